@@ -1,8 +1,8 @@
-"""Saving and loading 1 GiB of weights: accelkit, Fabric, Accelerate and torch.save, over a plain write and fsync of the same bytes.
+"""Time to save and load 1 GiB of weights: accelkit, Fabric, Accelerate and torch.save, compared with a plain write or read of the bytes.
 
-By default they are the CPU's; on another accelerator saving copies them to the host, and loading from there.
-All end with the bytes on the disk (fsync), but for the rows that say otherwise; loading reads what is still in the page cache. The disk is
-that of ``--folder``.
+By default, the weights are on the CPU. On another accelerator, saving copies them to the host, and loading copies them back to the device.
+Every save ends with an fsync, except where the row says otherwise. Loading reads files that are still in the page cache. The files are
+written to ``--folder``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTS = 16
 
 
 def make_model(mib: int) -> torch.nn.Module:
-    """So many MiB of float32, in 16 parameters."""
+    """Return a model with ``mib`` MiB of float32 weights, in 16 parameters."""
     torch.manual_seed(0)
     numbers = mib * (1 << 20) // 4 // PARTS
     return torch.nn.ParameterList([torch.nn.Parameter(torch.randn(numbers)) for _ in range(PARTS)])
@@ -41,7 +41,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def sync_all(path: Path) -> None:
-    """fsync every file below: what the others leave to the system."""
+    """Call fsync on every file in ``path``. accelkit does this itself; the others leave it to the operating system."""
     for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -49,7 +49,7 @@ def sync_all(path: Path) -> None:
 
 
 class Contest:
-    """Each saves the same weights into a folder of its own, which is emptied before."""
+    """The contestants. Each saves the same weights to its own folder, which is emptied first."""
 
     def __init__(self, folder: Path, mib: int, accelerator: str) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Contest:
         self.accelerator.prepare(self.model)
 
     def place(self, name: str) -> Path:
-        """A new, empty folder; nothing of what was saved before is still to be written."""
+        """Return a new, empty folder, after everything that was saved before has been written to disk."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
@@ -100,7 +100,7 @@ class Contest:
         return seconds(lambda: [parameter.detach().to("cpu", copy=True) for parameter in self.model.parameters()])
 
     def blocked_by_accelkit(self) -> float:
-        """Until save_state(is_async=True) returns."""
+        """Return the seconds until ``save_state(is_async=True)`` returns."""
         path = self.place("asynchronous")
         taken = seconds(lambda: self.runtime.save_state(path, is_async=True))
         self.runtime.wait_for_saves()
@@ -126,13 +126,16 @@ class Contest:
         return seconds(lambda: self.runtime.load_state(self.folder / "accelkit"))
 
     def load_lazily(self) -> float:
-        """Until load_state(verify="lazy") returns. The threads that verify are waited for, so that they do not slow down the others."""
+        """Return the seconds until ``load_state(verify="lazy")`` returns.
+
+        Then wait for the threads that verify the checkpoint, so that they do not slow down the next measurement.
+        """
         taken = seconds(lambda: self.runtime.load_state(self.folder / "accelkit", verify="lazy"))
         self.runtime.get_state_dict(self.model)
         return taken
 
     def load_lazily_to_the_end(self) -> float:
-        """Until load_state(verify="lazy") has returned and everything is verified, as a forward pass would wait for it."""
+        """Return the seconds until ``load_state(verify="lazy")`` has returned and everything is verified, as before a forward pass."""
 
         def load() -> None:
             self.runtime.load_state(self.folder / "accelkit", verify="lazy")

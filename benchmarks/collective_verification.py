@@ -1,7 +1,8 @@
-"""Cost of ``reduce`` in each mode of ACCELKIT_VERIFY_COLLECTIVES over ``dist.all_reduce``, over gloo in one run.
+"""Cost of accelkit's ``reduce`` in each mode of ACCELKIT_VERIFY_COLLECTIVES, compared with ``dist.all_reduce``, on gloo.
 
-A float, whose value travels in the packet if every call is verified, and 4 KiB, which are sent by a collective of their own.
-Wall-clock time of a call on rank 0, float32 on the CPU, one thread a process. ``--processes 2 8 16`` is the numbers of processes.
+Measures one float, which is sent in the same message as the fingerprint if every call is verified, and 4 KiB, which are sent in a
+separate collective. The numbers are wall-clock times of a call on rank 0, in float32 on the CPU, with one thread per process.
+``--processes 2 8 16`` gives the numbers of processes to measure with.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
             reduce = functools.partial(operations.reduce, communicator, data, "sum")
             measures[f"reduce, {mode}"] = functools.partial(measure, reduce)
         title = f"reduce of {size}, {dist.get_world_size()} processes"
-        tables.append(compare(title, "us of wall time", measures, options.rounds))  # rounds by the clock would differ between processes
+        tables.append(compare(title, "us of wall time", measures, options.rounds))  # a time limit would end at different rounds
     if is_first:
         report(tables, is_json=options.json)
     dist.destroy_process_group()

@@ -1,7 +1,8 @@
-"""What a step of distributed data parallel costs over torch's own: accelkit and its peers, two processes over gloo in one run.
+"""Cost of a step of distributed data parallel in accelkit, Fabric, Accelerate and Trainer, compared with torch's DDP, on two processes.
 
-An MLP 64-256-256-10, batch 32 a process, SGD, float32 on the CPU, one thread a process; wall-clock time a step on rank 0. All are
-alive in the same two processes and take turns, so that a drift of the machine's speed meets all of them alike.
+The model is an MLP 64-256-256-10, trained with SGD in float32 on the CPU, over gloo, with batches of 32 and one thread per process. The
+numbers are wall-clock times of a step on rank 0. All contestants run in the same two processes and take turns, so that a change in the
+machine's speed affects all of them equally.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def with_accelerate() -> Step:
 
 
 def with_trainer() -> Callable[[], float]:
-    """Microseconds a step, without what it takes to begin."""
+    """Return a function that measures the microseconds of a step, without the time that the Trainer takes to start."""
     from lightning.pytorch import LightningModule, Trainer
 
     class Module(LightningModule):

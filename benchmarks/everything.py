@@ -1,4 +1,4 @@
-"""All of ``make bench``: runs each benchmark, and writes what they found into a folder: results.json, results.md and results.svg.
+"""Run all benchmarks (``make bench``), and write the results to a folder: results.json, results.md and results.svg.
 
 python benchmarks/everything.py --output benchmarks/results/cpu
 python benchmarks/everything.py --accelerator cuda --output build/cuda
@@ -23,18 +23,18 @@ from typing import Any
 HERE = Path(__file__).parent
 PROGRAMS = ("step_overhead", "ddp_overhead", "start_cost", "list_cost", "checkpoint_cost", "memory_per_step", "fake_xpu_cost")
 ON_ANY_ACCELERATOR = ("step_overhead", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost")
-"""Those that take --accelerator."""
+"""The programs that accept ``--accelerator``."""
 PACKAGES = ("accelkit", "torch", "lightning", "accelerate")
 OURS = "accelkit"
 NO_PEERS = ("raw loop", "computing alone")
-"""Rows that are no library's, where they are not the first."""
+"""Rows other than the first that do not belong to a library."""
 _COLUMNS = ("median", "lowest", "highest", "over_base", "ratio")
 _NOISE = 0.03
-"""By how much a median may be larger than another one's and still be called equal."""
+"""The relative difference below which two medians count as equal."""
 
 
 def run(program: str, **given: Any) -> list[dict[str, Any]]:
-    """The tables of one benchmark; ``given`` are its options, None for its own default."""
+    """Run a benchmark and return its tables. ``given`` are its options; if a value is None, the option is left out."""
     options = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
     command = [sys.executable, str(HERE / f"{program}.py"), "--json", *options]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -43,14 +43,14 @@ def run(program: str, **given: Any) -> list[dict[str, Any]]:
 
 
 def about() -> dict[str, str]:
-    """Where and with what it was measured."""
+    """Return the date, the machine, and the versions of Python, accelkit and the other packages."""
     found = {"date": str(datetime.date.today()), "commit": commit(), "python": platform.python_version()}
     found |= {name: importlib.metadata.version(name) for name in PACKAGES}
     return found | {"machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"}
 
 
 def commit() -> str:
-    """Of the checkout; unknown where there is no git, or no repository."""
+    """Return the short hash of the checkout's commit, or ``unknown`` without git or outside a repository."""
     if shutil.which("git") is None:
         return "unknown"
     result = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
@@ -58,7 +58,7 @@ def commit() -> str:
 
 
 def behind(table: dict[str, Any]) -> list[str]:
-    """Whom accelkit does not come before, the raw program apart."""
+    """Return the libraries that are faster than accelkit in this table by more than the noise."""
     rows = table["rows"]
     if OURS not in rows:
         return []
@@ -85,7 +85,7 @@ def as_markdown(found: dict[str, Any]) -> Iterator[str]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    """Ratios to the raw program, of the tables in which accelkit has peers."""
+    """Draw the ratios to the first row, for each table in which accelkit is compared with other libraries."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,6 +1,7 @@
-"""What the fake XPU costs over the CPU: an operator at a time on small tensors, and training on digits.
+"""Cost of the fake XPU compared with the CPU: single operators on small tensors, and training on digits.
 
-Operators: 32x32 float32, one thread, ratio of the fastest of interleaved rounds. Digits: the example's epochs, without starting.
+Operators run on 32x32 float32 tensors in one thread. The ratio is that of the fastest interleaved rounds. Training runs epochs of
+examples/digits.py; the time to start is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 import accelkit
 
 CALLS = 500
-COMMON = 17  # how many of the operators below, from the first, run most
+COMMON = 17  # the first 17 operators below are the most common in programs
 
 
 def operators(device: str) -> dict[str, Callable[[], object]]:

@@ -1,10 +1,10 @@
-"""How many modules and functions of accelkit run in four flows: how much code one reads to follow them.
+"""Count the modules and functions of accelkit that run in four flows, to show how much code one must read to follow a flow.
 
     python benchmarks/flows.py            # a table; --list names the functions, --json prints everything as JSON
 
-Each flow runs in a process of its own. Only calls during the flow count, in every thread of the process: a module counts if one of its
-functions was entered, its import alone does not. Functions are told apart by file, line and name. Before the second and the third flow,
-the device is in use and one step was trained.
+Each flow runs in a separate process. Only calls during the flow count, in any thread of the process. A module counts if one of its
+functions was entered; importing it is not enough. Functions are identified by module, line and name. Before the second and the third
+flow, the device is in use and one step was trained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TEST = "contract/class_is_documented"
 
 
 class Recording:
-    """The functions of accelkit that are entered while ``active`` is entered."""
+    """Records the functions of accelkit that are called inside ``with recording.active():``."""
 
     def __init__(self) -> None:
         self.entered: set[tuple[str, str, int]] = set()
@@ -81,7 +81,7 @@ def batch(recording: Recording) -> None:
 
 
 def save(recording: Recording) -> None:
-    """Save a state that was trained for a step."""
+    """Save the state of a model that was trained for one step."""
     runtime, model, optimizer, loader = _prepared()
     _step(runtime, model, optimizer, next(iter(loader)))
     folder = runtime.broadcast(tempfile.mkdtemp())
@@ -121,7 +121,7 @@ def _step(runtime: Any, model: Any, optimizer: Any, data: Any) -> None:
 
 
 def measured(flow: str) -> list[str]:
-    """Return the functions that a flow enters, each as ``module:name``, from a process of its own."""
+    """Run a flow in a separate process, and return the functions that it enters, each as ``module:name``."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "entered.json"
         command = [sys.executable, str(Path(__file__).resolve()), "--flow", flow, "--output", str(output)]

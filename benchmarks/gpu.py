@@ -1,12 +1,13 @@
-"""Everything that is to be known of an accelerator, in one folder and within a time budget: ``make gpu``.
+"""Run all tests and benchmarks on an accelerator within a time budget, and collect the results in one folder (``make gpu``).
 
     python3 benchmarks/gpu.py --accelerator cuda --wheels build/gpu-wheels --output build/gpu
 
 Runs the conformance suite, the precisions, Transformer Engine, ``accelkit bench``, the profiler and the benchmarks, the most valuable
-first. Correctness is tested side by side; benchmarks run alone. With ``--wheels`` it makes an environment of its own, without a package
-index, over the torch of this Python; without, it runs in this Python's environment. The folder has summary.md on top, and is also packed
-as ``<folder>.tar.gz`` beside it.
-Standard library only. Exits 1 if a step failed or was stopped, 2 if this machine lacks something.
+first. Tests of correctness run at the same time; benchmarks run alone. With ``--wheels``, it creates a virtual environment without a
+package index, which uses the torch of this Python. Without ``--wheels``, it runs in the environment of this Python. summary.md in the
+folder is the overview, and the folder is also packed as ``<folder>.tar.gz`` beside it.
+Uses only the standard library. Exits with 1 if a step failed or was stopped, and with 2 if this machine lacks something or if ``--only``
+names an unknown step.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from timed_steps import Schedule, Step
 
 BENCHMARKS = Path(__file__).parent
 BUDGET = 510.0
-"""Seconds: with asking torch, ten more for a step that is interrupted, and packing it is less than nine minutes."""
+"""Seconds for all steps. Querying torch, ten more seconds for an interrupted step, and packing still fit into nine minutes."""
 _SHARE = 0.6
-"""Of a benchmark's time that its rounds may take; starting takes the rest."""
+"""The share of a benchmark's time that its rounds may take. The rest is for starting."""
 _MISSING = 2
 
 
 def steps(python: str, accelerator: str, *, is_quick: bool) -> list[list[Step]]:
-    """What is run, in groups whose steps run at the same time.
+    """Return the steps to run, in groups. The steps of a group run at the same time.
 
     Args:
-        python: That has accelkit.
-        is_quick: Whether to try every program with its shortest settings.
+        python: The path of a Python in whose environment accelkit is installed.
+        accelerator: The name of the accelerator.
+        is_quick: Whether to run every program with its shortest settings.
     """
     accelkit = [python, "-m", "accelkit"]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = str(max(1, cores - 3))  # the others of the group need some, too
+    workers = str(max(1, cores - 3))  # the other steps of the group need cores, too
     profile = "contract" if is_quick else "full"
     reports = ["--json", "{folder}/" + f"{accelerator}.json", "--html", "{folder}/" + f"{accelerator}.html"]
     conformance = [*accelkit, "conformance", "run", accelerator, "--profile", profile, "-n", workers, *reports]
@@ -91,7 +93,8 @@ def _benchmark(python: str, accelerator: str, program: str, seconds: float, *, t
 
 
 def environ_of(wheels: Path | None, cache: Path) -> dict[str, str]:
-    """What programs are run with: none of the user's settings for accelkit, a cache of their own, and no network."""
+    """Return the environment variables for the steps: without the user's settings for accelkit, pip and pytest, with a separate cache,
+    and with Hugging Face offline."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("ACCELKIT_", "PIP_", "PYTEST_"))}
     environ |= {"ACCELKIT_CACHE_DIR": str(cache), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     if wheels is not None and (wheels / "digits.csv.gz").exists():
@@ -100,7 +103,7 @@ def environ_of(wheels: Path | None, cache: Path) -> dict[str, str]:
 
 
 def pack(folder: Path) -> Path:
-    """The folder as one file beside it."""
+    """Pack the folder into a ``.tar.gz`` file beside it, and return the path of that file."""
     path = folder.with_name(f"{folder.name}.tar.gz")
     with tarfile.open(path, "w:gz") as archive:
         archive.add(folder, folder.name)
@@ -130,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lacking := next(missing(options.accelerator, options.wheels), None):
         print(f"gpu: {lacking}", file=sys.stderr)
         return _MISSING
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and steps are told by it to end
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT, but steps are stopped with it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     python = sys.executable if options.wheels is None else python_of(options.environment)
     plan = steps(python, options.accelerator, is_quick=options.quick)

@@ -1,9 +1,10 @@
-"""Collect the wheels that ``make gpu`` installs on a machine without a package index: everything but torch, in at most 50 MB.
+"""Collect the wheels that ``make gpu`` installs on a machine without a package index: everything except torch, in at most 50 MB.
 
     python benchmarks/gpu_wheels.py --python 3.12 --output build/gpu-wheels
 
-The versions are those of this environment. The wheels are for x86-64 Linux with glibc 2.28, as torch's own. accelkit itself is not among
-them: it is installed from the checkout. NumPy is added if it fits; machines that have torch usually have it. manifest.json lists all.
+The versions are those of this environment. The wheels are for x86-64 Linux with glibc 2.28, like torch's own wheels. accelkit itself is
+not included, because it is installed from the checkout. NumPy is included if it fits; machines that have torch usually have NumPy too.
+manifest.json lists all packages.
 """
 
 from __future__ import annotations
@@ -33,13 +34,17 @@ DIGITS = Path("datasets", "data", "digits.csv.gz")
 
 
 def pins(requirements: Iterable[str], markers: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Name and version, as installed here, of these packages and of all that they need, torch's own needs apart.
+    """Yield the name and the version of each of these packages and of their dependencies, except torch and its dependencies.
 
     Args:
-        markers: Of the machine that the wheels are for, as ``python_version``.
+        requirements: The packages, as requirement strings.
+        markers: The environment markers of the machine that the wheels are for, such as ``python_version``.
+
+    Yields:
+        The normalised name, and the version that is installed in this environment.
 
     Raises:
-        importlib.metadata.PackageNotFoundError: If one is not installed here.
+        importlib.metadata.PackageNotFoundError: If a package is not installed in this environment.
     """
     todo = [Requirement(text) for text in requirements]
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -62,7 +67,7 @@ def pins(requirements: Iterable[str], markers: dict[str, str]) -> Iterator[tuple
 
 
 def markers_of(python: str) -> dict[str, str]:
-    """Environment markers of CPython ``python`` (as 3.12) on x86-64 Linux."""
+    """Return the environment markers of CPython ``python``, such as ``3.12``, on x86-64 Linux."""
     return {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -76,7 +81,7 @@ def markers_of(python: str) -> dict[str, str]:
 
 
 def download(python: str, output: Path, packages: dict[str, str]) -> None:
-    """The wheel of each package, by pip."""
+    """Download the wheel of each package with pip."""
     platforms = [option for platform in PLATFORMS for option in ("--platform", f"{platform}_x86_64")]
     target = ["--no-deps", "--only-binary", ":all:", "--implementation", "cp", "--python-version", python, *platforms]
     names = [f"{name}=={version}" for name, version in packages.items()]
@@ -85,12 +90,12 @@ def download(python: str, output: Path, packages: dict[str, str]) -> None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files in it."""
+    """Return the size of all files in the folder, in bytes."""
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
 def too_large(folder: Path, limit: int) -> str:
-    """One line that says by how much, and what the largest are."""
+    """Return an error message of one line, with the size of the wheels, the limit, and the largest files."""
     files = sorted(folder.iterdir(), key=lambda file: -file.stat().st_size)[:5]
     largest = ", ".join(f"{file.name.split('-')[0]} {file.stat().st_size / MEGABYTE:.1f}" for file in files)
     return f"the wheels take {size(folder) / MEGABYTE:.1f} MB, and at most {limit / MEGABYTE:.0f} MB are allowed; the largest: {largest}"

@@ -1,4 +1,4 @@
-"""``accelkit list`` with many distributions installed, against ``python -c "import click, importlib_metadata"``."""
+"""Time of ``accelkit list`` with many distributions installed, compared with ``python -c "import click, importlib_metadata"``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNTS = (50, 300, 1000)
 
 
 def fill(site: Path, count: int) -> None:
-    """``count`` installed distributions, each with console scripts, every fiftieth with an accelerator."""
+    """Write the metadata of ``count`` installed distributions to ``site``. Each has a console script, and every fiftieth an accelerator."""
     site.mkdir()
     for number in range(count):
         info = site / f"filler_{number}-1.{number}.dist-info"

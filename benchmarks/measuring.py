@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved rounds, and tables of medians with their spread."""
+"""Measurement in interleaved rounds, and tables of medians with their spread, for all benchmarks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ Measure = Callable[[], float]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One contestant.
+    """The result of one contestant.
 
     Attributes:
-        over_base, ratio: To the first contestant, paired round by round; medians.
-        not_measured: Why there are no numbers.
+        over_base: Median of the differences from the first contestant, each within one round.
+        ratio: Median of the ratios to the first contestant, each within one round.
+        not_measured: Why there are no numbers. Empty if there are.
     """
 
     median: float = 0.0
@@ -32,7 +33,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """What was measured, of whom; the first row is what the others are compared with."""
+    """The results of all contestants in one measurement. The others are compared with the first row."""
 
     title: str
     unit: str
@@ -41,11 +42,14 @@ class Table:
 
 
 def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds: int, seconds: float | None = None) -> Table:
-    """Measure each in turn, ``rounds`` times over, so that a drift of the machine's speed meets all of them alike.
+    """Measure the contestants in turn for several rounds, so that a change in the machine's speed affects all of them equally.
 
     Args:
-        measures: By name. A text instead says why one cannot be measured.
-        seconds: No round begins that would end later, judged by those before it; the first one is always made.
+        title: The title of the table.
+        unit: The unit of the numbers that the measures return.
+        measures: The measure of each contestant by its name, or a string that says why it cannot be measured.
+        rounds: The number of rounds.
+        seconds: If not None, a round is not started if it would probably end later than this. The first round always runs.
     """
     callable_ones = {name: measure for name, measure in measures.items() if not isinstance(measure, str)}
     found: dict[str, list[float]] = {name: [] for name in callable_ones}
@@ -77,7 +81,7 @@ def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]
 
 
 def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock: Callable[[], float]) -> float:
-    """What one call takes by ``clock`` (seconds), on average over ``calls`` of them."""
+    """Return the average microseconds of a call over ``calls`` calls. ``clock`` returns seconds."""
     for _ in range(warm_up):
         call()
     start = clock()
@@ -87,7 +91,7 @@ def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock:
 
 
 def report(tables: Sequence[Table], *, is_json: bool) -> None:
-    """Print them: median, spread (lowest to highest round), and the difference and ratio to the first row."""
+    """Print the tables: the median, the lowest and the highest round, and the difference from and ratio to the first row."""
     if is_json:
         print(json.dumps([dataclasses.asdict(table) for table in tables]))
         return
@@ -101,7 +105,7 @@ def report(tables: Sequence[Table], *, is_json: bool) -> None:
 
 
 def make_parser(description: str, rounds: int, accelerator: str | None = None) -> argparse.ArgumentParser:
-    """``--rounds``, ``--seconds``, ``--json``, and ``--accelerator`` where there is a default for it."""
+    """Return a parser with ``--rounds``, ``--seconds`` and ``--json``, and with ``--accelerator`` if ``accelerator`` gives its default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=float, help="for each table: fewer rounds if they take longer")
@@ -112,5 +116,5 @@ def make_parser(description: str, rounds: int, accelerator: str | None = None) -
 
 
 def arguments(description: str, rounds: int, accelerator: str | None = None) -> argparse.Namespace:
-    """What the command line says, by ``make_parser``."""
+    """Parse the command line with a parser from ``make_parser``."""
     return make_parser(description, rounds, accelerator).parse_args()

@@ -1,6 +1,7 @@
-"""The most device memory that a training step takes, over the raw loop: accelkit, Fabric and Accelerate.
+"""Peak device memory of a training step in accelkit, Fabric and Accelerate, compared with the raw loop.
 
-An MLP 256-1024-1024-10, batch 2048, AdamW, by default on the fake XPU, whose statistics are exact; each contestant in a process of its own.
+The model is an MLP 256-1024-1024-10, trained with AdamW on batches of 2048. By default, it runs on the fake XPU, whose memory statistics
+are exact. Each contestant runs in a separate process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def make() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def prepared(name: str, precision: str, accelerator: str) -> tuple[Any, Any, Callable[[torch.Tensor], object], torch.device]:
-    """Model, optimizer, backward and device."""
+    """Return the prepared model and optimizer, the backward function, and the device."""
     if name == "accelkit":
         runtime = accelkit.Runtime(accelerator, precision=precision)
         return *runtime.prepare(*make()), runtime.backward, runtime.device
@@ -46,7 +47,7 @@ def prepared(name: str, precision: str, accelerator: str) -> tuple[Any, Any, Cal
 
 
 def peak(name: str, precision: str, accelerator: str) -> float:
-    """MiB."""
+    """Return the peak memory of the last step in MiB."""
     model, optimizer, backward, device = prepared(name, precision, accelerator)
     statistics = torch.get_device_module(device)
     batch = torch.randn(2048, 256).to(device)

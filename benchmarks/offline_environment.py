@@ -1,8 +1,8 @@
-"""A virtual environment with accelkit from this checkout and its peers from a folder of wheels, over the torch of another Python.
+"""Create a virtual environment with accelkit from this checkout and its dependencies from a folder of wheels. torch is that of this Python.
 
     python benchmarks/offline_environment.py FOLDER WHEELS
 
-Standard library only: it runs where nothing is installed but torch.
+Uses only the standard library, so that it runs on a machine where only torch is installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "is_av
 
 @functools.cache
 def ask_torch(python: str) -> dict[str, Any]:
-    """What the torch of this Python is, and whether it sees a GPU; empty if it has none that can be imported."""
+    """Return what the given Python knows about its torch, GPU and NumPy; an empty dict if it cannot import torch."""
     result = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=False)
     if result.returncode:
         return {}
@@ -42,7 +42,7 @@ def ask_torch(python: str) -> dict[str, Any]:
 
 
 def missing(accelerator: str, wheels: Path | None) -> Iterator[str]:
-    """What this machine lacks, the most important first; each in one line, with what to do."""
+    """Yield what this machine lacks, the most important first. Each is one line that also says what to do."""
     found = ask_torch(sys.executable)
     if not found:
         yield f"{sys.executable} cannot import torch: name a Python that has it, as in make gpu PYTHON=python3.12"
@@ -67,9 +67,10 @@ def missing(accelerator: str, wheels: Path | None) -> Iterator[str]:
 
 
 def create(folder: Path, wheels: Path) -> None:
-    """Make the environment anew. Nothing is fetched.
+    """Create the environment, without a network. An existing environment in ``folder`` is replaced.
 
-    What this Python sees is seen in it too, also where this is a virtual environment itself; what fits of that is not installed again.
+    Packages that this Python can import can be imported in it too, even if this Python is in a virtual environment itself. They are not
+    installed again if their versions fit.
 
     Raises:
         subprocess.CalledProcessError: If something cannot be installed.
@@ -90,7 +91,7 @@ def create(folder: Path, wheels: Path) -> None:
 
 
 def python_of(folder: Path) -> str:
-    """The Python of an environment."""
+    """Return the path of the Python in a virtual environment."""
     return str(folder / "bin" / "python")
 
 

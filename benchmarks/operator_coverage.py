@@ -1,10 +1,11 @@
-"""Which ATen overloads the conformance suite calls on an accelerator: of those torch has CPU kernels for, of all, and of TorchCTS's list.
+"""Which ATen overloads the conformance suite calls on an accelerator, compared with several sets of overloads.
 
-The checks whose dispatcher coverage a report shows are run in this process, and their outcome is ignored. torch's execution trace observer
-names every overload that is called, composite ones included, with the devices of its tensors. On the CPU it also sees what the CPU's own
-kernels call; on a device with kernels of its own, such as the fake XPU, it does not.
+The sets are the overloads that accelkit requires, all those that a device can be asked for and, after ``pip install --no-deps torchcts``,
+those on TorchCTS's list.
 
-``pip install --no-deps torchcts`` adds the third table.
+The checks that count for the dispatcher coverage in a report run in this process, and their outcome is ignored. torch's execution trace
+observer records every overload that is called, including composite ones, with the devices of its tensors. On the CPU, it also records the
+calls that the CPU's kernels make. On a device with kernels of its own, such as the fake XPU, it does not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the observer warns each time that it starts and stops
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the observer prints a warning whenever it starts or stops
 
 import torch
 from torch.profiler import ExecutionTraceObserver
@@ -35,7 +36,7 @@ from accelkit_conformance.worker_pool import Order
 
 _MOST_SAMPLES = 8
 
-# Why a device is not asked for an overload; the first pattern that matches its name counts.
+# Reasons why a device is not asked for an overload. The first pattern that matches the overload's name gives the reason.
 _LEFT_OUT = {
     "sparse tensors": r"sparse|coalesce|_coo|_csr|_csc|_bsr|_bsc|spdiags|sspaddmm|hspmm|smm|_nnz|dense_dim|_spsolve|to_dense"
     r"|::_?(c?crow_|ccol_|col_|row_)?(indices|values)(_copy)?(\.out)?$",
@@ -47,11 +48,11 @@ _LEFT_OUT = {
     r"|_print|_assert_(?!async)|sym_|_functional_assert_scalar|_has_|_debug_|_autocast_to|_same_feature_meta|is_distributed|_version|is_leaf|output_nr",
 }
 _SCHEMA = re.compile(r'"op_schema", "type": "string", "value": "(aten::[\w.]+)\(')
-_UNOBSERVED = {"aten::size.int", "aten::size", "aten::is_complex"}  # torch reports no call of these to observers
+_UNOBSERVED = {"aten::size.int", "aten::size", "aten::is_complex"}  # torch does not report calls of these to observers
 
 
 class TraceRecorder:
-    """Context manager that records every overload that takes or returns a tensor on the device, by an execution trace.
+    """Context manager that records, with an execution trace, every overload that takes or returns a tensor on the device.
 
     Args:
         device_type: The type of the device.
@@ -110,7 +111,9 @@ class Denominator:
     """A set of overloads.
 
     Attributes:
-        left_out: How many overloads are not in it, by the reason.
+        title: The title of its row in the table.
+        names: The names of the overloads.
+        left_out: How many overloads are left out of the set, for each reason.
     """
 
     title: str
@@ -119,7 +122,7 @@ class Denominator:
 
 
 def denominators() -> list[Denominator]:
-    """Return the sets of overloads that the suite is measured by."""
+    """Return the sets of overloads with which the suite's coverage is compared."""
     names = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
     reasons = {name: _reason_to_leave_out(name) for name in names}
     counts = collections.Counter(reason for reason in reasons.values() if reason)
@@ -134,7 +137,7 @@ def denominators() -> list[Denominator]:
 
 
 def torchcts_statuses() -> dict[str, str]:
-    """Return what TorchCTS says of each overload that it counts for the installed torch; empty if it is not installed."""
+    """Return TorchCTS's status of each overload that it counts for the installed torch; empty if TorchCTS is not installed."""
     if importlib.util.find_spec("torchcts") is None:
         return {}
     audit = importlib.import_module("torchcts.core.coverage").build_audit()
@@ -143,7 +146,7 @@ def torchcts_statuses() -> dict[str, str]:
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of overload, for a list of those that are missing."""
+    """Return the kind of an overload, by which the missing overloads are grouped."""
     if reason := _reason_to_leave_out(name):
         return reason
     base, _, overload = name.removeprefix("aten::").partition(".")
@@ -161,8 +164,8 @@ def record(accelerator: str, tests: Sequence[str], seconds: float | None = None)
 
     Args:
         accelerator: The name of the accelerator.
-        tests: The ids of the checks. Those of capabilities that the accelerator declares as ``none`` are left out.
-        seconds: No check begins later than this.
+        tests: The ids of the checks.
+        seconds: If not None, no check starts later than this.
     """
     order = Order(find_subject(accelerator, "accelerator"), most_samples=_MOST_SAMPLES)
     runs = worker.Worker(order.as_request(), lambda answer: None)

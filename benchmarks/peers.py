@@ -1,4 +1,4 @@
-"""Fabric, Accelerate and Trainer on an accelerator: as they are where they know it themselves, and through the bridges elsewhere."""
+"""Fabric, Accelerate and Trainer on an accelerator. They are used as they are if they support it, and otherwise through the bridges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MIXED = {"32-true": "no", "bf16-mixed": "bf16", "16-mixed": "fp16"}
 
 
 def fabric(accelerator: str, precision: str = "32-true") -> Any:
-    """A ``lightning.fabric.Fabric`` on one device."""
+    """Return a ``lightning.fabric.Fabric`` on one device."""
     from lightning.fabric import Fabric
 
     if accelerator in THEY_KNOW:
@@ -20,7 +20,7 @@ def fabric(accelerator: str, precision: str = "32-true") -> Any:
 
 
 def trainer(accelerator: str, precision: str = "32-true", **given: Any) -> Any:
-    """A ``lightning.pytorch.Trainer`` on one device; ``given`` are its other arguments."""
+    """Return a ``lightning.pytorch.Trainer`` on one device. ``given`` are its other arguments."""
     from lightning.pytorch import Trainer
 
     if accelerator in THEY_KNOW:
@@ -31,7 +31,7 @@ def trainer(accelerator: str, precision: str = "32-true", **given: Any) -> Any:
 
 
 def accelerate(accelerator: str, precision: str = "32-true", **given: Any) -> Any:
-    """An ``accelerate.Accelerator`` with no state of an earlier one; ``given`` are its other arguments."""
+    """Return an ``accelerate.Accelerator`` without the state of an earlier one. ``given`` are its other arguments."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 

@@ -1,10 +1,10 @@
-"""What each precision stores and computes in which dtype, and how well it learns: the table of docs/precisions.md.
+"""The dtypes in which each precision stores and computes, and the accuracy that it reaches: the table of docs/precisions.md.
 
     python benchmarks/precisions.py --accelerator cpu --accelerator fake_xpu --write docs/precisions.md
 
-Trains examples/digits.py in every precision on every accelerator. Where weights are frozen, a model that was trained in float32 is trained
-on. Exits 1 if a layer, a gradient or an optimizer's state has another dtype than the precision promises, or if a precision reaches less
-than 97 % of float32's accuracy. A precision that is unavailable on an accelerator has a row that says why.
+Trains examples/digits.py in every precision on every accelerator. If a precision freezes weights, training continues from a model that was
+trained in float32. Exits with 1 if a layer, a gradient or an optimizer's state has a different dtype than the precision promises, or if a
+precision reaches less than 97 % of float32's accuracy. If a precision is unavailable on an accelerator, its row says why.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PROMISED = {  # stored (parameters, gradients, optimizer state), computed
     "transformer-engine": ("bfloat16", "bfloat16"),
     "transformer-engine-float16": ("float16", "float16"),
 }
-_WIDE, _LAST = "8", "10"  # the layer whose sides are multiples of 16, and the other Linear
-APART = {  # a precision's promise for a layer, where it is another: stored, operands, gradients, moments
+_WIDE, _LAST = "8", "10"  # the Linear whose sizes are multiples of 16, and the other one
+APART = {  # layers for which a precision promises other dtypes: stored, operands, gradients, moments
     ("fp8", _WIDE): ("float32", "float8_e4m3fn", "float32", "float32"),
     **{("bitsandbytes-8bit", layer): ("bfloat16 int8", "bfloat16", "bfloat16", "bfloat16") for layer in (_WIDE, _LAST)},
     **{("bitsandbytes-4bit", layer): ("bfloat16 uint8", "bfloat16", "bfloat16", "bfloat16") for layer in (_WIDE, _LAST)},
@@ -53,14 +53,14 @@ _BEGIN, _END = "<!-- table: {name} -->", "<!-- end of table -->"
 
 
 def make_model() -> nn.Module:
-    """That of the example, with a layer more, wide enough for float8."""
+    """Return the model of the example with one more layer, which is wide enough for float8."""
     model = digits.make_model()
     model[int(_WIDE)] = nn.Linear(64 * 4 * 4, 64)
     return model.extend([nn.ReLU(), nn.Linear(64, 10)])
 
 
 class Products(TorchDispatchMode):
-    """The dtype of the first operand of float8 products inside, by the layer that is ``layer`` then."""
+    """Mode that records the dtype of the first operand of float8 products in ``seen``, for each layer. ``layer`` is the running layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,27 +68,27 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         if not all(kind in (torch.Tensor, nn.Parameter) for kind in types):
-            return NotImplemented  # a tensor that holds others takes itself apart first
+            return NotImplemented  # a tensor subclass that wraps tensors is dispatched first, and calls again with the tensors inside
         if func is torch.ops.aten._scaled_mm.default:
             self.seen[self.layer] = args[0].dtype
         return func(*args, **(kwargs or {}))
 
 
 class Trained:
-    """One training, and what was seen in it.
+    """One training, and the dtypes that were observed in it.
 
     Attributes:
-        accuracy: On the held-out digits.
-        before: The same before the training, of a model that was trained in float32; None of one that was not.
-        layers: Of each layer with parameters, its name, and the dtypes of its parameters, its result (its operands, if it converts them
-            itself), its gradients and its moments.
-        result: The dtype of what the model returns.
+        accuracy: The accuracy on the held-out digits after the training.
+        before: The accuracy before the training if the model had been trained in float32 already, otherwise None.
+        layers: For each layer with parameters: its name, and the dtypes of its parameters, of its result (of its operands, for float8
+            products), of its gradients and of its optimizer's moments.
+        result: The dtype of the model's output.
     """
 
     def __init__(self, accelerator: str, precision: str, epochs: int) -> None:
         options = argparse.Namespace(accelerator=accelerator, devices=None, precision=precision, epochs=epochs, seed=0)
         make = make_model
-        if precision.startswith("bitsandbytes"):  # what is frozen has learnt before
+        if precision.startswith("bitsandbytes"):  # the frozen weights must have been trained before
             first = digits.Training(argparse.Namespace(**vars(options) | {"precision": "32-true"}), make_model)
             for _ in range(epochs):
                 first.epoch()
@@ -124,7 +124,7 @@ class Trained:
                 self.layers.append((f"{name} {type(layer).__name__}", *(" ".join(sorted(map(short, dtypes))) for dtypes in seen)))
 
     def differences(self, precision: str) -> list[str]:
-        """What is not as the precision promises."""
+        """Return a description of each dtype that is not as the precision promises."""
         stored, computed = PROMISED[precision]
         kinds = ("parameters", "result", "gradients", "moments")
         return [
@@ -142,7 +142,7 @@ def short(dtype: torch.dtype) -> str:
 
 
 def row(accelerator: str, precision: str, baseline: float | None, epochs: int) -> tuple[str, float | None, list[str]]:
-    """A line of the table, the accuracy, and what is wrong."""
+    """Train, and return the row of the table, the accuracy (None if the precision is unavailable), and what is wrong."""
     try:
         trained = Trained(accelerator, precision, epochs)
     except (accelkit.UnsupportedError, accelkit.UnavailableError) as error:
@@ -159,7 +159,7 @@ def row(accelerator: str, precision: str, baseline: float | None, epochs: int) -
 
 
 def _summary(dtypes: list[tuple[str, str]]) -> str:
-    """What most layers have, and the others."""
+    """Return the dtype of most layers, followed by the layers with another dtype."""
     usual = collections.Counter(dtype for _, dtype in dtypes).most_common(1)[0][0]
     others = [f"{layer}: {dtype}" for layer, dtype in dtypes if dtype != usual]
     return "; ".join([usual, *others])
@@ -174,14 +174,14 @@ def main() -> int:
     parser.add_argument("--table", default="precisions", help="between which markers of the page")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table into this file, row by row, whatever is wrong")
     options = parser.parse_args()
-    torch.compiler.set_stance("force_eager")  # bitsandbytes would compile what it has in plain torch anew at every step
+    torch.compiler.set_stance("force_eager")  # bitsandbytes would recompile its functions in plain torch at every step
     lines = [
         "| accelerator | precision | digits | parameters | layers compute in | gradients | optimizer state | the model returns |",
         "|---|---|---|---|---|---|---|---|",
     ]
     failures = []
     for accelerator in options.accelerator:
-        _ = accelkit.Runtime(accelerator).device  # torch counts devices at the first backward pass of a process, and never again
+        _ = accelkit.Runtime(accelerator).device  # torch counts the devices only once, at the first backward pass of a process
     for accelerator in options.accelerator:
         baseline = None
         for precision in dict.fromkeys(["32-true", *(options.precision or PROMISED)]):

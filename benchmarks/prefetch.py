@@ -1,9 +1,9 @@
-"""Batches on their way to the device: what copies alone reach, and whether a loader hides them behind computing.
+"""Time to move batches to the device by plain copies and by loaders, and whether a loader overlaps copies with computation.
 
-First, nothing is computed: how long batches of 64 MiB take from pinned memory (where the device has that), by copies alone, which is
-the bandwidth of copies, and through loaders. Then each batch is computed on for about as long as its copy takes: a loader that copies
-ahead takes the longer of the two, one that does not takes both. The dataset returns tensors that are there already, so that reading
-costs next to nothing.
+The first table is without computation. It shows how long batches of 64 MiB take from pinned memory (if the device supports it), by plain
+copies, which shows the bandwidth, and through loaders. In the second table, the device computes on each batch for about as long as the
+copy of a batch takes. A loader that copies ahead takes the longer of the two times; one that does not takes their sum. The dataset
+returns tensors that already exist, so that reading costs almost nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import accelkit
 
 MIB = 1 << 20
 BATCHES = 16
-SIDE = 1024  # of the matrices that are computed with
+SIDE = 1024  # of the square matrices that are multiplied
 
 
 class Copies:
-    """Batches in the host's memory, and every way to the device.
+    """Batches in the host's memory, and every way to move them to the device.
 
     Args:
-        accelerator: Its name.
-        mib: Of a batch.
+        accelerator: The name of the accelerator.
+        mib: The size of a batch in MiB.
     """
 
     def __init__(self, accelerator: str, mib: int) -> None:
@@ -43,11 +43,11 @@ class Copies:
         self.products = 0
 
     def loader(self) -> DataLoader[Any]:
-        """Of batches that are made already: nothing is collated."""
+        """Return a loader of existing batches, which collates nothing."""
         return DataLoader([self.host[number % len(self.host)] for number in range(BATCHES)], batch_size=None)
 
     def loaders(self) -> dict[str, Iterable[torch.Tensor]]:
-        """By contestant; each is iterated anew every round."""
+        """Return the loader of each contestant by its name. Each loader is iterated once per round."""
         return {
             "raw loop": _Moved(self.loader(), self.device),
             "accelkit": self.runtime.prepare(self.loader()),
@@ -60,7 +60,7 @@ class Copies:
             self.matrix @ self.matrix
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """Until the device has done it."""
+        """Return the seconds until the device has finished ``work``."""
         synchronize = self.runtime.accelerator.synchronize
         synchronize(self.device)
         start = time.perf_counter()
@@ -69,7 +69,7 @@ class Copies:
         return time.perf_counter() - start
 
     def copy_all(self) -> None:
-        """One copy after the other, into memory that is there: the bandwidth of copies."""
+        """Copy all batches, one after the other, into existing memory of the device. Shows the bandwidth of copies."""
         for number in range(BATCHES):
             self.there.copy_(self.host[number % len(self.host)], non_blocking=True)
 
@@ -78,13 +78,13 @@ class Copies:
             self.compute()
 
     def use_all(self, batches: Iterable[torch.Tensor]) -> None:
-        """As a training loop does: touch each batch, and compute."""
+        """Use each batch and compute, as a training loop does."""
         for batch in batches:
             batch[:1].add_(1)
             self.compute()
 
     def calibrate(self) -> None:
-        """Make computing take as long as copying."""
+        """Choose the number of matrix products so that computing takes about as long as copying."""
         self.products = 8
         self.seconds(self.compute_all)
         one = self.seconds(self.compute_all) / BATCHES / self.products
@@ -96,7 +96,7 @@ class Copies:
 
 
 class _Moved:
-    """What a loop without a library does."""
+    """The batches of a loader, moved to the device as in a loop without a library."""
 
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         self.loader, self.device = loader, device

@@ -2,8 +2,9 @@
 
     python benchmarks/profile_step.py --accelerator cuda --output build/profile
 
-Writes a trace for Perfetto, summary.txt with the summary of ordinary steps, and summary-slow.txt with that of steps whose data loader
-sleeps, which the summary must name. Exits 1 if it does not, or if a trace of CUDA has no work of the device.
+Writes a trace for Perfetto, summary.txt with the summary of ordinary steps, and summary-slow.txt with the summary of steps whose data
+loader sleeps. The second summary must say that the steps wait for the loader. Exits with 1 if it does not, or if the trace of a CUDA device
+has no work of the device.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from accelkit import Runtime
 BATCH, LENGTH, WIDTH = 8, 64, 256
 WARMUP, ACTIVE = 3, 3
 LOADER_SLEEP = 0.1
-"""Seconds for each sample. A batch takes longer to load than a step takes on a CPU."""
+"""Seconds that a slow sample takes to load. A batch of such samples takes longer to load than a step takes on a CPU."""
 DEVICE_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset"}
-"""Categories of Kineto's traces."""
+"""The categories of the device's work in Kineto's traces."""
 
 
 class Samples(Dataset[torch.Tensor]):

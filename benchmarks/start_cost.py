@@ -1,4 +1,4 @@
-"""Start-up, until the device is selected, in a fresh process: over ``import torch`` alone, and beside the peers."""
+"""Time to start a new process until the device is selected: accelkit, Fabric and Accelerate, compared with ``import torch`` alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SELECT = "import torch, accelkit; accelkit.Runtime(accelerator={name!r}).state"
 
 
 def install(site: Path, name: str, answer: str, simulated: bool) -> None:
-    """A plugin as pip leaves it, in a folder for PYTHONPATH."""
+    """Write a plugin to ``site``, a folder for PYTHONPATH, as pip would install it."""
     (site / f"bench_{name}.py").write_text(PLUGIN.format(answer=answer, simulated=simulated))
     info = site / f"bench_{name}-1.0.dist-info"
     info.mkdir()
@@ -64,10 +64,10 @@ def main() -> None:
             "Fabric": (f"import torch, peers; peers.fabric({name!r}).device", with_peers),
             "Accelerate": (f"import torch, peers; peers.accelerate({name!r}).device", with_peers),
         }
-        if name != "cpu":  # a process with a driver takes long to start; these two are about the CPU's
+        if name != "cpu":  # starting a driver takes long and would hide what these two measure
             del measures["accelkit, a cached verdict"], measures["accelkit, auto, 4 more plugins"]
         for code, environ in measures.values():
-            milliseconds(code, environ)  # compiled to bytecode, and remembered
+            milliseconds(code, environ)  # a first run, so that bytecode and verdicts are cached
         plans = {"start-up, until the device is selected": measures}
         imports = {"nothing": ("", bare), "import accelkit": ("import accelkit", bare)}
         imports |= {f"import {package}": (f"import {package}", bare) for package in ("torch", "lightning.fabric", "accelerate")}

@@ -1,7 +1,8 @@
-"""What a training step costs over the raw loop: accelkit, Fabric, Accelerate and Trainer, on a model so small that little else is left.
+"""Overhead of a training step in accelkit, Fabric, Accelerate and Trainer, compared with the raw loop, on a very small model.
 
-Linear(32, 2), batch 32, SGD, one thread. On the CPU process-CPU time a batch; elsewhere wall-clock time, until the device
-has done them all. The Trainer is ``barebones``, without what it does beside training.
+The model is a Linear(32, 2), trained with SGD on batches of 32 in one thread. On the CPU, the numbers are the process's CPU time per
+batch. On other devices, they are the wall-clock time per batch, until the device has finished all batches. The Trainer is ``barebones``,
+so that it does nothing but train.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import accelkit
 
 BATCHES, WARM_UP = 1000, 100
 TARGET = torch.zeros(32, 2)
-"""main puts it on the device."""
+"""The target of the loss. ``main`` moves it to the device."""
 Loop = Callable[[int], None]
-"""Trains on this many batches."""
+"""A function that trains on the given number of batches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Same:
-    """As many times the same batch. A Trainer would take a list for several loaders."""
+    """An iterable that yields the same batch ``count`` times. It is not a list, because a Trainer takes a list for several loaders."""
 
     batch: torch.Tensor
     count: int
@@ -45,7 +46,7 @@ class Same:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to train."""
+    """A way to train, which every contestant is measured with."""
 
     title: str
     accelerator: str = "cpu"
@@ -62,7 +63,7 @@ class Kind:
         return accelkit.device(self.accelerator)
 
     def data(self) -> Any:
-        """A loader of 128 batches, or as many times the same batch, on the device."""
+        """Return a DataLoader of 128 batches, or an iterable that yields one batch on the device 128 times."""
         torch.manual_seed(0)
         if self.has_loader:
             return DataLoader(TensorDataset(torch.randn(128 * 32, 32)), batch_size=32)
@@ -79,12 +80,12 @@ KINDS = (
 
 
 def endless(data: Iterable[Any], count: int) -> Iterator[Any]:
-    """``count`` batches, from as many epochs as it takes."""
+    """Return an iterator over ``count`` batches, which starts again whenever ``data`` is exhausted."""
     return itertools.islice(itertools.chain.from_iterable(itertools.repeat(data)), count)
 
 
 def loss_of(result: torch.Tensor) -> torch.Tensor:
-    """In float32, also where autocast is on: whoever converts the result converts it once."""
+    """Return the loss. Under autocast too, it is computed in float32, so that each contestant converts the result only once."""
     return torch.nn.functional.mse_loss(result, TARGET)
 
 
@@ -136,7 +137,7 @@ def raw(kind: Kind) -> Loop:
 
 
 def loop_of(kind: Kind, owner: Any) -> Loop:
-    """As accelkit's Runtime and Accelerate's Accelerator have it: the optimizer knows whether it is its turn."""
+    """Return the loop for accelkit's Runtime or Accelerate's Accelerator, whose optimizers skip a step while gradients accumulate."""
     model, optimizer = owner.prepare(*model_and_optimizer())
     data = owner.prepare(kind.data()) if kind.has_loader else kind.data()
     backward, accumulate = owner.backward, owner.accumulate
@@ -222,7 +223,7 @@ def with_trainer(kind: Kind) -> Loop | str:
 
 
 def per_batch(loop: Loop | str, clock: Callable[[], float]) -> Measure | str:
-    """Microseconds by ``clock``, without what it takes to begin."""
+    """Return a function that measures the microseconds per batch by ``clock``, without the time to start."""
     if isinstance(loop, str):
         return loop
 

@@ -1,4 +1,4 @@
-"""Run programs within a time budget, each with a deadline, a folder and a log of its own; one that fails does not stop the next ones."""
+"""Run programs within a time budget. Each has its own deadline, folder and log. If one fails, the next ones still run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _POLL = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """One program.
+    """A program to run.
 
     Attributes:
-        name: Also that of its folder.
-        command: ``{folder}`` in it stands for the step's folder.
-        seconds: Reserved for it. It may take longer if the steps before it have taken less than theirs.
-        output: The file in its folder that gets its standard output; the log gets it if this is empty.
-        skip: Why it is not run; empty if it is.
+        name: The name of the step and of its folder.
+        command: The command line, in which ``{folder}`` stands for the step's folder.
+        seconds: The time reserved for it. It may take longer if earlier steps have taken less than their time.
+        output: The file in its folder for its standard output. If empty, the standard output goes to the log.
+        skip: Why it is not run. Empty if it is run.
     """
 
     name: str
@@ -40,12 +40,15 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a step.
+    """The result of a step.
 
     Attributes:
-        code: Its exit code; None if it was not run.
+        name: The name of the step.
+        outcome: Whether it passed, failed, was stopped at its deadline, or was skipped.
+        seconds: How long it ran.
+        code: Its exit code. None if it was not run.
         why: Why it was skipped or stopped.
-        files: In its folder, relative to the folder of all.
+        files: The files in its folder, relative to the folder of the schedule.
     """
 
     name: str
@@ -57,7 +60,7 @@ class Result:
 
 
 class _Running:
-    """A process group that has a step's program in it."""
+    """A step's program, running in its own process group."""
 
     def __init__(self, step: Step, folder: Path, environ: Mapping[str, str], cwd: Path) -> None:
         self.step, self.began, self.seconds = step, time.monotonic(), 0.0
@@ -80,7 +83,7 @@ class _Running:
         return True
 
     def kill(self) -> None:
-        """With everything that it started."""
+        """Kill the program and every process in its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -97,11 +100,15 @@ class _Running:
 def run_at_once(
     steps: Sequence[Step], folder: Path, seconds: float, *, environ: Mapping[str, str], cwd: Path, grace: float
 ) -> list[Result]:
-    """Run these steps at the same time.
+    """Run these steps at the same time, and return their results.
 
     Args:
-        seconds: After which they are interrupted, as by Ctrl-C, so that they can write what they have.
-        grace: How many more seconds they get for that before they are killed.
+        steps: The steps.
+        folder: The folder in which each step gets its own folder.
+        seconds: The time after which they are interrupted, as by Ctrl-C, so that they can write what they have.
+        environ: The environment variables of the programs.
+        cwd: The working directory of the programs.
+        grace: The seconds between the interruption and the time when they are killed.
     """
     running = [_Running(step, folder, environ, cwd) for step in steps]
     overrun: set[str] = set()
@@ -127,12 +134,15 @@ def _wait(running: Sequence[_Running], seconds: float) -> None:
 
 
 class Schedule:
-    """Groups of steps, one group after the other; the steps of a group run at the same time.
+    """Runs groups of steps, one group after the other. The steps of a group run at the same time.
 
     Args:
-        folder: Gets a folder for each step, and summary.json and summary.md, which are written anew after each group.
-        budget: Seconds for all groups. What a group leaves over, the next ones may use.
-        about: What the summary says of the machine.
+        folder: The folder for the steps' folders, and for summary.json and summary.md, which are rewritten after each group.
+        budget: Seconds for all groups. The next groups may use the time that a group leaves.
+        environ: The environment variables of the programs.
+        cwd: The working directory of the programs.
+        about: Facts about the machine, for the summary.
+        grace: The seconds that an interrupted step has before it is killed, or half the time of its group if that is less.
     """
 
     def __init__(self, folder: Path, *, budget: float, environ: Mapping[str, str], cwd: Path, about: Mapping[str, str], grace: float = 10):
@@ -147,17 +157,18 @@ class Schedule:
         return all(result.outcome in ("passed", "skipped") for result in self.results)
 
     def run(self, groups: Sequence[Sequence[Step]], later: float = 0.0) -> None:
-        """Run them.
+        """Run the groups.
 
         Args:
-            later: Seconds to leave for what is run after them.
+            groups: The groups of steps.
+            later: Seconds to reserve for steps that run after these groups.
         """
         reserved = [max(step.seconds for step in group) for group in groups]
         for number, group in enumerate(groups):
             self.results += [Result(step.name, "skipped", why=step.skip) for step in group if step.skip]
             if steps := [step for step in group if not step.skip]:
                 left, own, rest = self._end - time.monotonic(), reserved[number], sum(reserved[number + 1 :]) + later
-                self._run_group(steps, max(left - rest, left * own / (own + rest)))  # too little for all: each gets its share
+                self._run_group(steps, max(left - rest, left * own / (own + rest)))  # if there is too little time, each gets its share
             self.write()
 
     def _run_group(self, steps: Sequence[Step], seconds: float) -> None:
@@ -172,7 +183,7 @@ class Schedule:
             print(f"  {result.name}: {result.outcome} in {result.seconds:.1f} s{_reason(result)}", flush=True)
 
     def write(self) -> None:
-        """summary.json and summary.md."""
+        """Write summary.json and summary.md."""
         summary: dict[str, Any] = {"about": dict(self.about), "seconds": round(time.monotonic() - self._began, 1), "is_good": self.is_good}
         summary["steps"] = [dataclasses.asdict(result) | {"seconds": round(result.seconds, 1)} for result in self.results]
         (self.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")

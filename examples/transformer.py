@@ -3,9 +3,9 @@
     python examples/transformer.py --plot loss.svg
     accelkit launch --devices 4 examples/transformer.py --parallel shard=2,tensor=2
 
-The model reads bytes and predicts the next one. After each epoch, the program saves a checkpoint. Started again, on the same devices or on
-others, with the same ``--parallel`` or another, it continues where the checkpoint ends. Exits 1 if the model predicts the held-out text no
-better than the frequencies of the bytes do.
+The model reads bytes and predicts the next one. With ``--checkpoints``, the program saves a checkpoint after each epoch. If it is started
+again, it continues from the last checkpoint, even on other devices or with a different ``--parallel``. Exits with 1 if the model predicts
+the held-out text no better than the frequencies of the bytes do.
 """
 
 import argparse
@@ -43,7 +43,7 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed = self.norm1(x)
         projected = [layer(normed) for layer in (self.query, self.key, self.value)]
-        heads = [part.unflatten(-1, (-1, HEAD_WIDTH)).transpose(1, 2) for part in projected]  # -1: the heads of this process
+        heads = [part.unflatten(-1, (-1, HEAD_WIDTH)).transpose(1, 2) for part in projected]  # -1: as many heads as this process has
         attended = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
         x = x + self.output(attended.transpose(1, 2).flatten(-2))
         return x + self.linear2(nn.functional.gelu(self.linear1(self.norm2(x))))

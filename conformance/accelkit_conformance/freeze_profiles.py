@@ -15,7 +15,7 @@ def current() -> list[tuple[Profile, str]]:
 
 
 def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """Return the text of a profile file: one line per test; tests that differ only in their last parameter share a line."""
+    """Return the text of a profile file, with one line for all tests that differ only in their last parameter."""
     lines: dict[tuple[str, str], list[str]] = {}
     for profile, test in entries:
         head, comma, last = test.removesuffix("]").rpartition(",")

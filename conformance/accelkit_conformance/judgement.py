@@ -55,7 +55,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
         which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
         return Result(test, "unexpected-pass", reason=f"declared to fail, but it passes{which}: {strict[0].reason}")
     if subject.failures:
-        # A test that fails for torch's defects alone is told apart by its reason.
+        # Prefer a failure that the plugin declares, so that the reason is torch's only if torch causes all failures of the test.
         explained = [(one.error, one.expectation) for one in subject.failures if one.expectation is not None]
         error, expectation = min(explained, key=lambda one: one[1].is_torch_defect)
         return Result(test, "expected-failure", reason=expectation.explanation, error=type(error).__name__)

@@ -49,6 +49,10 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
     At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 
     Args:
+        subject: The plugin under test.
+        errors: The classes of errors that the block may raise.
+        about: A text that the error must contain.
+        doing: What the block does, for the message of a failure.
         may_be_absent: Whether a missing error can mean that the device lacks the tested capability. ``Absent`` is then raised instead of a
             plain AssertionError.
 

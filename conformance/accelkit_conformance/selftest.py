@@ -1,8 +1,8 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
 A mutant is killed if a test of its area fails on it. The tests that run on a mutant are those of the profile ``smoke`` and, in its own
-area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for the bridges). Tests of the
-areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all tests for that
+area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges`` and ``precision``).
+Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all tests for that
 kind run.
 """
 

@@ -179,7 +179,7 @@ class WorkerGroup:
         if worst.kind in CRASHED:
             self.end()  # after a device error, every further call in the process may fail
         elif why := next((answer["spoilt"] for answer in answers if answer["spoilt"]), ""):
-            self.end()  # so that its error is not taken for that of other tests
+            self.end()  # so that other tests do not fail because of this error
             worst = dataclasses.replace(worst, notes=(*worst.notes, f"after it, the device does not compute in this process: {why}"))
         return worst
 

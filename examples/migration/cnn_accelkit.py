@@ -1,4 +1,4 @@
-"""Train a convolutional network on images of ten classes, with accelkit: cnn_plain_pytorch.py, moved."""
+"""Train a convolutional network on images of ten classes, with accelkit. This is cnn_plain_pytorch.py after the migration."""
 
 import argparse
 
@@ -45,7 +45,7 @@ def make_model():
 
 
 class Progress:
-    """What a resumed run needs besides the states of what is prepared."""
+    """The values that a resumed run needs in addition to the states of the prepared objects."""
 
     def __init__(self):
         self.epoch, self.best = 0, 0.0

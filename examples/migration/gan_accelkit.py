@@ -1,4 +1,4 @@
-"""Train a generative adversarial network on points of a ring, with accelkit: gan_fabric.py, moved."""
+"""Train a generative adversarial network on points of a ring, with accelkit. This is gan_fabric.py after the migration."""
 
 import argparse
 
@@ -12,7 +12,7 @@ NOISE = 4
 
 
 def make_points(count):
-    """Points near a circle of radius 2."""
+    """Return points near a circle of radius 2."""
     generator = torch.Generator().manual_seed(1)
     points = torch.randn(count, 2, generator=generator)
     return 2 * points / points.norm(dim=1, keepdim=True) + 0.05 * torch.randn(count, 2, generator=generator)

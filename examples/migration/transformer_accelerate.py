@@ -13,7 +13,7 @@ VOCABULARY, LENGTH = 32, 16
 
 
 def make_sequences(count, seed):
-    """Sequences that begin anywhere and advance by 1 to 4, modulo the size of the vocabulary."""
+    """Return sequences that begin with a random number and advance by 1 to 4, modulo the size of the vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(VOCABULARY, (count, 1), generator=generator)
     step = torch.randint(1, 5, (count, 1), generator=generator)
@@ -55,7 +55,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     model, optimizer, train_loader, valid_loader, scheduler = accelerator.prepare(model, optimizer, train_loader, valid_loader, scheduler)
 
-    step = 0  # batches since the start, also over a resumption
+    step = 0  # the number of batches, including those before a resumption
     if os.path.isdir(options.checkpoint):
         accelerator.load_state(options.checkpoint)
         step = torch.load(os.path.join(options.checkpoint, "step.pt"))

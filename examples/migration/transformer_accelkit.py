@@ -1,4 +1,4 @@
-"""Train a small transformer to continue arithmetic sequences, with accelkit: transformer_accelerate.py, moved."""
+"""Train a small transformer to continue arithmetic sequences, with accelkit. This is transformer_accelerate.py after the migration."""
 
 import argparse
 
@@ -12,7 +12,7 @@ VOCABULARY, LENGTH = 32, 16
 
 
 def make_sequences(count, seed):
-    """Sequences that begin anywhere and advance by 1 to 4, modulo the size of the vocabulary."""
+    """Return sequences that begin with a random number and advance by 1 to 4, modulo the size of the vocabulary."""
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(VOCABULARY, (count, 1), generator=generator)
     step = torch.randint(1, 5, (count, 1), generator=generator)
@@ -38,7 +38,7 @@ class Transformer(nn.Module):
 
 
 class Progress:
-    """The number of batches since the start, also over a resumption."""
+    """The number of batches, including those before a resumption."""
 
     def __init__(self):
         self.step = 0

@@ -1,4 +1,4 @@
-"""Write docs/published-devices.md from the folders of the devices, and from what ``run.py`` kept in docs/published-devices."""
+"""Write docs/published-devices.md from the folders of the devices, and from the results that ``run.py`` wrote to docs/published-devices."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python examples/published-devices/reproduce.py --number 30 --seed 22
     python examples/published-devices/reproduce.py --all rgpu
 
-A failure is reproduced by the program in ``defects`` that ``[shown_by]`` in ``device.toml`` names for its test or reason, or else by the
-program that the suite's report has for it: that one must raise an error or print another result on the device than on the CPU. ``make
-devices`` must have run. Exits with 1 if a failure is not reproduced.
+A failure is reproduced by a program in ``defects``, if ``[shown_by]`` in ``device.toml`` names one for the failure's test or reason.
+Otherwise, it is reproduced by the program in the suite's report, which must raise an error or print different results on the device and on
+the CPU. Run ``make devices`` first. Exits with 1 if a failure is not reproduced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEVICE = re.compile(r",?\s*device='[^']*'")
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failed test of a device, with the program that the report has for it; may be empty."""
+    """A failed test of a device. ``program`` is the program that reproduces it according to the report. It may be empty."""
 
     device: str
     test: str
@@ -98,14 +98,14 @@ def reproduce(failure: Failure, environment: Mapping[str, str]) -> str:
 
 
 def shown_by(failure: Failure) -> Path | None:
-    """Return the program in ``defects`` that shows why a test fails: the first of which a glob is that of the test's id or reason."""
+    """Return the first program in ``defects`` with a glob that matches the failure, or None. It shows why the test fails."""
     patterns = tomllib.loads((page.HERE / failure.device / "device.toml").read_text("utf-8")).get("shown_by", {})
     stem = next((stem for stem, globs in patterns.items() if any(matches(one, failure) for one in globs)), None)
     return page.HERE / failure.device / "defects" / f"{stem}.py" if stem else None
 
 
 def matches(pattern: str, failure: Failure) -> bool:
-    """Return whether a glob is that of the id or the reason of a failure. Brackets are literal."""
+    """Return whether a glob matches the test id or the reason of a failure. Brackets are literal."""
     return any(fnmatch.fnmatchcase(text, pattern.replace("[", "[[]")) for text in (failure.test, failure.reason))
 
 

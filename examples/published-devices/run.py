@@ -8,7 +8,7 @@ The folder of a device contains its plugin, ``device.toml`` (what is installed, 
 in plain torch for each of its defects. The results are kept in docs/published-devices: a summary of the report, the tests that did not
 pass, and what each program and examples/digits.py printed. Runs with the environment of accelkit's repository.
 
-The source of a device that no package index has is taken from a folder of the folder that the variable DEVICE_SOURCES names.
+If a device is on no package index, its source must be in the folder that the environment variable DEVICE_SOURCES names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def run(name: str) -> None:
-    """Install a device, run the suite, the programs for its defects and examples/digits.py on it, and keep what they found."""
+    """Install a device, run the suite, the programs for its defects and examples/digits.py on it, and keep the results."""
     device = tomllib.loads((HERE / name / "device.toml").read_text("utf-8"))
     programs = install(name, device)
     reports = BUILD / name / "reports"
@@ -111,7 +111,7 @@ def copy_source(name: str, device: Mapping[str, Any]) -> None:
 
 
 def conclusion(printed: str) -> str:
-    """Return the last line that a program printed, or the reason in accelkit's error, below which is a line about what to do."""
+    """Return the last line that a program printed or, if it ended with an error of accelkit, the reason in that error."""
     said = [line.strip() for line in printed.splitlines() if line.strip()]
     return next((line.removeprefix("why: ") for line in reversed(said) if line.startswith("why: ")), said[-1])
 

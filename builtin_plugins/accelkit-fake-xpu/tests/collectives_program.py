@@ -1,4 +1,7 @@
-"""The program of each rank. Compares collectives with their expected results, and DDP and FSDP2 with one process on the whole batch."""
+"""The program that each rank runs. It compares collectives with their expected results, and DDP and FSDP2 with one process.
+
+The one process trains on the whole batch, of which each rank has a part.
+"""
 
 import copy
 import os
@@ -168,7 +171,7 @@ def training():
         assert ours.grad.device == device
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad)
     ddp(mine)
-    times = ddp._get_ddp_logging_data()  # of the step before
+    times = ddp._get_ddp_logging_data()  # of the previous step
     assert 0 < times["forward_compute_time"] < 60e9, "nanoseconds"
     assert times["backward_comm_time"] > 0
 

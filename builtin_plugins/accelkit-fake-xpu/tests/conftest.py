@@ -1,4 +1,4 @@
-"""Every test here runs on the device; those that need another environment, or end a process, run a program of their own."""
+"""Fixtures. A test that needs other environment variables, or that ends the process, runs a separate program; the others use the device."""
 
 from __future__ import annotations
 
@@ -27,11 +27,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def run() -> Run:
-    """Run a program with the device and the given environment variables; by default, it must exit with status 0."""
+    """Return a function that runs a program with the device and the given environment variables.
+
+    By default, the program must exit with status 0.
+    """
 
     def run(code: str, *, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:
         program = "import torch\nimport accelkit_fake_xpu.torch_backend\n" + textwrap.dedent(code)
-        ignored = ["-W", "ignore::DeprecationWarning", "-W", "ignore:pin_memory_device"]  # torch's own
+        ignored = ["-W", "ignore::DeprecationWarning", "-W", "ignore:pin_memory_device"]  # these warnings come from torch itself
         command = [sys.executable, "-W", "error", *ignored, "-c", program]
         result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ, timeout=120)
         assert not check or result.returncode == 0, result.stderr

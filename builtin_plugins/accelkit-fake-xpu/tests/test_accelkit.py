@@ -1,4 +1,4 @@
-"""As an accelkit plugin: listed, selected by name, trained on."""
+"""The device as an accelkit plugin: it is listed, selected by name, and trained on."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_probe_computes_on_it():
     assert answer["status"] == "usable"
 
 
-@pytest.mark.soak  # `make demo` trains both, and fails if too little is learnt
+@pytest.mark.soak  # `make demo` trains on both devices, and fails if the model learns too little
 def test_digits_learn_on_it_as_on_the_cpu():
     found = {}
     for accelerator in ("cpu", "fake_xpu"):

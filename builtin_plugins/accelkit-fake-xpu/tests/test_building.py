@@ -32,7 +32,10 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Make CXX a script: it notes what it compiles, runs ``body``, and then the real compiler."""
+    """Return a function that sets CXX to a script and returns the path of the script's log.
+
+    The script logs the sources that it compiles, runs ``body``, and then runs the real compiler.
+    """
 
     real = os.environ.get("CXX", "c++")
 
@@ -64,7 +67,7 @@ def test_the_wheel_is_python_and_source(tmp_path):
 
 
 def test_many_processes_at_once_compile_once(cache, compiler):
-    """Replaces each source by an empty file: only the number of compilations is tested, and compiling the real sources takes a minute."""
+    """The compiler replaces each source by an empty file. Only the number of compilations is tested, and real sources take a minute."""
     log = compiler('case "$*" in *csrc*) for out; do :; done; exec c++ -x c++ -c /dev/null -o "$out";; esac')
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]
@@ -98,7 +101,10 @@ def test_a_killed_build_is_begun_anew(cache, compiler):
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """A library of two files that include one header, and a function that builds it and returns the names of the files compiled."""
+    """Return the source folder of a library, and a function that builds it and returns the names of the compiled files.
+
+    The sources are two files that include the same header.
+    """
     log = tmp_path / "compiled"
     script = tmp_path / "compiler"
     script.write_text(f'#!/bin/sh\nfor word; do case "$word" in *csrc/*.cpp) echo "$word" >>{log};; esac; done\nexec c++ "$@"\n')
@@ -131,7 +137,7 @@ def test_only_what_has_changed_is_compiled_again(small, tmp_path):
 
 
 def test_the_files_of_a_group_are_compiled_as_one(small, tmp_path):
-    """Only then can the second one use what the first one defines for itself."""
+    """The second file can use a name with internal linkage from the first file only if both are compiled as one."""
     sources, build = small
     (sources / "first.cpp").write_text('#include "shared.h"\nnamespace { int one_more() { return 2; } }\nint first() { return 1; }\n')
     (sources / "second.cpp").write_text('#include "shared.h"\nint second() { return one_more(); }\n')
@@ -278,7 +284,7 @@ def test_on_a_terminal_it_spins(cache, compiler):
     try:
         while chunk := os.read(ours, 65536):
             said += chunk
-    except OSError:  # how a closed terminal ends
+    except OSError:  # raised when the other end of the terminal is closed
         pass
     os.close(ours)
     assert b"compiling for torch" in said

@@ -12,7 +12,7 @@ def test_aot_eager_gives_what_eager_gives(dynamic, device):
     layers = [torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 2)]
     model = torch.nn.Sequential(*layers).to(device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of its own parts
+        warnings.simplefilter("ignore")  # torch warns about its own code
         compiled = torch.compile(model, backend="aot_eager", dynamic=dynamic, fullgraph=True)
         for size in (4, 6):
             x = torch.randn(size, 1, 8, 8, device=device)

@@ -1,4 +1,4 @@
-"""Which devices exist and which one is current, and that fake_xpu is a separate device type."""
+"""Which devices exist, which one is current, and fake_xpu as a separate device type."""
 
 import pytest
 import torch

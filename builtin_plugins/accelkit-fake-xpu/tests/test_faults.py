@@ -1,4 +1,4 @@
-"""Faults on demand. Each raises the same error as a real device."""
+"""Injected faults. A fault that raises an error raises the same one as a real device."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_a_device_that_was_lost_stays_lost(run):
             except torch.AcceleratorError as error:
                 print(error.error_code, error)
         """,
-        FAKE_XPU_FAULT="lost@3",  # the first fills x
+        FAKE_XPU_FAULT="lost@3",  # the first kernel fills x
     )
     first, *rest = result.stdout.splitlines()
     assert first == "worked"

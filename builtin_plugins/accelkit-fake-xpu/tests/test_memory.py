@@ -1,4 +1,4 @@
-"""Memory: counted, limited, pinned, protected."""
+"""Memory: how it is counted, limited, pinned and protected."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Operators: what the conformance suite, which runs all of torch's op_db, does not look at."""
+"""Properties of operators that the conformance suite, which runs all of torch's op_db, does not test."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 def both(function, device, *shapes, dtype=torch.float32):
-    """Result and gradients of ``function`` on the CPU and on the device, from the same values."""
+    """Return the result and the gradients of ``function`` for the same inputs, first on the CPU and then on the device."""
     torch.manual_seed(0)
     inputs = [torch.randn(shape, dtype=dtype) for shape in shapes]
     found = []

@@ -73,7 +73,7 @@ def test_spawned_processes_use_it(tmp_path):
         "import os, torch, accelkit_fake_xpu.torch_backend\n"
         "def work(rank):\n"
         "    total = torch.full((2,), rank, device=f'fake_xpu:{rank}').sum().item()\n"
-        "    os.write(1, f'{total}\\n'.encode())\n"  # a line in one call: print writes the end of the line by itself
+        "    os.write(1, f'{total}\\n'.encode())\n"  # one call per line, because print writes the newline separately
         "if __name__ == '__main__':\n"
         "    torch.ones(1, device='fake_xpu')\n"
         "    torch.multiprocessing.spawn(work, nprocs=2)\n"

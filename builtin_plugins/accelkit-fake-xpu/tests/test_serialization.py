@@ -1,4 +1,4 @@
-"""Saving, copying and handing to other processes."""
+"""Saving tensors, copying them, and sending them to other processes."""
 
 import copy
 import io

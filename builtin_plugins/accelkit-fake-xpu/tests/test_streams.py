@@ -9,7 +9,7 @@ from torch import fake_xpu
 
 @pytest.fixture
 def slow_copies():
-    """Each copy takes half a second longer."""
+    """Make each copy take half a second longer."""
     with fake_xpu.fault("slow_copy@500"):
         yield
         fake_xpu.synchronize(0)

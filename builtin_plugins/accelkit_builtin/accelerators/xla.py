@@ -1,8 +1,8 @@
 """Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
 
 Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
-PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one. XLA's own CPU device is only used if
-PJRT_DEVICE is CPU.
+PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one, else a Neuron device if its package is
+installed. XLA's own CPU device is only used if PJRT_DEVICE is CPU.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 
@@ -195,7 +195,10 @@ class XLAAccelerator(Accelerator):
         return uploaded(batches, device)
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the capabilities of XLA's device. On the CPU, the runtime keeps no memory statistics, and there are no bfloat16 units."""
+        """Return the capabilities of XLA's device.
+
+        XLA's CPU device has no memory statistics and no bfloat16 units, but computes in float64. Other devices have memory statistics.
+        """
         if pjrt_device() != "CPU":
             return self.declared_capabilities.updated({"memory_statistics": "native"})
         return self.declared_capabilities.updated({"memory_statistics": "none", "dtype.bfloat16": "emulated", "dtype.float64": "native"})

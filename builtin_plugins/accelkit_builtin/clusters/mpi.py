@@ -104,7 +104,13 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_rank(self) -> int:
-        """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK. Plain PMI sets none of them."""
+        """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK.
+
+        Plain PMI sets none of them. The rank is then 0 in a single process, else the one that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         dialect = self._dialect
         if dialect is _PLAIN and self.text(dialect.local_rank) is None:
             return super().local_rank
@@ -112,7 +118,13 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE. Plain PMI sets none of them."""
+        """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE.
+
+        Plain PMI sets none of them. The value is then 1 for a single process, else the number that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
             return self.exchanged_value("local_world_size", 1 if size == 1 else None)
@@ -131,7 +143,13 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """1 if all processes are on this machine, else the value of OMPI_MCA_orte_num_nodes, which Open MPI 4 sets."""
+        """1 if all processes are on this machine, else the value of OMPI_MCA_orte_num_nodes, which Open MPI 4 sets.
+
+        If it is not set, the number that the processes exchange.
+
+        Raises:
+            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+        """
         if self.known("local_world_size") == self.world_size:
             return 1
         if self.text("OMPI_MCA_orte_num_nodes") is not None:

@@ -83,7 +83,12 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """This node's entry in SLURM_STEP_TASKS_PER_NODE, which has the form ``2(x3),1``."""
+        """This node's entry in SLURM_STEP_TASKS_PER_NODE, which has the form ``2(x3),1``.
+
+        Raises:
+            UsageError: If the list cannot be read.
+            ContradictionError: If the list does not match ``num_nodes`` and ``world_size``.
+        """
         written = self.text(*_TASKS)
         if written is None and self.num_nodes == 1:
             return self.world_size
@@ -116,6 +121,7 @@ class SlurmEnvironment(ClusterEnvironment):
 
         Raises:
             ContradictionError: If rank 0 may be on another node, as with ``--distribution=arbitrary``.
+            UsageError: If the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:
             return self.address("MASTER_ADDR")

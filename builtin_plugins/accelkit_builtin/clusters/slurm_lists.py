@@ -74,7 +74,10 @@ def _items(written: str) -> list[str]:
 
 
 def _names(item: str) -> Iterator[str]:
-    """Return the product of the item's brackets in scontrol's order: the last one varies fastest, then the first, the second and so on."""
+    """Return the names that an item with brackets stands for, in scontrol's order.
+
+    The last bracket varies fastest, then the first, then the second, and so on.
+    """
     parts, end = [], 0
     for match in _PART.finditer(item):
         numbers = [_numbers(part) for part in match[2].split(",")]

@@ -71,5 +71,5 @@ class Bitsandbytes8Bit(QuantizedPrecision):
             _, quantized = self._quantized(layer, state[key].to(layer.weight.device))
             state[key], scales = quantized.data, quantized.SCB
         if scales is not None:
-            own = layer.state.SCB if layer.weight.SCB is None else layer.weight.SCB  # the first forward pass moves the scales there
+            own = layer.state.SCB if layer.weight.SCB is None else layer.weight.SCB  # the first forward pass moves the scales to the state
             own.copy_(scales)

@@ -134,6 +134,7 @@ class Float16Mixed(AutocastPrecision):
         """Step unless a gradient is infinite or nan. To find out, this waits for the device.
 
         Raises:
+            UsageError: If the gradients do not come from ``Runtime.backward``.
             UnsupportedError: If a closure is given, because the scale must not change between its calls.
         """
         if closure is not None:
@@ -182,7 +183,7 @@ class Float16Mixed(AutocastPrecision):
         import torch
 
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
-        # By the id of the optimizer, as in the scaler: whether a gradient was infinite, on each device.
+        # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
         self._versions: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, int]] = weakref.WeakKeyDictionary()
         self._has_scaled = False

@@ -16,7 +16,7 @@ from accelkit_builtin.precisions.true_precision import NarrowPrecision
 if TYPE_CHECKING:
     import torch
 
-_MULTIPLE = 16  # its float8 kernels require both dimensions of a weight to be multiples of this
+_MULTIPLE = 16  # Transformer Engine's float8 kernels require both dimensions of a weight to be multiples of this
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TransformerEngine(NarrowPrecision):
         """Check that Transformer Engine can compute in float8 on this GPU. Initialises CUDA.
 
         Raises:
-            UnsupportedError: If Transformer Engine cannot, or the device is not a CUDA device.
+            UnsupportedError: If Transformer Engine cannot compute in float8 on this GPU, or the device is not a CUDA device.
             UnavailableError: If the package is not installed.
         """
         what, hint = f"{accelerator.name} does not support precision {self.name!r}", "use precision='fp8' or 'bf16-mixed'"

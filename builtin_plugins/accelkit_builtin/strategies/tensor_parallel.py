@@ -132,7 +132,7 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return each parameter's paths, owners and names in the owner, by the ``id`` of the parameter."""
+    """Return all places of each parameter, by the ``id`` of the parameter: its path, the module that owns it, and its name there."""
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):

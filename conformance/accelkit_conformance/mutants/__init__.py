@@ -61,7 +61,7 @@ class Mutant:
         value: The class of the mutant, as in an entry point.
         description: The fault.
         kind: The kind of the plugin.
-        base: The name of the plugin that works, from which the mutant is derived.
+        base: The name of the working plugin from which the mutant is derived.
     """
 
     name: str

@@ -104,7 +104,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """The last element of a result with more than 16 elements is zero, as if a loop ended one element early."""
+    """In results of ``mul`` and of activations with more than 16 elements, the last one is zero, as if a loop ended one element early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:
@@ -129,7 +129,7 @@ class LosesTheFirstColumn(Broken):
 
 @mutant("operators", "the form of a result")
 class ForgetsTheDtype(Broken):
-    """Reductions of float32 return float64."""
+    """``amax``, and ``sum`` and ``mean`` over dimensions, return float64 for every floating-point dtype."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x.double()) if name in ("amax", "mean.dim", "sum.dim_IntList") else call()
@@ -146,7 +146,7 @@ class ForgetsKeepdim(Broken):
 
 @mutant("operators", "a narrower type")
 class NarrowIntegers(Broken):
-    """int64 is computed in 32 bits."""
+    """The results of sums and products of int64 keep only the lowest 32 bits."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

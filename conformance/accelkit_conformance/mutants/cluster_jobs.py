@@ -107,7 +107,7 @@ class RequeueExits(SlurmEnvironment):
 
 @mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
 class RequeueLeaksErrors(SlurmEnvironment):
-    """``requeue`` raises the FileNotFoundError of a missing scontrol."""
+    """If scontrol is missing, ``requeue`` raises a FileNotFoundError instead of an UnavailableError."""
 
     def requeue(self) -> bool:
         command = ["scontrol", "requeue", self.job_id or ""]

@@ -1,4 +1,4 @@
-"""Cluster environments that give wrong values of a job: types, ranks, sizes, the place where the processes meet, and side effects."""
+"""Cluster environments with wrong types, ranks, sizes or rendezvous addresses, or whose properties have side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StringRank(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "types", kind="cluster", base="torchelastic")
 class MethodForProperty(TorchElasticEnvironment):
-    """``num_nodes`` is a method."""
+    """``num_nodes`` is a method instead of a property."""
 
     def num_nodes(self) -> int:  # type: ignore[override]
         return self.number("GROUP_WORLD_SIZE", least=1, default=1)
@@ -119,7 +119,7 @@ class ReadsProcessEnvironment(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "side_effects", kind="cluster", base="torchelastic")
 class SharedCache(TorchElasticEnvironment):
-    """The rank that the first instance read is kept in the class."""
+    """The class caches the rank that its first instance read, and every other instance returns it."""
 
     _rank: int | None = None
 

@@ -62,7 +62,7 @@ class ProbeSaysTrue(Broken):
 
 @mutant("contract", "probes")
 class ProbeKnowsItsProcess(Broken):
-    """The probe fails in a forked child."""
+    """The probe aborts the process in a forked child."""
 
     home: ClassVar[int] = 0
 
@@ -76,7 +76,7 @@ class ProbeKnowsItsProcess(Broken):
 
 @mutant("contract", "methods")
 class ParsesAnything(Broken):
-    """``parse_devices`` interprets every text as device 0."""
+    """``parse_devices`` returns device 0 for every argument."""
 
     def parse_devices(self, devices: Any) -> list[int]:
         return [0]

@@ -93,7 +93,7 @@ class GathersInReverse(_Collectives):
 
 @mutant("collectives", "ranks")
 class BroadcastsFromTheFirst(_Collectives):
-    """``broadcast`` ignores ``src`` and always sends from rank 0."""
+    """``broadcast`` of floating-point tensors ignores ``src`` and always sends from rank 0."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, src: int = 0, *rest: Any, **named: Any) -> Any:
@@ -146,7 +146,7 @@ class ReceivesAtTheStart(_Collectives):
 
 @mutant("collectives", "groups")
 class ScattersFromTheFirst(_Collectives):
-    """``scatter`` in a group of several ranks always sends from its first rank."""
+    """``scatter`` with a ``group`` of several ranks ignores ``src`` and always sends from the first rank of the group."""
 
     def install(self) -> None:
         import torch.distributed as dist

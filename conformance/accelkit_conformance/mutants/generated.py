@@ -41,7 +41,7 @@ class Generated:
     Attributes:
         operator: The name of the ATen operator, without overload.
         axis: A key of ``AXES``.
-        seed: Determines the details.
+        seed: The seed of the details, such as the wrong value.
     """
 
     operator: str

@@ -30,7 +30,7 @@ class RaisesAtStart(HookLog):
 
 @mutant("hooks_calls", "hook_failures", kind="hooks", base="hook_log")
 class RaisesTheSecondTime(HookLog):
-    """``checkpoint_saved`` works once only."""
+    """``checkpoint_saved`` raises an error from the second call on."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
@@ -61,7 +61,7 @@ class SlowUpload(HookLog):
 
 @mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
 class TriesForever(HookLog):
-    """``checkpoint_saved`` tries again after any error, also after an interruption."""
+    """``checkpoint_saved`` tries again after every error, even after an interruption, and never returns."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class NeverLeavesC(HookLog):
 
 @mutant("hooks_calls", "hanging_hooks", kind="hooks", base="hook_log")
 class ConstructorWaits(HookLog):
-    """The constructor waits for a server."""
+    """The constructor waits forever for a server."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class MakesAnyPrecision(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class UsesRandomNumbers(HookLog):
-    """``checkpoint_saved`` and the statistics use torch's random numbers, so the program trains differently."""
+    """``configured`` draws a number from torch's default generator, so the program trains differently."""
 
     @hookimpl
     def runtime_created(self, state: RuntimeState) -> None:

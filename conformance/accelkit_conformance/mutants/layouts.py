@@ -117,7 +117,7 @@ class UsesItsInputAsWorkspace(Broken):
 
 @mutant("layout", "memory formats")
 class ReadsOthersInTheFirstFormat(Broken):
-    """``mul`` reads the second image as if it had the memory format of the first, channels_last."""
+    """If the first input of ``mul`` is in channels_last, ``mul`` reads a contiguous second input as if it were in channels_last, too."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -141,7 +141,7 @@ class FlipsOneChannelKernels(Broken):
 
 @mutant("layout", "alignment")
 class ReadsFromAlignedAddresses(Broken):
-    """``relu`` and ``exp`` read contiguous memory in aligned blocks of four elements: of misaligned memory, they read too early a part."""
+    """``relu`` and ``exp`` round the offset of a contiguous input down to a multiple of four elements, so they read other elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         x = args[0]

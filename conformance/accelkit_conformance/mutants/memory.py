@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, is_pure
 
 @mutant("memory", "statistics")
 class CountsNothing(Broken):
-    """The number of allocated bytes is always zero."""
+    """The numbers of allocated bytes, now and at the peak, are always zero."""
 
     def memory_stats(self, device: Any) -> dict[str, float]:
         return {"memory.allocated.bytes": 0.0, "memory.peak.bytes": 0.0}

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "swallowed errors")
 class SwallowsFactorisations(Broken):
-    """A factorisation that fails does not report its failure."""
+    """A Cholesky factorisation or an inversion that fails does not report its failure."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -21,7 +21,7 @@ class SwallowsFactorisations(Broken):
 
 @mutant("errors", "swallowed errors")
 class BroadcastsAnything(Broken):
-    """Adding tensors whose shapes do not match returns the first tensor."""
+    """``add`` and ``mm`` of tensors whose shapes do not match return a copy of the first tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -34,7 +34,7 @@ class BroadcastsAnything(Broken):
 
 @mutant("device", "swallowed errors")
 class MovesSilently(Broken):
-    """A tensor on the CPU among tensors on the device is silently copied to the device."""
+    """``add`` and ``mm`` silently copy an operand on the CPU to the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

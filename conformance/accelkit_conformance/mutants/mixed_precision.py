@@ -20,7 +20,7 @@ class AutocastsAnotherDevice(Broken):
 
 @mutant("precision", "autocast")
 class LowersSoftmax(Broken):
-    """Under autocast, softmax and losses return results in the dtype of autocast instead of float32."""
+    """Under autocast, softmax, ``exp``, ``log``, ``pow`` and ``mse_loss`` return results in the dtype of autocast instead of float32."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -72,7 +72,7 @@ class ForgetsToUnscale(Broken):
 
 @mutant("precision", "values under autocast")
 class RoundsWhatNeedsRange(Broken):
-    """Under autocast, softmax and losses are computed in the dtype of autocast, and the results are cast to float32."""
+    """Under autocast, the float32 results of softmax, layer_norm, ``mse_loss`` and others are rounded to the dtype of autocast."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -83,7 +83,7 @@ class RoundsWhatNeedsRange(Broken):
 
 @mutant("precision", "values under autocast")
 class MultipliesWrongly(Broken):
-    """Under autocast, matmuls have the right dtype, but are 1.5 times too large."""
+    """Under autocast, the results of matmuls have the right dtype, but are 1.5 times as large as they should be."""
 
     def install(self) -> None:
         _change_under_autocast(("mm", "matmul", "bmm", "linear"), lambda result, lower: result * 1.5)
@@ -108,7 +108,7 @@ class LowersSomeLosses(Broken):
 
 @mutant("precision", "autocast's lists")
 class PromotesToTheNarrowest(Broken):
-    """Under autocast, addcdiv, addcmul, dot and tensordot return the narrowest dtype of their arguments, not the widest."""
+    """Under autocast, addcdiv, addcmul, dot and tensordot return the dtype of autocast instead of the widest dtype of their arguments."""
 
     def install(self) -> None:
         _change_under_autocast(("addcdiv", "addcmul", "dot", "tensordot"), lambda result, lower: result.to(lower))
@@ -116,7 +116,7 @@ class PromotesToTheNarrowest(Broken):
 
 @mutant("precision", "values under autocast")
 class ConvolvesVolumesWrongly(Broken):
-    """Under autocast, three-dimensional convolutions have the right dtype, but are a quarter too large."""
+    """Under autocast, the results of three-dimensional convolutions have the right dtype, but are a quarter too large."""
 
     def install(self) -> None:
         _change_under_autocast(("conv3d", "conv_transpose3d"), lambda result, lower: result * 1.25)

@@ -76,7 +76,7 @@ class _AnotherTime(Broken):
     """The base class of mutants whose Event.elapsed_time is a multiple of the right time.
 
     Attributes:
-        factor: By how much the time is multiplied.
+        factor: The factor by which the time is multiplied.
     """
 
     factor: float
@@ -102,7 +102,7 @@ class TimeRunsBackwards(_AnotherTime):
 
 @mutant("streams", "events")
 class MeasuresSeconds(_AnotherTime):
-    """Event.elapsed_time is in seconds."""
+    """Event.elapsed_time is in seconds instead of milliseconds."""
 
     factor = 0.001
 
@@ -212,7 +212,7 @@ class WaitsOnItsDeviceOnly(_Slow):
 
 @mutant("streams", "other devices")
 class ForgetsTheOtherStream(Broken):
-    """Leaving a stream of a device that is not current restores the device, but leaves the stream current there."""
+    """Leaving the context of a stream on another device restores the current device, but the stream stays current on its device."""
 
     def install(self) -> None:
         import torch

@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("device", "the current device")
 class WindowsOnTheCurrentDevice(Broken):
-    """``arange``, ``full`` and the window functions create their tensors on the current device, whatever index they are given."""
+    """``arange``, ``full``, ``hann_window`` and ``kaiser_window`` ignore the index of their device and use the current device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

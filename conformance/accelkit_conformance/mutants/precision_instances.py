@@ -144,7 +144,7 @@ class RoundsOnOneProcess(Float32):
 
 @mutant("precision_distributed", "sharded parameters", kind="precision", base="bf16-true")
 class LooksIntoParameters(BFloat16):
-    """Before a step, gradients are rounded through NumPy, which shards of ``fsdp`` do not support."""
+    """Before a step, gradients are copied to NumPy and back, which shards of ``fsdp`` do not support."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         import torch

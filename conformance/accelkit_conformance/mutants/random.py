@@ -103,7 +103,7 @@ class DropoutKeepsTooMuch(Broken):
 
 @mutant("random", "the host's generator")
 class DrawsFromTheHost(Broken):
-    """Uniform random numbers are drawn from the generator of the CPU and copied."""
+    """``rand`` draws its numbers from the generator of the CPU and copies them to the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

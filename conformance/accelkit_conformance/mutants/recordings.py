@@ -1,4 +1,4 @@
-"""torch.profiler records the device wrongly."""
+"""Devices whose work torch.profiler records wrongly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 
 class _Recorded(Broken):
-    """The fake XPU with a fault of its recordings."""
+    """The base class of mutants with one of the fake XPU's ``recording`` faults."""
 
     recording = ""
 
@@ -42,7 +42,7 @@ class RecordsOnAnotherClock(_Recorded):
 
 @mutant("profiling", "repeated kernels")
 class RecordsKernelsTwice(_Recorded):
-    """Each kernel is recorded twice."""
+    """Each kernel and copy is recorded twice."""
 
     recording = "twice"
 

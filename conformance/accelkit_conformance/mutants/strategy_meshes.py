@@ -19,7 +19,7 @@ MECHANISM = "dimensions of parallelism"
 
 
 class TensorParallel(ParallelStrategy):
-    """Divides the inputs of each Linear over all processes, which train on the same samples. This is correct, with any model."""
+    """The base class of the mutants, without a fault. All processes train on the same samples, and divide the inputs of each Linear."""
 
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(options or ParallelOptions(shard=1, tensor=-1), device=device)

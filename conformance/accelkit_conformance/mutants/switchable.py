@@ -1,6 +1,6 @@
 """The fake XPU with a generated fault, which can be replaced while the process runs.
 
-``generated.operators`` runs ``python -m accelkit_conformance.mutants.switchable`` in a child process. It prints the operators of the
+``generated.operators`` runs ``python -m accelkit_conformance.mutants.switchable`` in a child process, which prints the operators of the
 installed torch that can be given a fault, each with the kinds of fault that apply to it.
 """
 

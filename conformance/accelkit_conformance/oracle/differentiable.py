@@ -146,8 +146,8 @@ INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
     "embedding": (lambda x, y: F.embedding(_positive(x), x), (0,)),
     "embedding_bag": (lambda x, y: F.embedding_bag(_positive(x).view(2, 4), x, mode="sum"), (0,)),
 }
-"""Functions of inputs of the shapes (6, 4) and (8, 4), in which several indices name the same element, each with the indices of the inputs
-that it uses."""
+"""Indexing functions, in which several indices refer to the same element. Their inputs have the shapes (6, 4) and (8, 4). Each function is
+followed by the positions of the inputs that it uses."""
 
 LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "mm_rows": (torch.mm, ((LENGTH, 3), (3, 2))),

@@ -27,9 +27,10 @@ class _InductorUtils(types.ModuleType):
 
 @contextlib.contextmanager
 def lean_import() -> Iterator[None]:
-    """Import modules of ``torch.testing._internal`` inside this context. It has no effect on modules that are already imported.
+    """Context manager inside which modules of ``torch.testing._internal`` are imported without SciPy and Inductor.
 
-    SciPy gives torch's tests references to compare with; the operators and their samples are the same without it.
+    It has no effect on modules that are already imported. torch's tests use SciPy only for reference results. The operators and their
+    samples are the same without it.
     """
     hidden: dict[str, Any] = {"scipy": None, _INDUCTOR: _InductorUtils(_INDUCTOR)}
     hidden = {name: module for name, module in hidden.items() if name not in sys.modules}

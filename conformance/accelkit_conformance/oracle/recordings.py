@@ -16,7 +16,12 @@ def record(subject: Subject, work: Callable[[], object], **options: bool) -> pro
     """Call ``work`` and wait for the device, while torch.profiler records the host and the device.
 
     Args:
+        subject: The plugin under test, with its device.
+        work: The function to record.
         options: Arguments of ``torch.profiler.profile``.
+
+    Returns:
+        The profiler, with the recording.
     """
     from torch.profiler import profile
 
@@ -40,10 +45,12 @@ def device_microseconds(profiler: profile, operator: str) -> float:
 
 
 def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[int]:
-    """Return the sizes in bytes of the recorded allocations on the device, in order; a negative size is that of memory that was freed.
+    """Return the sizes in bytes of the recorded allocations on the device, in order. A negative size means that memory was freed.
 
     Args:
-        at_least: Smaller sizes are left out.
+        subject: The plugin under test, with its device.
+        profiler: The profiler, with a recording of memory.
+        at_least: The smallest size to return.
     """
     events = profiler.profiler.kineto_results.events() if profiler.profiler and profiler.profiler.kineto_results else []
     is_cpu = subject.device.type == "cpu"

@@ -15,4 +15,4 @@ LIBRARY = CppLibrary(
         ["generator.cpp", "guard.cpp", "kernel.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
     ],
 )
-"""Compiled on first use into ``accelkit-fake-xpu`` in the user's cache folder, or into FAKE_XPU_CACHE_DIR."""
+"""The library. It is compiled on first use, into ``accelkit-fake-xpu`` in the user's cache folder, or into FAKE_XPU_CACHE_DIR."""

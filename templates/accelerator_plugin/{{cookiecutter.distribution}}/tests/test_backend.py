@@ -16,7 +16,7 @@ x = torch.arange(6.0, device="{{ cookiecutter.accelerator }}").reshape(2, 3)
 y = x.t().contiguous()
 assert torch.equal((x @ y + x @ y).cpu(), 2 * (x.cpu() @ y.cpu()))
 
-scalar = x[1, 2]  # beside a tensor without dimensions, a number's dtype does not count either
+scalar = x[1, 2]  # even with a 0-d tensor, the dtype of a Python number does not affect the dtype of the result
 for result in (1.0 - scalar, torch.xlogy(2.0, scalar), scalar - 1.0):
     assert (result.dtype, result.device) == (scalar.dtype, scalar.device)
 assert all(each.device == x.device for each in torch._foreach_mul([x, y], torch.tensor(2.0)))

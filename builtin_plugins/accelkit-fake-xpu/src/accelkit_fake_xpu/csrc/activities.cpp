@@ -84,14 +84,14 @@ using libkineto::ActivityType;
 
 ActivityType type_of(ActivityKind kind) { return kind == ActivityKind::kKernel ? ActivityType::CONCURRENT_KERNEL : ActivityType::GPU_MEMCPY; }
 
-// A kernel is named after its operator, but differently, because tables list both: "mm_kernel" for aten::mm.
+// The name of a kernel is that of its operator with a suffix ("mm_kernel" for aten::mm), because tables list both.
 std::string name_of(const Record& record) {
   const std::string name(record.name);
   const auto space = name.rfind("::");
   return record.kind == ActivityKind::kCopy ? name : name.substr(space == std::string::npos ? 0 : space + 2) + "_kernel";
 }
 
-// Makes a recording wrong if this fault was requested.
+// Applies the requested fault of recordings, if any.
 void spoil(std::vector<Record>& recorded) {
   if (is_recording_wrong("no_kernels")) std::erase_if(recorded, [](const Record& record) { return record.kind == ActivityKind::kKernel; });
   if (is_recording_wrong("twice")) {

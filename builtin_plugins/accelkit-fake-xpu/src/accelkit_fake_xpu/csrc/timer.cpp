@@ -27,7 +27,7 @@ class Timer : public c10d::Timer {
     from->synchronize();
     to->synchronize();
     const double milliseconds = from->elapsedTime(*to);
-    if (milliseconds < 0) return std::nullopt;  // `to` is of the step before
+    if (milliseconds < 0) return std::nullopt;  // `to` was recorded in an earlier step
     return static_cast<int64_t>(milliseconds * 1e6);
   }
 

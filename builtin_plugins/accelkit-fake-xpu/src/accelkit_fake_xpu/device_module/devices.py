@@ -122,12 +122,12 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Return whether one device can copy from another without the host. True unless they are the same device."""
+    """Return whether one device can copy from another without going through the host. True unless they are the same device."""
     return index_of(device) != index_of(peer_device)
 
 
 def is_bf16_supported() -> bool:
-    """Return whether bfloat16 is supported, which is always True."""
+    """Return True, because bfloat16 is always supported."""
     return True
 
 

@@ -18,8 +18,8 @@ from accelkit_fake_xpu.settings import Faults, SettingsError
 def fault(text: str) -> Iterator[None]:
     """Context manager that injects the faults in ``text``, which has the form of the environment variable FAKE_XPU_FAULT.
 
-    Allocations and kernels, such as the third allocation of ``oom@3``, are counted from entry. After the block, no
-    faults are injected, but a device that was lost stays lost.
+    Allocations and kernels are counted from the start of the block; with ``oom@3``, the third allocation in the block fails. After the
+    block, no faults are injected, but a device that was lost stays lost.
 
     Raises:
         SettingsError: If ``text`` cannot be parsed, or names an operator that torch does not have.

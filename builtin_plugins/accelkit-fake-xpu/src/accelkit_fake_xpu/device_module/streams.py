@@ -14,7 +14,7 @@ from accelkit_fake_xpu.device_module.devices import Device, index_of
 
 
 class Stream(torch.Stream):
-    """A queue of work on a device. Creating one returns the next of the device's 32 streams."""
+    """A queue of work on a device. The constructor returns the device's 32 streams in turn."""
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:  # stream_id, device_index, device_type: an existing stream

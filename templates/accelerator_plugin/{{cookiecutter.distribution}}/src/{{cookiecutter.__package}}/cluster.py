@@ -41,7 +41,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Number of processes on this machine. {{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE, or an equal share if not set."""
+        """Number of processes on this machine. Read from {{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE, else an equal share."""
         return self.number("{{ cookiecutter.accelerator | upper }}_LOCAL_WORLD_SIZE", least=1, default=max(1, self.world_size // self.num_nodes))
 
     @property
@@ -56,7 +56,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Rank of this machine. Read from {{ cookiecutter.accelerator | upper }}_NODE, computed from the rank if it is not set."""
+        """Rank of this machine. Read from {{ cookiecutter.accelerator | upper }}_NODE, else computed from the rank of this process."""
         return self.number("{{ cookiecutter.accelerator | upper }}_NODE", below=self.num_nodes, default=self.global_rank // self.local_world_size)
 
     @property

@@ -116,7 +116,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 class Stream(torch.Stream):
-    """A queue of work on a device. Creating one returns the next of the device's streams."""
+    """A queue of work on a device. The constructor returns the device's streams in turn."""
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:  # stream_id, device_index, device_type: an existing stream

@@ -30,7 +30,7 @@ def _add_to_torch() -> None:
 
 
 def _finish() -> None:
-    """Wait for queued work, and for torch's threads, before the interpreter exits: they use its objects."""
+    """Wait for queued work and for torch's threads before the interpreter exits, because they use Python objects."""
     from {{ cookiecutter.__package }} import device_module
 
     if not device_module.is_initialized():

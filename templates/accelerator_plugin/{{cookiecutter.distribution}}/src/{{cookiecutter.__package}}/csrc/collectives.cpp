@@ -1,5 +1,5 @@
 // A c10d backend for device tensors. It copies them to the host and lets gloo communicate, which works with any driver. If the
-// driver has collectives of its own, replace the calls of gloo here with calls of these, on the current stream.
+// driver has collectives of its own, call them here instead of gloo, on the current stream.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -58,7 +58,7 @@ class HostWork final : public c10d::Work {
     if (future_->completed()) return true;
     try {
       if (auto error = inner_->exception()) std::rethrow_exception(error);
-      c10::InferenceMode guard;  // a thread may write tensors created in inference mode only in this mode; it allows all others too
+      c10::InferenceMode guard;  // tensors created in inference mode can be written only in this mode; all others can be, too
       finish_();
       future_->markCompleted(c10::IValue(outputs_));
     } catch (...) {
@@ -81,7 +81,7 @@ void HostWork::complete_in_background() {
   std::thread([self = std::move(self)] {
     try {
       self->wait(kNoTimeout);
-    } catch (...) {  // the future has it
+    } catch (...) {  // the future holds the exception
     }
   }).detach();
 }
@@ -228,7 +228,7 @@ class HostCollectives final : public c10d::Backend {
     return options;
   }
 
-  // `hosts` is kept until gloo has finished; then its values are those of `outputs`.
+  // Keeps `hosts` until gloo has finished, and then copies their values to `outputs`.
   WorkPtr work(c10d::OpType type, const WorkPtr& inner, const Tensors& outputs, const Tensors& hosts, bool is_averaged = false) {
     auto finish = [outputs, hosts, is_averaged, size = getSize()] {
       for (size_t i = 0; i < outputs.size(); ++i) {

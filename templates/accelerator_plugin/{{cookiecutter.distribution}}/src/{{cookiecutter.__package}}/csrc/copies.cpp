@@ -25,7 +25,7 @@ size_t span(const Tensor& tensor) {
 
 bool has_bits(const Tensor& tensor) { return tensor.is_conj() || tensor.is_neg() || tensor._is_zerotensor(); }
 
-// Whether the bytes of both are the same if their values are.
+// Returns whether tensors with the same values have the same bytes, so that bytes can be copied from one to the other.
 bool are_alike(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && !has_bits(a) && !has_bits(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.is_non_overlapping_and_dense();
@@ -37,7 +37,7 @@ Tensor empty_on_host_like(const Tensor& tensor) {
 
 bool is_pinned_host(const Tensor& tensor) { return tensor.device().is_cpu() && is_pinned(tensor.const_data_ptr()); }
 
-// From the host. A device tensor with gaps is read, changed and written as a whole.
+// Copies from the host. A device tensor with gaps between its elements is read, changed and written back as a whole.
 void copy_from_host(Tensor& self, const Tensor& source, bool non_blocking) {
   const auto stream = stream_for(self);
   if (are_alike(self, source)) {
@@ -49,7 +49,7 @@ void copy_from_host(Tensor& self, const Tensor& source, bool non_blocking) {
   auto host = self.is_non_overlapping_and_dense() && !has_bits(self) ? empty_on_host_like(self) : copy_to_host(self);
   host.copy_(source);
   DRIVER_CHECK(driver_copy_to_device(stream, self.mutable_data_ptr(), host.const_data_ptr(), span(self)));
-  DRIVER_CHECK(driver_stream_synchronize(stream));  // `host` ends here
+  DRIVER_CHECK(driver_stream_synchronize(stream));  // `host` is freed when this returns
 }
 
 void copy_from_device_to_host(Tensor& self, const Tensor& source, bool non_blocking) {
@@ -88,7 +88,7 @@ void copy_between_devices(Tensor& self, const Tensor& source) {
     }
     return;
   }
-  DRIVER_CHECK(driver_stream_synchronize(stream_for(self)));  // what uses the memory now
+  DRIVER_CHECK(driver_stream_synchronize(stream_for(self)));  // wait for work that uses the memory
   if (!are_alike(self, source)) return copy_from_host(self, copy_to_host(source), false);
   DRIVER_CHECK(driver_copy_to_peer(stream_for(source), index_of(self), self.mutable_data_ptr(), source.const_data_ptr(), span(self)));
   DRIVER_CHECK(driver_stream_synchronize(stream_for(source)));
@@ -102,7 +102,7 @@ Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
 Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
   if (self.sizes() != target.sizes()) {
     target.resize_(self.sizes());
-    if (self.is_non_overlapping_and_dense()) target.as_strided_(self.sizes(), self.strides());  // as the CPU's kernel laid the result out
+    if (self.is_non_overlapping_and_dense()) target.as_strided_(self.sizes(), self.strides());  // keep the layout of the CPU's result
   }
   return copy_from(self, target, false);
 }

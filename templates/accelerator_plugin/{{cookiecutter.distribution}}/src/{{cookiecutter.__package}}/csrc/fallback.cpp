@@ -75,9 +75,9 @@ void replace_generators(const c10::FunctionSchema& schema, torch::jit::Stack* st
   }
 }
 
-// Moves results that are on the CPU to the device. cpu_fallback puts the results where the first tensor is, which may be a scalar on the CPU:
-// in `1 - tensor` it is the number 1. Such a scalar is not moved to the device instead, because it would come back as an ordinary tensor, and
-// unlike that of a number, the dtype of a tensor, here float64, counts in that of the result.
+// Moves results that are on the CPU to the device. cpu_fallback puts the results on the device of the first tensor, which may be a scalar on
+// the CPU: in `1 - tensor`, it is the number 1. Moving the scalar to the device before the call would be wrong. The scalar would become an
+// ordinary tensor, whose dtype affects the dtype of the result, while that of a number does not.
 void move_results(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c10::Device device) {
   for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
     auto& value = (*stack)[i];

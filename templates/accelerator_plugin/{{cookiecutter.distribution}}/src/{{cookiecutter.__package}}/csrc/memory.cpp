@@ -22,7 +22,7 @@ struct Block {
 void free_block(void* context) {
   const std::unique_ptr<Block> block(static_cast<Block*>(context));
   if (is_in_bad_fork()) return;  // the memory belongs to the parent process
-  if (const auto status = driver_free(block->device, block->address)) return raise_late(status, "driver_free");  // it stays counted
+  if (const auto status = driver_free(block->device, block->address)) return raise_late(status, "driver_free");  // the block stays counted
   auto& statistics = statistics_of(block->device);
   std::lock_guard lock(statistics.mutex);
   statistics.remove_block(block->bytes);

@@ -15,7 +15,7 @@
 
 namespace simulated {
 
-// The environment variable of this name, which begins with that of the device in capitals.
+// Returns the environment variable whose name is that of the device in capitals followed by `suffix`, or `otherwise` if it is not set.
 inline std::string setting(const char* suffix, const char* otherwise) {
   std::string name = BACKEND_NAME;
   for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
@@ -28,7 +28,7 @@ inline std::string setting(const char* suffix, const char* otherwise) {
 inline std::atomic<int64_t> allocations_left{0}, work_left{0};
 inline std::atomic<bool> is_lost{false};
 
-// The part of ${NAME}_FAULT after `kind` and @. Empty if it is another fault, or none.
+// Returns the part of ${NAME}_FAULT after `kind` and @. Empty if the variable has another fault or none.
 inline std::string fault(const std::string& kind) {
   const std::string text = setting("_FAULT", "");
   return text.rfind(kind + "@", 0) == 0 ? text.substr(kind.size() + 1) : "";
