@@ -80,7 +80,7 @@ def _section(name: str) -> list[str]:
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
     command = f"`python examples/digits.py --accelerator {name}`"
-    lines += ["", _wrapped(f"The last line of the output of {command}, which trains a convolutional network, or the error that ended it:")]
+    lines += ["", _wrapped(f"{command} trains a convolutional network. This is the last line of its output, or the error that ended it:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects and limits of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")

@@ -56,7 +56,9 @@ class Capabilities(Mapping[str, Support]):
     """An immutable mapping from capabilities to the support that an accelerator declares, ``undeclared`` by default.
 
     Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and those of CAPABILITY_KEYS. A
-    plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. The value of a missing key is ``undeclared``.
+    plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. A value is ``native`` if the device supports the capability
+    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the capability is missing. The value of a
+    missing key is ``undeclared``.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]

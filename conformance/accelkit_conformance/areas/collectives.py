@@ -183,7 +183,7 @@ def uneven_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def send_and_receive(subject: Subject, size: str) -> None:
-    """Tensors arrive in a ring of ``isend`` and ``irecv``, and with ``send`` and ``recv`` between two ranks."""
+    """Tensors arrive in a ring of ``isend`` and ``irecv``, called as a batch, and with ``send`` and ``recv`` between two ranks."""
     import torch
     import torch.distributed as dist
 
@@ -266,9 +266,11 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """The collective gives the right result, or raises an error, for combinations of dtype, length (up to 65,537 elements), offset and
-    stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these settings, the combinations contain
-    every pair of values. In ``all_to_all`` and ``all_to_all_uneven``, the parts have different lengths, and one of them is empty."""
+    """The collective gives the right result and writes nothing outside its tensors, or raises an error, for combinations of dtype, length
+    (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these
+    settings, the combinations contain every pair of values. For contiguous float32 tensors, without a reduction or with SUM, it must not
+    raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, the parts have different lengths, and one of
+    them is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

@@ -196,7 +196,7 @@ def detection_changes_nothing(subject: Subject) -> None:
 @check("contract", needs_hardware=False, kind="cluster")
 def settings_have_the_right_type(subject: Subject) -> None:
     """The settings that can be read in this process have the types of the specification: ranks, sizes and the port are int. A setting
-    whose variable is missing may raise one of accelkit's errors."""
+    whose variable is missing may raise KeyError or one of accelkit's errors."""
     environment = loading.instantiate(subject.cls, subject.record)
     for name, expected in _SETTINGS.items():
         with contextlib.suppress(AccelkitError, KeyError):

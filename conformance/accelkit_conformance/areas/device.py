@@ -42,7 +42,7 @@ def string_round_trip(subject: Subject) -> None:
 @check("smoke")
 def tensors_know_their_device(subject: Subject) -> None:
     """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` create tensors that are on that
-    device. With ``device="cpu"``, they create tensors on the CPU from tensors on the device."""
+    device. With ``device="cpu"``, ``ones_like`` and ``new_zeros`` of a tensor on the device create tensors on the CPU."""
     import torch
 
     for device in subject.devices:
@@ -65,7 +65,8 @@ def tensors_know_their_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def factories_use_the_index(subject: Subject) -> None:
-    """Every factory function with ``device=`` creates its tensor on the device with the given index, even if another device is current."""
+    """Every factory function with ``device=`` creates its tensor on the device with the given index, even if another device is current.
+    Values that are neither random nor uninitialised are the same as on the CPU."""
     from accelkit_conformance.oracle.factories import check_factories
 
     check_factories(subject)
@@ -201,8 +202,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``get_device_name`` of the device's module returns a name that is not empty. Without an argument, it returns the name of the current
-    device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory is more than 0 bytes.
-    """
+    device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory is more than 0 bytes."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")

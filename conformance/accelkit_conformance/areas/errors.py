@@ -1,5 +1,5 @@
-"""A user's mistake raises an error of the class that torch documents, at the call that contains the mistake. Afterwards, the device still
-works."""
+"""A user's mistake raises an error of the class that torch documents: at the call that contains the mistake or, on an asynchronous device,
+at the latest when the program waits for the device. Afterwards, the device still works."""
 
 from __future__ import annotations
 
@@ -162,8 +162,9 @@ def errors_keep_the_current_device(subject: Subject) -> None:
 
 @check("training", requires=["dtype.int64"], seconds=240.0)
 def index_tensors_outside(subject: Subject) -> None:
-    """Every operator that reads or writes by index raises an error, at the latest when the device is synchronized, if its index tensor
-    contains an index that is out of range. The calls run in a separate process, because the error makes some devices unusable."""
+    """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error, at the latest when the device is
+    synchronized, if their index tensor contains an index that is out of range. The calls run in a separate process, because the error
+    makes some devices unusable."""
     from accelkit_conformance.oracle.invalid_calls import check_indices
 
     check_indices(subject)

@@ -79,8 +79,8 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns a Detection with a reason, or None, and does not change the variables. On a process of one of accelkit's
-    own cluster environments, its ``Detection.priority`` is lower than that of this environment.
+    """``detect_cluster`` returns a Detection with a reason, or None, and does not change the variables that are passed to it. On a process
+    of one of accelkit's own cluster environments, its ``Detection.priority`` is lower than that of this environment.
     """
     from accelkit.cluster.detection import make_environment
 

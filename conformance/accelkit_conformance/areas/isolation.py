@@ -22,5 +22,5 @@ def importing_changes_nothing(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def importing_initializes_no_driver(subject: Subject) -> None:
-    """After the plugin has been imported and probed, the device's module, if there is one, is not initialized."""
+    """After the plugin has been imported and probed, the device's module, if there is one, is not initialised."""
     assert not in_child(subject.record, "import", "probe", "footprint")["initialized"], "the driver is initialised"

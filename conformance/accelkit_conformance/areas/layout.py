@@ -87,7 +87,7 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_pointwise)
 def expanded(subject: Subject, name: str) -> None:
-    """Inputs with a stride of zero give results with the same values and strides as on the CPU."""
+    """For inputs with a stride of zero, a pointwise operator gives results with the same values and strides as on the CPU."""
     import torch
 
     from accelkit_conformance.oracle import opdb

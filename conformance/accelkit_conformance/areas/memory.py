@@ -179,7 +179,7 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 def free_memory_is_reported(subject: Subject) -> None:
     """``torch.accelerator.get_memory_info`` (since torch 2.10) and ``mem_get_info`` of the device's module return the free and the total
     memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. In at least one of five
-    attempts (other programs may use the device), a tensor of 32 MiB reduces the free memory by its size."""
+    attempts (other programs may use the device), a tensor of 32 MiB reduces the free memory by at least its size."""
     from accelkit_conformance.oracle.free_memory import check_free_memory
 
     check_free_memory(subject)

@@ -1,5 +1,5 @@
 """On the device, the operators of torch's own database give the results of float64 on the CPU, within eight times the error of the CPU's
-own kernel, or 8 eps if that is larger. The results are on the device, and have the same dtype, shape and layout as on the CPU."""
+own kernel, or 8 eps if that is larger. The results are on the device, and have the same dtype, shape and ``torch.layout`` as on the CPU."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
     """The profiler records the kernels of a matmul that takes 10 ms or more (or has 8192 rows). In total, the kernels take between a third
-    and 105% of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the one
+    and 105 % of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the one
     with the largest ratio of kernel time to elapsed time counts."""
     matmul = _long_matmul(subject)
     found = []
@@ -64,8 +64,8 @@ def kernels_have_the_time_that_they_take(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def kernels_start_after_their_call(subject: Subject) -> None:
-    """The kernels of a matmul start after the matmul was called (with a tolerance of 1 ms), and end before the device was found to have
-    finished. This holds in each of three recordings, because a busy host can hide an error of a few milliseconds."""
+    """The kernels of a matmul start after the matmul was called, and end before the device was found to have finished, both with a
+    tolerance of 1 ms. This holds in each of three recordings, because a busy host can hide an error of a few milliseconds."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -87,8 +87,8 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
-    """If an addition of four numbers follows a matmul that takes 10 ms or more, the profiler attributes device time to both operators,
-    and more of it to the matmul."""
+    """If an addition of four numbers follows a matmul that takes 10 ms or more (or has 8192 rows), the profiler attributes device time to
+    both operators, and more of it to the matmul."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -107,7 +107,7 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def a_recording_has_no_work_of_another(subject: Subject) -> None:
-    """Three calls of a matmul are recorded with the same number of kernels each time, and a recording of nothing has no kernels."""
+    """Two recordings of the same three matmuls have the same number of kernels, and a recording of nothing has no kernels."""
     import torch
 
     x = torch.ones(64, 64, device=subject.device)

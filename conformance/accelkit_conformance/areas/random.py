@@ -229,7 +229,8 @@ def strided_destinations(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
     """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and those drawn with ``uniform_(-2, 3)`` are in
-    that interval. The first and the last third of the numbers have the same distribution."""
+    that interval. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and the last third
+    does not repeat the first."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)
@@ -287,9 +288,9 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """The state of a device that is not current can be saved and restored, and this does not change the numbers that the current device
-    draws. This holds for the accelerator's functions, for those of the device's module (called with a device, with its name, or for all
-    devices), and for ``fork_rng``."""
+    """The state of a device that is not current can be saved and restored with the accelerator's functions, with those of the device's
+    module (called with a device, with its name, or for all devices), and with ``fork_rng``. Unless the states of all devices are restored,
+    this does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

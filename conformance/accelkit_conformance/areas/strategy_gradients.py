@@ -105,8 +105,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """A model with a layer that no process uses trains as in one process, and that layer stays unchanged; or a step raises, on every
-    process, an error that says that parameters are unused."""
+    """A model with a layer that no process uses trains as in one process, and that layer stays unchanged; or the backward pass or the step
+    raises an error that mentions parameters."""
     from accelkit_conformance.oracle.strategy_models import UnusedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 

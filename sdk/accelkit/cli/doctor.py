@@ -36,7 +36,7 @@ Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 @click.command("doctor")
 @click.argument("name", required=False, shell_complete=complete_names)
 @IMPORT
-@click.option("--verbose", is_flag=True, help="Show the tracebacks of plugins.")
+@click.option("--verbose", is_flag=True, help="Show the tracebacks of errors in plugins.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:

@@ -25,7 +25,7 @@ from accelkit.types import Kind, PluginRecord
     "old",
     metavar="OLD",
     help="Instead, list the changes that plugins written for accelkit OLD need; with NAME, only those that this plugin needs. "
-    "OLD is a version, or a .json file with the record of one.",
+    "OLD is a version, or a .json file that records the specifications of one.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context

@@ -2,7 +2,8 @@
 
 If only one plugin can implement a function, it is a method of the plugin's specification. If several plugins can implement or wrap it,
 it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster environment and
-strategy, and the hook plugins that the user enabled by name. An implementation takes any subset of the arguments, by name::
+strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation takes any subset of the
+arguments, by name::
 
     from accelkit import hookimpl
 

@@ -1,4 +1,4 @@
-"""Random numbers on openreg are drawn from the generator of the CPU, whose state they change; the device's own seed has no effect."""
+"""Drawing random numbers on openreg uses the CPU's generator and changes its state; the device's own seed has no effect."""
 
 import torch
 import torch_openreg

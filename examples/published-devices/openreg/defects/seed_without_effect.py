@@ -1,4 +1,5 @@
-"""The seed of openreg has no effect: two draws after the same seed differ. torch.manual_seed repeats them only because it seeds the CPU."""
+"""The seed of openreg has no effect: two draws after the same seed differ.
+Only `torch.manual_seed` repeats them, because it also seeds the CPU."""
 
 import torch
 import torch_openreg

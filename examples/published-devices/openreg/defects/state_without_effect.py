@@ -1,5 +1,5 @@
 """Setting the random state of openreg has no effect: numbers drawn after `set_rng_state` differ from those drawn after
-`get_rng_state`. fork_rng, which relies on this, restores nothing."""
+`get_rng_state`. `fork_rng`, which relies on this, restores nothing."""
 
 import torch
 import torch_openreg

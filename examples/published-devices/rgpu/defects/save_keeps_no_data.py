@@ -1,5 +1,5 @@
 """`torch.save` stores the handle of a tensor, not its values: a loaded tensor changes with the original,
-and cannot be used once that is deleted."""
+and cannot be used once the original is deleted."""
 
 import rgpu
 import torch

@@ -1,4 +1,4 @@
-"""A vector whose 32-bit chunks are mostly not zero cannot be copied to the device. Random hypervectors are such vectors."""
+"""A vector cannot be copied to the device if more than 48 of its 128 chunks of 32 bits are not zero, as in a random hypervector."""
 
 import torch
 import torchhd_sparsr
