@@ -128,7 +128,7 @@ class Candidate:
 
     name: str
     plugin: str
-    status: Literal["chosen", "usable", "absent", "broken", "refused", "not considered"]
+    status: Literal["chosen", "usable", "absent", "broken", "refused"]
     reason: str = ""
     hint: str = ""
 
