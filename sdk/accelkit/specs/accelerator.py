@@ -133,7 +133,7 @@ class Accelerator:
 
     @hookimpl
     def setup_device(self, device: torch.device) -> None:
-        """Make ``device`` current. Initialises the driver. Called once by each process's Runtime, before anything is placed on it.
+        """Make ``device`` current. Initialises the driver. Called each time a Runtime starts the device, before anything is placed on it.
 
         Raises:
             UnsupportedError: If torch cannot make the device current, and it is not device 0, which is current from the start.
@@ -264,7 +264,7 @@ class Accelerator:
     def make_precision(self, name: str, device: torch.device) -> Precision | None:
         """Return this device's own implementation of the precision ``name``, or None to use the precision plugin of that name.
 
-        Called once, at first use.
+        Called by the Runtime each time it has set up the device.
         """
         return None
 

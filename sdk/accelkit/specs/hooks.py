@@ -44,15 +44,15 @@ class AcceleratorHooks:
     def setup_device(self, device: torch.device) -> None:
         """Make ``device`` current and set allocator options. May initialise the driver.
 
-        Called once by the Runtime of each process, at first use of the device, before anything is placed on it. Results are
-        ignored. A wrapper may run code before and after.
+        Called by the Runtime of each process before anything is placed on the device: at the first use of the device, and at the first use
+        after each ``Runtime.teardown``. Results are ignored. A wrapper may run code before and after.
         """
 
     @hookspec
     def teardown(self) -> None:
         """Release resources of the device.
 
-        Called once by ``Runtime.teardown`` on each process if the device was set up. Results are ignored. The hook may be wrapped.
+        Called by ``Runtime.teardown`` on each process if the device is set up. Results are ignored. The hook may be wrapped.
         """
 
     @hookspec
@@ -78,9 +78,9 @@ class PrecisionHooks:
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
         """Create the precision ``name`` for ``device``, or return None.
 
-        Called once by the Runtime of each process, at first use. The first result that is not None is used. The accelerator's own
-        implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may replace the
-        result of any of them.
+        Called by the Runtime of each process each time it has set up the device. The first result that is not None is used. The
+        accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may
+        replace the result of any of them.
         """
 
 
@@ -121,7 +121,7 @@ class RuntimeHooks:
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:
-        """Called once by the Runtime of each process if its strategy is distributed.
+        """Called by the Runtime of each process each time it sets up the device, if its strategy is distributed.
 
         At that time, all processes have joined the process group and have checked that they run with the same settings.
         """

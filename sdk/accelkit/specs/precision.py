@@ -38,7 +38,8 @@ class Precision:
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Prepare for computing on ``device``. The precision must not keep a reference to the accelerator.
 
-        Called once by the Runtime of each process at first use, before anything is prepared.
+        Called by the Runtime of each process before anything is prepared: at the first use, and at the first use after each
+        ``Runtime.teardown``.
 
         Raises:
             UnsupportedError: If this device does not support the precision.

@@ -75,7 +75,10 @@ class Strategy:
             )
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
-        """Prepare the strategy for these devices. Called once by the Runtime of each process at first use, before the device is used.
+        """Prepare the strategy for these devices.
+
+        Called by the Runtime of each process before the device is used: at the first use, and at the first use after each
+        ``Runtime.teardown``.
 
         Args:
             accelerator: The accelerator of the devices.
@@ -116,8 +119,8 @@ class Strategy:
     def device_mesh(self, device: torch.device) -> DeviceMesh | None:
         """Return the mesh of the devices of all processes, with a name for each dimension, or None if the strategy has no mesh.
 
-        Called once by the Runtime of each process at first use, after the process has joined the process group, if the strategy is
-        distributed. All processes call it at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
+        Called by the Runtime of each process, each time the process has joined the process group, if the strategy is distributed. All
+        processes call it at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
 
         Args:
             device: The device of this process.
