@@ -1,7 +1,7 @@
 """Cost of accelkit's ``reduce`` in each mode of ACCELKIT_VERIFY_COLLECTIVES, compared with ``dist.all_reduce``, on gloo.
 
-Measures one float, which is sent in the same message as the fingerprint if every call is verified, and 4 KiB, which are sent in a
-separate collective. The numbers are wall-clock times of a call on rank 0, in float32 on the CPU, with one thread per process.
+Measures one float, which is sent in the packet that verifies the call if every call is verified, and 4 KiB, which are sent in a separate
+collective. The numbers are wall-clock times of a call on rank 0, in float32 on the CPU, with one thread per process.
 ``--processes 2 8 16`` gives the numbers of processes to measure with.
 """
 

@@ -1,4 +1,4 @@
-"""Fabric, Accelerate and Trainer on an accelerator. They are used as they are if they support it, and otherwise through the bridges."""
+"""Fabric, Accelerate and Trainer on an accelerator: directly if they support it themselves, and otherwise through accelkit's bridges."""
 
 from __future__ import annotations
 

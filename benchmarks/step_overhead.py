@@ -46,7 +46,7 @@ class Same:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to train, which every contestant is measured with."""
+    """A way to train, in which every contestant is measured."""
 
     title: str
     accelerator: str = "cpu"

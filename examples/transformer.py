@@ -32,7 +32,7 @@ PLAN = {  # with tensor parallelism, each process has some of the heads, and som
 
 
 class Layer(nn.Module):
-    """Attention to earlier bytes, and a feed-forward part."""
+    """A transformer layer: attention to earlier bytes, and a feed-forward part."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def read_text(length: int, limit: int | None) -> tuple[torch.Tensor, torch.Tenso
 
 
 def bits_of_frequencies(train: torch.Tensor, held_out: torch.Tensor) -> float:
-    """Return the bits per byte of the held-out text if each byte is predicted from its frequency in the other text alone."""
+    """Return the bits per byte of the held-out text if each byte is predicted only from its frequency in the training text."""
     frequencies = torch.bincount(train.flatten().int(), minlength=256) + 1
     return -(frequencies / frequencies.sum()).log2()[held_out[:, 1:].int()].mean().item()
 

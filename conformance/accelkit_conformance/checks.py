@@ -105,7 +105,7 @@ def check(
     seconds: float = 60.0,
     kind: str = "accelerator",
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a function of a module in ``areas`` as a check.
+    """Return a decorator that registers a function of a module in ``areas`` as a check.
 
     Args:
         over: The function ``cases`` of the check, or a list with one string per case that holds its parameters, separated by commas.
@@ -125,7 +125,7 @@ def check(
 
 
 def one_and_several() -> list[Case]:
-    """Return the cases of a check that runs on one process, in the profile training, and on several, in the profile distributed."""
+    """Return the cases of a check that runs on one process in the profile ``training``, and on several in the profile ``distributed``."""
     return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]
 
 

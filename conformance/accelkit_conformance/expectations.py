@@ -161,7 +161,7 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
 def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
     """Return those expected failures in a report that had already expired when the run started, each as ``test (date)``.
 
-    Defects of torch are left out: it is not the vendor who must look at them again.
+    Defects of torch are left out, because the vendor is not responsible for them.
 
     Args:
         declared: The expected failures, as they appear in the report.

@@ -32,8 +32,8 @@ NAMES = {
 
 
 def generated(page: Path) -> str:
-    """Return the kinds of results, every area with its checks, the numbers of tests and mutants of each kind of plugin, and the mutation
-    scores in the folder of the page, as Markdown."""
+    """Return the generated text of a page, as Markdown: the kinds of results, every area with its checks, the numbers of tests and mutants
+    of each kind of plugin, and the mutation scores, which are read from a file in the folder of the page."""
     scores = mutation_scores.read(page.with_name(mutation_scores.FILE))
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]

@@ -20,7 +20,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.mutants.generated import AXES
 
 FILE = "mutation-scores.json"
-"""The name of the file, which is in the same folder as the page."""
+"""The name of the file of scores, which is in the same folder as the page."""
 
 Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
@@ -35,7 +35,8 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
     """Add the scores of a kill matrix. They replace earlier scores of the same mutants.
 
-    Mutants written by hand are replaced by kind of plugin and area, and generated mutants by the seed of their sample.
+    The scores of mutants written by hand are replaced for each kind of plugin and area, and those of generated mutants for each seed of a
+    sample.
     """
     if not matrix.get("generated"):
         found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
@@ -48,7 +49,7 @@ def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
 
 
 def section(scores: Scores) -> list[str]:
-    """Return the lines of the section in Markdown; an empty list if there are no scores."""
+    """Return the lines of the section with the scores, in Markdown; an empty list if there are no scores."""
     lines = []
     if written := scores.get("written"):
         lines += [

@@ -33,7 +33,7 @@ class Operator:
     Attributes:
         name: Its name and overload, for example ``aten::sum.dim_IntList``.
         is_on_cpu: Whether the device left at least one call to the CPU.
-        calls: By model, the number of calls.
+        calls: The number of calls for each model.
         seconds: The time in seconds that the host spent in these calls. It includes the time for which a fallback waits for earlier work.
     """
 
@@ -53,7 +53,7 @@ class ModelRun:
 
     Attributes:
         model: The name of the model.
-        seconds: The time that the step took, profiled, in seconds.
+        seconds: The time that the step took under the profiler, in seconds.
         error: Why the model could not be trained; empty if it could.
     """
 
@@ -92,7 +92,7 @@ def ranked(operators: Iterable[Operator]) -> list[Operator]:
 
 
 def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool, float]]:
-    """Return each call in a profile that computes on the device: the name of its operator, whether it ran on the CPU, and its seconds.
+    """Yield each call in a profile that computes on tensors of the device: its operator, whether it ran on the CPU, and its seconds.
 
     Views, new tensors and copies are left out. Composite operators are left out too, because the operators that they call are counted.
 

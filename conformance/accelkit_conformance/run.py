@@ -281,7 +281,7 @@ class Run:
         return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return the result; if the test crashed earlier, according to the journal, return the crash, which a rerun does not undo."""
+        """Return the result or, if the test crashed earlier according to the journal, that crash, because a rerun does not undo it."""
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 

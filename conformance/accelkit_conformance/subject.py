@@ -234,7 +234,7 @@ class Subject:
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
         """Context manager for one input of a check. An error raised inside it is recorded and compared with the expected failures; the
-        check then continues. If one raises NotSupported and none fails, the result of the check is ``unsupported``.
+        check then continues. If an input raises NotSupported and no input fails, the result of the check is ``unsupported``.
 
         Args:
             description: A readable description of the input.

@@ -20,7 +20,7 @@ REPOSITORY = HERE.parents[1]
 RESULTS = REPOSITORY / "docs" / "published-devices"
 PAGE = REPOSITORY / "docs" / "published-devices.md"
 NOT_PASSED = "not_passed.jsonl"
-"""The file that has the results of a device that are not passes, one per line."""
+"""The name of the file with those results of a device that are not passes, one per line."""
 _WIDTH = 100
 _MOST_CAUSES = 12
 _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")

@@ -2,7 +2,7 @@
 
     python examples/published-devices/run.py             every device
     python examples/published-devices/run.py rgpu        one
-    python examples/published-devices/run.py --page      write the page again from what earlier runs found
+    python examples/published-devices/run.py --page      write the page again from the results of earlier runs
 
 The folder of a device contains its plugin, ``device.toml`` (what is installed, and how its server is started, if it has one) and a program
 in plain torch for each of its defects. The results are kept in docs/published-devices: a summary of the report, the tests that did not
@@ -167,7 +167,7 @@ def _accepts(port: int) -> bool:
 def output_of(command: list[Path | str], environment: Mapping[str, str], seconds: float = _PROGRAM_SECONDS) -> tuple[int, str]:
     """Run a program in an empty folder. Returns its exit code and what it printed, without the colours.
 
-    After ``seconds`` it is ended, with the code 124. Its last line then says so.
+    If it takes longer than ``seconds``, it is ended. The exit code is then 124, and the last line of the output says so.
     """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         try:

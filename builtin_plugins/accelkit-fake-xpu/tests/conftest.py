@@ -1,4 +1,4 @@
-"""Fixtures. A test that needs other environment variables, or that ends the process, runs a separate program; the others use the device."""
+"""Fixtures. Tests use the device in pytest's process, except those that need other environment variables or that end the process."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_recordings_are_separate(matrix):
 
 
 def test_operators_of_another_thread_are_linked(matrix):
-    """The backward pass runs in a thread of the device."""
+    """The backward pass runs in autograd's thread for the device."""
     leaf = matrix.requires_grad_()
     loss = (leaf * 3).sum()
     profiler, _ = recorded(loss.backward)

@@ -72,7 +72,7 @@ class TorchDeviceAccelerator(Accelerator):
         return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
 
     def _objection(self) -> str:
-        """Return torch's objection to the device type, or "" if torch knows it."""
+        """Return torch's error message for the device type, or "" if torch knows it."""
         import torch
 
         try:

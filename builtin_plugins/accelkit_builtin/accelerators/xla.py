@@ -89,7 +89,7 @@ class XLAAccelerator(Accelerator):
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """Return the device with this index, or device 0 in a process that has one device of its own, whatever its rank."""
+        """Return the device with this index. In a process that has only its own device, this is device 0, whatever the rank."""
         import torch
 
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)

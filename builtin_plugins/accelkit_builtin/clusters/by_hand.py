@@ -1,8 +1,8 @@
 """Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-srun, jsrun or mpirun created them, and sets variables of its own. These are right even if the script exported RANK before it called srun
-(RANK is then 0 in all tasks). Most of these launchers also set the local rank and the number of processes on the machine.
+srun, jsrun or mpirun created them and set their own variables. These are right even if the script exported RANK before it called srun, in
+which case RANK is 0 in all tasks. Most of these launchers also set the local rank and the number of processes on the machine.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ class Float8Options:
     """How torchao computes in float8.
 
     Args:
-        recipe: The unit that shares one scale. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one per row,
-            is more exact, and computes gradients in e4m3 too.
+        recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one per row, is
+            more exact, and computes gradients in e4m3 too.
         ignore: Modules that stay in bfloat16, with everything inside them. Each is given by its name, or by consecutive parts of its
             name, such as ``lm_head`` or ``blocks.0``.
         pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16 if it is not one, as in a last batch that is

@@ -20,7 +20,7 @@ class Float16(NarrowPrecision):
     dtype_name = "float16"
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Warn about an ``eps`` that float16 rounds to zero, because parameters whose gradients are zero then become nan (0/0)."""
+        """Warn about an ``eps`` that float16 rounds to zero, because parameters whose gradients are zero then become NaN (0/0)."""
         vanishing = sorted({group["eps"] for group in optimizer.param_groups if 0 < group.get("eps", 0) <= _SMALLEST / 2})
         if vanishing:
             name = type(optimizer).__name__

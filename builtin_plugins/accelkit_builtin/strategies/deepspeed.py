@@ -214,7 +214,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Make the next step clip gradients to ``max_norm``.
 
         Returns:
-            A tensor that contains the norm once that step is done, and nan until then.
+            A tensor that contains the norm once that step is done, and NaN until then.
 
         Raises:
             UnsupportedError: If the norm is not the 2-norm of all parameters' gradients, or another argument is given.

@@ -24,8 +24,8 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 def fill(module: torch.nn.Module) -> None:
     """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
 
-    DTensor draws different random numbers for each shard only on devices whose generator has an offset. On other devices, all shards
-    would get the same numbers.
+    The shards are not filled directly, because DTensor draws different random numbers for each shard only on devices whose generator has
+    an offset. On other devices, all shards would get the same numbers.
     """
     import torch
     import torch.distributed as dist

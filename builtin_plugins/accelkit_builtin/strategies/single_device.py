@@ -1,4 +1,4 @@
-"""One process, one device."""
+"""``single_device``: one process on one device."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class NodeRankOfTask(SlurmEnvironment):
 
 @mutant("cluster_ranks", "sizes", kind="cluster", base="slurm")
 class TasksOfFirstMachine(SlurmEnvironment):
-    """``local_world_size`` is the first machine's number of processes on every machine."""
+    """On every machine, ``local_world_size`` is the number of processes on the first machine."""
 
     @property
     def local_world_size(self) -> int:

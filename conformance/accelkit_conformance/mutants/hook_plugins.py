@@ -147,7 +147,7 @@ class MakesAnyPrecision(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class UsesRandomNumbers(HookLog):
-    """``configured`` draws a number from torch's default generator, so the program trains differently."""
+    """``runtime_created`` draws a number from torch's default generator, so the program trains differently."""
 
     @hookimpl
     def runtime_created(self, state: RuntimeState) -> None:

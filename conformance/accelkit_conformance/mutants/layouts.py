@@ -132,7 +132,7 @@ class ReadsOthersInTheFirstFormat(Broken):
 
 @mutant("layout", "memory formats")
 class FlipsOneChannelKernels(Broken):
-    """A transposed convolution to one channel with weights in channels_last reads the kernel in the wrong order."""
+    """A transposed convolution with one output channel reads weights that are in channels_last in the wrong order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_affected = name == "convolution" and args[1].ndim == 4 and args[6] and args[1].shape[0] == 1 and args[1].stride(3) != 1

@@ -118,7 +118,7 @@ class GathersZeros(Broken):
 
 @mutant("serialization", "locations")
 class LoadsToTheFirstDevice(Broken):
-    """A map_location that is a device without an index means device 0."""
+    """A map_location that is a device without an index means device 0 instead of the current device."""
 
     def install(self) -> None:
         import torch

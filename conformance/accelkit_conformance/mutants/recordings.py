@@ -15,7 +15,7 @@ class _Recorded(Broken):
 
     def install(self) -> None:
         module: Any = self.device_module
-        self._fault = module.fault(f"recording@{self.recording}")  # kept, because it ends with the object
+        self._fault = module.fault(f"recording@{self.recording}")  # kept, because the fault ends when this object is deleted
         self._fault.__enter__()
 
 

@@ -1,4 +1,4 @@
-"""Strategies with mistakes in everything around the gradients: initial weights, clipping, state, joining, errors, memory and teardown."""
+"""Strategies with mistakes in anything but the gradients: initial weights, clipping, state, joining, errors, memory and teardown."""
 
 from __future__ import annotations
 

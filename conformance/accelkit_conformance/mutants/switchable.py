@@ -185,7 +185,7 @@ def _base(name: str) -> str:
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Return whether a tensor is on the fake XPU, is strided, and has elements of which each can be changed without changing others."""
+    """Return whether a tensor is on the fake XPU, is strided, and has elements, each of which can be changed without changing others."""
     import torch
 
     is_expanded = leaf.layout is torch.strided and any(

@@ -23,7 +23,7 @@ class _TooSlowError(BaseException):
 
 @contextlib.contextmanager
 def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
-    """Context manager for a call of the plugin in the main thread.
+    """Context manager that limits the time of a call of the plugin in the main thread.
 
     The name of the call is sent to the runner, which can then report it if this process dies or stops answering. After ``seconds``, the
     call is interrupted. If it has not returned one second later, for example because it is not running Python code, this process ends.

@@ -124,7 +124,7 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 
 @contextlib.contextmanager
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
-    """Return a context manager for the answers of all processes of a job.
+    """Return a context manager that yields the values of all properties for each process of a job.
 
     If the placement of a generated job cannot be read from variables, its processes first exchange the names of their machines.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Function = Callable[..., torch.Tensor]
 
 LENGTH = 65_543
-"""The length of the long dimension of ``LONG``. It is more than 16 bits can count, and more than the number of blocks in the second
+"""The length of the long dimension of ``LONG``. It is more than 16 bits can count, and more than the largest number of blocks in the second
 dimension of a GPU's grid."""
 
 
@@ -49,8 +49,9 @@ def check_function(
         name: The name of the function, which is the seed of the output gradient.
         function: The function. It takes the inputs and returns one tensor.
         inputs: The inputs in float32 on the CPU. Their memory layout is kept.
-        wanted: The indices of the inputs with respect to which gradients are computed. None: all. Empty: only the result is compared.
-        change: Returns the output gradient to use, given a random one.
+        wanted: The indices of the inputs with respect to which gradients are computed. None means all inputs. If it is empty, only the
+            result is compared.
+        change: A function that takes a random output gradient and returns the one to use.
         num_terms: The largest number of terms that are summed in one element of a result.
 
     Raises:

@@ -60,7 +60,7 @@ def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
 
 
 Product = tuple[torch.Tensor, torch.Tensor]
-"""The product of the factors, and what it must be."""
+"""The product of the factors, and the matrix that it must equal."""
 
 
 def _qr(matrix: torch.Tensor, factors: list[torch.Tensor]) -> Product:

@@ -45,6 +45,6 @@ def _can_listen(family: int, place: tuple[str | int, ...]) -> bool:
 
 
 def own_host() -> str:
-    """Return this machine's own name if it can be reached under it, as a scheduler would name it, and otherwise ``localhost``."""
+    """Return this machine's host name, as a scheduler would give it, or ``localhost`` if the machine cannot be reached by that name."""
     name = socket.gethostname()
     return name if is_this_machine(name) else _LOCAL

@@ -63,7 +63,7 @@ class HookCalls:
             raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
-        """Call a hook that ``function`` implements too, and return the result. Errors of ``function`` are passed on."""
+        """Call a hook that another plugin implements with ``function``, and return the result. Errors of ``function`` propagate."""
         manager = PluginManager()
         manager.add(new_plugin(self._subject), self._subject.record.plugin)
         manager.add(_implementing(hook, function), "accelkit-conformance==0")

@@ -1,4 +1,4 @@
-"""Differences between PyTorch's own kernels for the CPU and for CUDA that are no defects, so that every device may have them."""
+"""Differences between PyTorch's own kernels for the CPU and for CUDA that are not defects, so that any device may have them."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def _is_only_for_cpu(op: Any, dtypes: set[torch.dtype]) -> bool:
         return False
     on_cpu, on_cuda = op.supported_dtypes("cpu"), set(op.supported_dtypes("cuda"))
     if torch.float16 in on_cuda:
-        on_cuda.add(torch.bfloat16)  # some entries of the database have it only on a machine with a GPU
+        on_cuda.add(torch.bfloat16)  # some entries of the database list bfloat16 only on a machine with a GPU
     return not on_cuda or bool(dtypes & (on_cpu - on_cuda))

@@ -60,7 +60,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 MIXED_LAYOUTS = ("first channels_last", "others channels_last")
-"""Layouts of several tensors: that of the first differs from that of the others, which are contiguous or channels last in memory."""
+"""Layouts of several tensors, of which either only the first or all the others are in channels_last. The rest are contiguous."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:

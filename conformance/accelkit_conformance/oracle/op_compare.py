@@ -57,7 +57,7 @@ def compare_forward(
         variant: The function to run on the device instead of the operator, in place or with ``out=``. It must return what the
             operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
-        is_variant: Whether the CPU may reject the variant or the layout of this sample; then there is nothing to compare with.
+        is_variant: Whether the CPU may reject the variant or the layout of this sample, in which case nothing is compared.
         inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must remain unchanged.
 
     Raises:

@@ -25,7 +25,7 @@ def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def mean_square(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the loss of all tests."""
+    """Return the mean squared error, which is the loss in all tests."""
     return (result - target.to(result.dtype)).square().mean()
 
 

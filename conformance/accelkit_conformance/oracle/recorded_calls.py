@@ -66,9 +66,9 @@ def overloads() -> Iterator[str]:
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``. ``op`` is its operator's OpInfo, or a stand-in.
 
-    Of the recorded calls that return more than one element, if there are any, it is the one whose first tensor has the most dimensions
-    (four or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen
-    only if there is no other.
+    Calls that return more than one element are preferred. Among these, the call is chosen whose first tensor has the most dimensions (four
+    or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen only if
+    there is no other.
 
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.

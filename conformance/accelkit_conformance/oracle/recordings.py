@@ -1,4 +1,4 @@
-"""What torch.profiler records of the device."""
+"""Recordings that torch.profiler makes of the device's work, for checks."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Make the assertions of ``operators/along_a_dimension``.
+    """Run the check ``operators/along_a_dimension``.
 
     Raises:
         AssertionError: If a result is wrong.

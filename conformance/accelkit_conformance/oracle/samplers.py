@@ -47,7 +47,7 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 
 
 def check_generator_argument(subject: Subject, name: str) -> None:
-    """Make the assertions of ``random/generator_argument``.
+    """Run the check ``random/generator_argument``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -68,7 +68,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Make the assertions of ``random/strided_destinations``.
+    """Run the check ``random/strided_destinations``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -84,7 +84,7 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Make the assertions of ``random/bounds``.
+    """Run the check ``random/bounds``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -104,7 +104,7 @@ def check_bounds(subject: Subject, dtype: str) -> None:
 
 
 def check_without_replacement(subject: Subject) -> None:
-    """Make the assertions of ``random/without_replacement``.
+    """Run the check ``random/without_replacement``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -122,7 +122,7 @@ def check_without_replacement(subject: Subject) -> None:
 
 
 def check_dropout_in_attention(subject: Subject) -> None:
-    """Make the assertions of ``random/dropout_in_attention``.
+    """Run the check ``random/dropout_in_attention``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -146,7 +146,7 @@ def check_dropout_in_attention(subject: Subject) -> None:
 
 
 def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
-    """Make the assertions of ``random/discrete_distributions``.
+    """Run the check ``random/discrete_distributions``.
 
     Raises:
         AssertionError: If an assertion does not hold.

@@ -17,7 +17,7 @@ _SCALE = 1024.0
 
 
 def check_several_dtypes(subject: Subject, way: str) -> None:
-    """Make the assertions of ``precision/scaler_with_several_dtypes``.
+    """Run the check ``precision/scaler_with_several_dtypes``.
 
     Raises:
         AssertionError: If an assertion does not hold.
@@ -51,7 +51,7 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
 
 
 def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> None:
-    """Make the assertions of ``precision/autocast_in_recomputation``.
+    """Run the check ``precision/autocast_in_recomputation``.
 
     Raises:
         AssertionError: If an assertion does not hold.

@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = 
 
 
 def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of a call on the device, and the right one.
+    """Return the result of a call on the device, and the result on the CPU.
 
     Raises:
         NotSupported: If the accelerator declares that the device does not have the dtype, or if the device raises an error for a call that

@@ -34,7 +34,7 @@ class FakeXPUAccelerator(Accelerator):
     )
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities. With torch before 2.13, a device cannot add its work to the recordings of torch.profiler."""
+        """Return the declared capabilities. ``profiler`` is ``none`` with torch before 2.13, which cannot record this device."""
         import torch
 
         return self.declared_capabilities if torch.__version__ >= "2.13" else self.declared_capabilities.updated({"profiler": "none"})

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 
 def register() -> None:
-    """Register a pickler for tensors that raises a clear error for ``fake_xpu``. torch's own would mention file descriptors."""
+    """Register a pickler that raises a clear error for ``fake_xpu`` tensors. torch's pickler would complain about file descriptors."""
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)
 
