@@ -1,4 +1,4 @@
-"""Atomic replacement of files. A reader sees either the old file or the new one, even after a kill or a power failure."""
+"""Atomic replacement of files. A reader sees either the old file or the new one, even if the writer is killed or the power fails."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CAPABILITY_KEYS: Mapping[str, str] = {
     "autocast_float32_list": "torch.autocast computes operators that need the range (softmax, losses, norms, exp, log, pow) in float32",
     "deterministic": "with torch.use_deterministic_algorithms, results are bitwise equal, or an error is raised",
 }
-"""The capabilities that an accelerator may declare, besides ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
+"""The capabilities that an accelerator may declare, in addition to ``dtype.<name>`` (storage and arithmetic) and ``autocast.<name>``."""
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:

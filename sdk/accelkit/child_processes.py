@@ -19,7 +19,7 @@ from typing import Any
 from accelkit import child_guard
 
 SHOW_STACK = getattr(signal, "SIGUSR1", None)
-"""The signal on which a child that probes plugins writes its stack to its report. None on systems without it."""
+"""The signal that makes a child process that probes plugins write its stack to its report. None on systems without SIGUSR1."""
 
 
 class _Guard:
@@ -119,7 +119,7 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """Kill the process and everything in its group, from any thread."""
+    """Kill the process and everything in its group. Any thread may call this."""
     if hasattr(os, "killpg"):
         _kill_group(process.pid)
     elif process.poll() is None:

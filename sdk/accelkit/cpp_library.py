@@ -32,8 +32,8 @@ _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
 class CppLibrary:
     """A shared library that is compiled once for each torch, Python, machine type and set of sources, and kept in the user's cache.
 
-    After a change to a ``.cpp`` file, only that file is compiled again, with the others of its group in ``unity``; after a change to a
-    ``.h`` file, all of them are.
+    After a change to a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a
+    ``.h`` file, all ``.cpp`` files are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. One of them is
     used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise,
@@ -44,8 +44,8 @@ class CppLibrary:
     debugger, or ``-g -fsanitize=address``. A library that is compiled with other flags is another file in the cache.
 
     Args:
-        name: The name of the library, which is also that of the torch device type. The variable ``NAME_CACHE_DIR``, with the name in
-            capitals, chooses another cache folder.
+        name: The name of the library and of the torch device type. The variable ``NAME_CACHE_DIR``, with this name in capitals, chooses
+            another cache folder.
         sources: The folder with the ``.cpp`` and ``.h`` files.
         exclude: Names of ``.cpp`` files that are not compiled.
         flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
@@ -93,7 +93,7 @@ class CppLibrary:
         return self.cache_folder / f"{self.name}-{torch_version()}-{self._digest(*self._surroundings(), self._links)}.so"
 
     def _prebuilt(self, torch: str | None = None) -> Path:
-        """Return the path of the library in a wheel, for the minor version ``torch`` or by default that of the installed torch.
+        """Return the path of the library in a wheel, for the minor version ``torch`` (by default, the installed one).
 
         The file name depends on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
         """
@@ -113,7 +113,7 @@ class CppLibrary:
         return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
 
     def _surroundings(self) -> tuple[object, ...]:
-        """Return what every object file depends on besides the sources."""
+        """Return everything other than the sources on which every object file depends."""
         return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:

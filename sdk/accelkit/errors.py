@@ -21,7 +21,7 @@
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
-    ├── NotJoinedError                   1  a value that the processes exchange when they join the process group was requested before
+    ├── NotJoinedError                   1  a value that the processes exchange when they join the process group was requested too early
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed
 """
@@ -83,7 +83,7 @@ class AccelkitError(Exception):
 
     @property
     def parts(self) -> dict[str, str]:
-        """The arguments of the constructor by name, for JSON and for another process."""
+        """The arguments of the constructor by name, to be written as JSON or sent to another process."""
         return {"what": self.what, "plugin": self.plugin, "why": self.why, "hint": self.hint}
 
     def __reduce__(self) -> tuple[object, ...]:

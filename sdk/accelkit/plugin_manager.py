@@ -59,8 +59,8 @@ class PluginManager(pluggy.PluginManager):
         Args:
             hook: The name of the hook.
             hint: The hint of the error, such as what was done before the hook failed. By default, it says how to go on without the plugin.
-            handled: The ``dist==version`` of a plugin whose errors the caller handles. They are passed on unchanged, and so are errors
-                of no plugin. By default, the caller handles none.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles. These errors, and errors that no registered plugin
+                raised, are passed on unchanged. None means that the caller handles no errors.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.

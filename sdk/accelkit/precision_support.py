@@ -13,7 +13,7 @@ _WORST_FIRST: tuple[Support, ...] = ("none", "undeclared", "emulated", "native")
 
 
 def precisions_of(capabilities: Mapping[str, Any]) -> dict[str, Support]:
-    """Return each of accelkit's own precisions with the lowest support among the capabilities that it requires.
+    """Return the support for each of accelkit's own precisions: the lowest support among the capabilities that it requires.
 
     Does not initialise a driver or import torch.
 

@@ -33,10 +33,10 @@ def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
 
 
 class RankLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that emits on the main process only, unless a call says otherwise. ``accelkit.get_logger`` creates it.
+    """A logger that emits messages on the main process only, unless a call says otherwise. ``accelkit.get_logger`` creates it.
 
-    All methods of a ``logging.Logger`` that log take two further arguments. If the job has several processes, each message begins with
-    the rank of its process.
+    All of its logging methods take two arguments in addition to those of ``logging.Logger``. If the job has several processes, each message
+    begins with the rank of its process.
 
     - ``main_process_only``: Whether only the main process emits the message. The default is True.
     - ``in_order``: Whether all processes emit the message, one after another in the order of ranks. All processes must make the call, and
@@ -50,7 +50,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     def log(  # type: ignore[override] # the further arguments of the base class are in kwargs
         self, level: int, msg: object, *args: Any, main_process_only: bool = True, in_order: bool = False, **kwargs: Any
     ) -> None:
-        """Log a message with this level. The other logging methods call this one. The class describes the two further arguments.
+        """Log a message with this level. The other logging methods call this one. The class describes the two additional arguments.
 
         Raises:
             UsageError: If ``in_order`` is True in a job of several processes, and this process has no Runtime, through which it could wait
@@ -80,7 +80,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
             barrier.wait_for_everyone()
 
     def warning_once(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log a warning, unless this logger has already logged the same message with the same arguments in this way."""
+        """Log a warning, unless this method of the logger has already logged the same message with the same arguments."""
         key = (str(msg), tuple(map(str, args)))
         if key not in self._logged_once:
             self._logged_once.add(key)
@@ -89,7 +89,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def get_logger(name: str, log_level: str | int | None = None) -> RankLogger:
-    """Return a logger that emits on the main process of the job only, unless a call says otherwise.
+    """Return a logger that emits messages on the main process of the job only, unless a call says otherwise.
 
     It passes messages to ``logging.getLogger(name)``, so handlers and levels are set in the usual way. It can be created before a
     Runtime. Until there is one, the rank is detected from the variables of the launcher. Neither this call nor logging imports torch.

@@ -43,8 +43,8 @@ def wait_for_threads() -> None:
     all its work: https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
-    The limit is one of processor time, because a thread may wait long for a processor on a busy machine. In any case, the function returns
-    after a minute.
+    The five seconds are processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function
+    returns after a minute.
 
     The function works on Linux only. Elsewhere, a process cannot see the state of its threads, and the function returns at once.
     """

@@ -14,7 +14,7 @@ Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
 """The kind of a plugin. Its entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
 
 PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "broken", "conflict"]
-"""The status of a plugin. ``available`` means that nothing is known that prevents its use."""
+"""The status of a plugin. ``available`` means that no reason is known why it could not be used."""
 
 ProbeStatus = Literal["usable", "absent", "broken"]
 
@@ -84,7 +84,7 @@ class PluginRecord:
         status, reason, hint: The status known without importing the plugin, the reason for it, and what the user can do.
         description: A description for users. The default is the summary of the distribution.
         is_builtin: Whether the plugin is part of accelkit.
-        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name wins.
+        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name replaces it.
         fingerprint: A value that changes when the installed distribution changes, used as the key of cached verdicts.
         registered_class: The class itself, if it was registered by code.
     """
@@ -143,7 +143,7 @@ class Decision:
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides it.
         candidates: All accelerators that were considered, the chosen one first.
-        notes: Remarks, for example which accelerator an alias means or which fallback was not used.
+        notes: Remarks, for example for which accelerator an alias stands, or which fallback was not used.
     """
 
     requested: str
@@ -167,7 +167,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Detection:
-    """The answer of ``detect_cluster``: a cluster environment that this process may belong to.
+    """The result of ``detect_cluster``: a cluster environment to which this process may belong.
 
     Attributes:
         name: The name of the cluster environment.
@@ -185,8 +185,8 @@ class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Empty (``devices``) or None until the processes join the process group, unless they are
-            known earlier.
+        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty and the others are None,
+            unless their values are known earlier.
     """
 
     accelerator: str

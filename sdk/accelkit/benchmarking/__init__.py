@@ -1,1 +1,1 @@
-"""accelkit bench: how fast a device is, beside the CPU of the same machine and beside the device's own limits."""
+"""accelkit bench: how fast a device is, compared with the CPU of the same machine and with the device's own limits."""

@@ -74,7 +74,7 @@ def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, se
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Context manager that raises a TimeoutError in the main thread, in which it is used, after ``seconds``."""
+    """Raise a TimeoutError inside the block if it takes longer than ``seconds``. It must be used in the main thread."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"they took longer than {seconds:g} s")

@@ -93,7 +93,7 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return the share of the shorter of a copy and a matmul that is hidden behind the other, in percent.
+    """Return how much of the shorter of a copy and a matmul is hidden behind the longer one, in percent.
 
     Each sample is ``(copy + matmul - both) / min(copy, matmul)``, where ``both`` is the time of a copy and a matmul on different streams.
     Noise can make it slightly less than 0 or more than 100.

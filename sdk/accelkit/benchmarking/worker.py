@@ -130,7 +130,7 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
     """Return the measurements that a request selects.
 
     Args:
-        request: The request. Collectives give up after half of ``seconds``, after which the parent ends this process.
+        request: The request. Its ``seconds`` are the time after which the parent ends this process; collectives give up after half of it.
         name: The name by which the processes of collectives select the accelerator.
 
     Raises:

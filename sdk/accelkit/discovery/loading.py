@@ -159,7 +159,7 @@ def remedy(error: BaseException, plugin: str) -> str:
     """Return the usual remedy for an error of this type."""
     distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
-    if distribution == OWN_DISTRIBUTION:  # the code that failed may be that of a package which a built-in plugin imports
+    if distribution == OWN_DISTRIBUTION:  # the code that failed may belong to a package that a built-in plugin imports
         return (
             remedies.by_cause(error)
             or f"reinstall {distribution}; if that does not help, report the problem with the output of accelkit env"

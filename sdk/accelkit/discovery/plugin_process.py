@@ -41,11 +41,11 @@ class PluginProcess(Generic[AnyMessage]):
         worker: The module that the process runs. It uses ``plugin_worker``.
         message: The class of the messages that the process sends.
         record: The accelerator's record.
-        request: What the process is to do, besides the accelerator.
+        request: The fields of the request other than the accelerator's record and the search path.
         failed: The first part of an error, as in ``the speed of acme cannot be measured``.
         hint: What a user can do if the plugin fails.
-        errors: Classes of errors that the process may report, besides ``BrokenPluginError``.
-        environ: Environment variables of the process, besides those of this one.
+        errors: Classes of errors that the process may report in addition to ``BrokenPluginError``.
+        environ: Environment variables that the process gets in addition to those of this process.
     """
 
     def __init__(

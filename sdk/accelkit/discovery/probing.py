@@ -196,7 +196,7 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to the report, and wait for it, because signals that follow closely may go to other threads."""
+        """Make the child append its stack to the report, and wait until it has: a signal that follows at once may reach another thread."""
         if child_processes.SHOW_STACK is None:
             return
         size, deadline = self._report.stat().st_size, time.monotonic() + _CLEAN_UP_SECONDS

@@ -42,7 +42,7 @@ class Choice:
 
 
 def choose(accelerator: str | Accelerator | None = None, devices: Devices | None = None) -> Choice:
-    """Select and load an accelerator and determine its devices.
+    """Select and load an accelerator, and return it with its devices.
 
     This imports torch if the accelerator needs it to count devices. It does not initialise a driver.
 
@@ -51,7 +51,7 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
         devices: The devices, as in ``select``. If they are not specified anywhere, all devices are used.
 
     Raises:
-        AccelkitError: As raised by ``select``.
+        AccelkitError: In the same cases as for ``select``.
         DevicesError: If these devices do not exist.
     """
     selection = select(accelerator, devices=devices)

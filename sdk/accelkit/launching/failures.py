@@ -22,7 +22,7 @@ _LOST_PEER = re.compile(
     r"|timed? ?out waiting|connectFullMesh|DistNetworkError|socket.*timed out",
     re.IGNORECASE,
 )
-"""Errors of gloo (its transport's pair.cc), NCCL (ncclRemoteError) and torch's TCPStore if a peer went away or never connected."""
+"""The errors that gloo (pair.cc), NCCL (ncclRemoteError) and torch's TCPStore raise if a peer has gone away or never connected."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,7 +110,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
-    """Return whether all processes that failed so far lost a peer, and the peer may be one that still runs.
+    """Return whether all processes that have failed so far lost a peer, and the peer may be a process that is still running.
 
     The connections of a process close before it has ended: it may still be exiting, or be writing a core file. A launcher that ended the
     process now could not report whether it had finished or crashed, so the launcher waits for up to ``PEER_SECONDS``.

@@ -119,7 +119,7 @@ class LocalRanks:
         return [process.ending for process in self._processes]
 
     def have_failed(self) -> bool:
-        """Return whether any process has failed: it exited with an error, or recorded an error and has not exited for a long time."""
+        """Return whether any process has failed: it exited with an error, or has still not exited 30 seconds after it recorded an error."""
         for process in self._processes:
             if process.has_ended.is_set():
                 if process.ending.exit_code:
@@ -133,7 +133,7 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """If all processes that failed so far lost a connection, wait for a moment until the process at the other end has ended."""
+        """If all processes that have failed so far lost a connection, wait a few seconds for the process at the other end to end."""
         deadline = time.monotonic() + PEER_SECONDS
         while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():
             time.sleep(_POLL_SECONDS)

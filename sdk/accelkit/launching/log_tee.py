@@ -47,7 +47,7 @@ class Screen:
             self._show_waiting()
 
     def flush(self, has_to_end: bool = False) -> None:
-        """Break rank 0's line to show lines that have waited too long, or that are left at the end."""
+        """Show lines that have waited too long, even in the middle of rank 0's line. With ``has_to_end``, show all lines that are left."""
         if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
             self._show(b"\n")
             self._is_at_start = True
@@ -100,7 +100,7 @@ class Streams:
         self._thread.start()
 
     def close(self) -> None:
-        """Read the remaining output. The processes have ended; anything that still holds a pipe open is not waited for."""
+        """Read the remaining output of the processes, which have ended. Does not wait for others that still hold a pipe open."""
         self._is_closing.set()
         if self._thread is not None:
             self._thread.join()

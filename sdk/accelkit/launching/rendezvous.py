@@ -1,4 +1,4 @@
-"""Rendezvous of the machines of a job: torch's, but with the machines in the user's order and a separate store for every round."""
+"""Rendezvous of the machines of a job. It is torch's, but orders the machines as the user wants, and uses a new store in every round."""
 
 from __future__ import annotations
 
@@ -113,7 +113,8 @@ def local_store() -> Any:
 def _store_for_all(address: str) -> Any:
     """Return a new TCPStore on the interface with ``address``.
 
-    If no interface has this address, the store listens on all, because others may reach this machine through address translation.
+    If no interface has this address, the store listens on all interfaces, because others may reach this machine through address
+    translation.
     """
     try:
         return _store_on(address)
@@ -171,7 +172,7 @@ def linger(store: Any, size: int) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return this machine's address on its route to ``endpoint`` (``host:port``), at which the machines there can reach it.
+    """Return the address that this machine uses to reach ``endpoint`` (``host:port``), and at which the endpoint can reach this machine.
 
     This only looks up the route; nothing is sent. If the address cannot be determined, the endpoint's own host is returned.
     """

@@ -141,7 +141,7 @@ def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
 
 
 def states_of(objects: Sequence[Any]) -> list[Any]:
-    """Return the ``state_dict()`` of each object, whole and on the CPU. Every process must call this: sharded tensors are gathered."""
+    """Return each object's ``state_dict()``, with whole tensors on the CPU. All processes must call it, as it gathers sharded tensors."""
     return [on_host(thing.state_dict()) for thing in objects]
 
 

@@ -198,7 +198,7 @@ class Checkpointing:
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def ranks(self, call: str) -> Ranks:
-        """Return the processes of the job, once all of them have made this call.
+        """Return the processes of the job, once all of them have called the method of ``Runtime`` that is named ``call``.
 
         Raises:
             CheckpointError: On every process, if a process makes a different call, has died, or exceeds the timeout of the process group.

@@ -91,7 +91,7 @@ def configure(
     cpu: bool,
     num_nodes: int | None,
 ) -> Configuration:
-    """Select all plugins. Arguments take precedence over environment variables, and environment variables over defaults.
+    """Select all plugins, and return the configuration. Arguments take precedence over environment variables, and these over defaults.
 
     Raises:
         AccelkitError: If a selection cannot be used, or if selections contradict each other. The error says what to change.

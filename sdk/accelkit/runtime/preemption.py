@@ -93,8 +93,8 @@ class Preemption:
         cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
         rank_info: This process's place in the job.
         collectives: The collectives of the job, by which all processes get the same result.
-        plugin_manager: The plugins. The hook ``job_preempted`` tells them that the job stops, and the hook ``requeue`` puts it
-            back into the queue.
+        plugin_manager: The manager of the plugins. Its hook ``job_preempted`` tells them that the job stops, and its hook ``requeue``
+            puts the job back into the queue.
         trackers: The trackers, which write everything as soon as a preemption is known.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """

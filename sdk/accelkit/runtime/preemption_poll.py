@@ -12,13 +12,13 @@ from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.overrides import overrides
 
 _PATIENCE = 6
-"""The number of intervals that a call may take before the program is warned, and that pass before a failed call is repeated."""
+"""The number of intervals after which the program is warned that a call has not returned, and after which a failed call is repeated."""
 _LONGEST_INTERVAL = 3600.0
 _STOP_SECONDS = 1.0
 
 
 class PreemptionPoll:
-    """Polling of ``is_preempted`` of the cluster environment, at regular intervals in a background thread, until it returns True.
+    """Calls ``is_preempted`` of the cluster environment at regular intervals, in a background thread, until it returns True.
 
     The thread only records what happened. The program is warned of a failure when it next calls ``is_preempted`` of this object.
 
@@ -44,7 +44,7 @@ class PreemptionPoll:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. If a call does not return within a second, its thread ends when the call returns or the process exits."""
+        """Stop the thread. If a call does not return within a second, the thread ends when the call returns or the process exits."""
         self._is_stopping.set()
         self._thread.join(_STOP_SECONDS)
 

@@ -63,7 +63,7 @@ class RankInfo:
         return self.process_index // (self.num_processes // self.data_parallel_size)
 
     def read_again(self) -> None:
-        """Discard the local rank, so that it is read again. Called once the processes have exchanged which machine each is on."""
+        """Discard the local rank, so that it is read again. Called after the processes have told each other which machine they are on."""
         self.__dict__.pop("local_process_index", None)
 
     @property

@@ -76,10 +76,9 @@ class Runtime:
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
-        devices: The devices to use: a number of devices, ``-1`` or ``"auto"`` for all, or indices as a list or a
-            string such as ``"0,2"``.
-        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. A strategy
-            ``auto`` means the default.
+        devices: A number of devices, ``-1`` or ``"auto"`` for all devices, or indices as a list or as a string such as ``"0,2"``.
+        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. For the strategy,
+            ``auto`` means the accelerator's default.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
@@ -528,10 +527,7 @@ class Runtime:
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def wait_for_everyone(self) -> None:
-        """Wait until every process has made this call. Does not wait for work that is queued on the device.
-
-        In a job of one process, the call returns immediately.
-        """
+        """Wait until every process has made this call. Does not wait for work that is queued on the device."""
         self._collectives.wait_for_everyone()
 
     @contextlib.contextmanager
@@ -557,8 +553,8 @@ class Runtime:
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
         """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
 
-        In a job of one process, the call returns ``tensor`` itself. Of processes that compute on the same samples (tensor parallelism),
-        only one contributes, so that each sample is in the result once.
+        In a job of one process, the call returns ``tensor`` itself. If several processes compute on the same samples (tensor parallelism),
+        only one of them contributes, so that each sample is in the result once.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
@@ -596,10 +592,10 @@ class Runtime:
     ) -> T:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
-        Of processes that compute on the same samples (tensor parallelism), only one contributes, so that each sample counts once.
-        float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer type;
-        a sum of bools is True if any of them is True. If every call is verified, CPU tensors of 103 bytes or less in total need a single
-        exchange and are added in the order of ranks.
+        If several processes compute on the same samples (tensor parallelism), only one of them contributes, so that each sample counts
+        once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer
+        type; a sum of bools is True if any of them is True. If every call is verified, CPU tensors of 103 bytes or less in total need a
+        single exchange and are added in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -613,6 +609,7 @@ class Runtime:
 
         Raises:
             TypeError: For the mean of integers, for the maximum or minimum of complex numbers, and for a reduction of any other type.
+            ValueError: If ``reduction`` is a name other than these.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
 
@@ -628,6 +625,9 @@ class Runtime:
 
         Returns:
             ``tensor`` itself on process ``from_process``, and a new object on the other processes.
+
+        Raises:
+            ValueError: If ``from_process`` is not the rank of a process that takes part.
         """
         return self._collectives.broadcast(tensor, from_process, group=group)
 
@@ -808,7 +808,7 @@ class Runtime:
     def resume(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> bool:
         """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
-        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``verify`` is that of
+        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``verify`` is as for
         ``load_state``.
 
         Returns:
@@ -995,7 +995,7 @@ class Runtime:
         return DeviceMemory(self._session)
 
     def empty_cache(self) -> None:
-        """Return cached memory that no tensor uses to the device, if it has a cache. Prepared objects are kept: see ``free_memory``."""
+        """Give unused cached memory back to the device, if it has a cache. Prepared objects are kept; ``free_memory`` drops them."""
         self._session.start()
         call(self.accelerator, "empty_cache")
 
@@ -1004,7 +1004,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Wait for saves and verification, close trackers, leave the process group and tear down the device. Its next use sets it up."""
+        """Finish saves and verification, close trackers, leave the process group, and tear down the device until it is used again."""
         self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()

@@ -118,7 +118,7 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 
 
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the state of torch's host generator and of the device's generator, if they are named. Rank 0 sends it to the other ranks."""
+    """Return the state of torch's host generator and of the device's, if ``rng_types`` names them. Rank 0 sends it to the other ranks."""
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type
     if "torch" in rng_types or (host in rng_types and accelerator.device_type == host):

@@ -1,4 +1,4 @@
-"""A request by one process, which all processes receive at the same step."""
+"""A request to stop, which any process can make and all processes receive at the same step."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _fields(options: Any) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, in which classes and functions have their names, and no object has its address."""
+    """Return a value as text. Classes and functions are written as their names, and the addresses of objects are left out."""
     if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Set):

@@ -26,8 +26,8 @@ _warned: set[str] = set()
 def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
-    If the user set an order, the first usable accelerator in it is chosen. Otherwise it is the only usable accelerator besides the host,
-    or the host if there is none.
+    If the user set an order, the first usable accelerator in it is chosen. Otherwise, the only usable accelerator other than the host is
+    chosen, or the host if no other can be used.
 
     Args:
         is_fresh: Whether to ignore cached results of probes.
@@ -64,7 +64,8 @@ def choose(*, is_fresh: bool = False) -> Choice:
 def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
-    It considers neither ``torch:<device_type>``, which needs a device type, nor fallbacks for vendors whose packages are not installed.
+    It considers neither ``torch:<device_type>``, which needs a device type, nor built-in fallbacks for vendors whose packages are not
+    installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 

@@ -27,8 +27,8 @@ class ClusterEnvironment(Variables):
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, in the same form.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
-        placement: The placement that the processes worked out when they joined the process group. None before that, or if all values
-            were known already.
+        placement: The placement that the processes worked out when they joined the process group. None before they join, and if all
+            values were known already.
     """
 
     processes_flag: str = "{} processes on each machine"

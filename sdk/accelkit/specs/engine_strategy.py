@@ -78,7 +78,7 @@ class EngineStrategy(Strategy, abc.ABC):
         Args:
             module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
             optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, its ``step`` and
-                ``zero_grad`` call those of the strategy. Inside them, the optimizer's ``step`` is its original one.
+                ``zero_grad`` call those of the strategy. Inside the strategy's methods, the optimizer's ``step`` is the original one.
             training: The other settings of the training.
         """
 

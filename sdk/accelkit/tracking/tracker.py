@@ -13,7 +13,7 @@ from accelkit.tracking.run_files import new_run_folder
 
 Scalar = bool | int | float | str
 Outcome = Literal["finished", "failed", "interrupted"]
-"""The way in which a run ended. An interrupted run was preempted, or goes back to a checkpoint, and will be continued."""
+"""The way in which a run ended. It was interrupted if it will be continued, after a preemption or from an earlier checkpoint."""
 
 
 class Tracker(abc.ABC):
@@ -63,7 +63,7 @@ class Tracker(abc.ABC):
         """Write everything that was logged, so that it is not lost if this process is killed."""
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027 # need not be overridden
-        """End the run. Everything that was logged is written."""
+        """Write everything that was logged, and end the run."""
 
     def state(self) -> dict[str, Any]:
         """Return plain values that identify the run and the position in it, for checkpoints. Called after ``flush``."""

@@ -73,7 +73,7 @@ class Trackers:
         """Write everything that was logged.
 
         Args:
-            is_preempted: Whether the job was told to stop. If the program ends now, its run is interrupted, not finished.
+            is_preempted: Whether the job was told to stop. If so, the run counts as interrupted, not as finished, when the program ends.
         """
         self._is_preempted = self._is_preempted or is_preempted
         if self._process is not None:

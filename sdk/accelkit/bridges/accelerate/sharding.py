@@ -1,4 +1,4 @@
-"""FSDP2 of Accelerate on a plugin's device: the mesh and the moves of parameters that torch makes by itself only for its own devices."""
+"""Accelerate's FSDP2 on a plugin's device. It needs a mesh, and parameters on the device; torch does both only for its own devices."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def is_sharding() -> bool:
 def sharding_on(device: torch.device) -> Iterator[None]:
     """Inside the block, make ``fully_shard`` use a mesh of this type of device unless it is given one, and move parameters there.
 
-    Without a mesh, torch would make one of the accelerator that it considers the current one, and it refuses names such as
-    ``fake_xpu``. Accelerate imports ``fully_shard`` when it prepares a model.
+    Otherwise, torch would make a mesh for the accelerator that it considers the current one, and it refuses names such as
+    ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the replacement.
     """
     before = fsdp.fully_shard
 

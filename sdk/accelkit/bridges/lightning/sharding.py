@@ -50,7 +50,7 @@ class Whole(torch.nn.Module):
 
 
 class TrainerSharding(Theirs):
-    """A mixin that shards a Trainer's module once it is configured, so that ``configure_model`` need not.
+    """A mixin that shards a Trainer's module once it is configured, so that ``configure_model`` need not shard it.
 
     Checkpoints contain the whole model under the names of the user's own module.
     """

@@ -117,7 +117,7 @@ class ChecksummedFile(io.FileIO):
         return len(view)
 
     def checksum(self) -> dict[str, int]:
-        """Return the checksum of the data passed to ``write``, which is that of a file with the same data."""
+        """Return the checksum of the data passed to ``write``, which equals the checksum of a file with the same data."""
         return combined(self._blocks)
 
     def block_checksums(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Load checkpoints, and verify every byte: before anything is returned, or before it is used. ``checkpoint`` describes the folder."""
+"""Load checkpoints. Every byte is verified, before anything is returned or before it is used. ``checkpoint`` describes the folder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     Returns:
         The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: the index of a
         share of the samples (usually, the rank), and the state of a process with that share. If this process's share was saved, the index
-        is that of this share.
+        belongs to this share.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -126,7 +126,7 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
     """Verify files in a thread while they are also read for loading. The second read finds them in the page cache.
 
-    The result is a list of the error, if there is one.
+    The future's result is a list that contains the error, or is empty.
     """
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:

@@ -19,7 +19,8 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
     Args:
         module: The module.
-        keep_vars: Whether the values are the parameters themselves, so that nothing waits for values that have not been verified.
+        keep_vars: Whether the values are the parameters themselves, as in torch. Then this function does not wait until a checkpoint
+            that was loaded into them is verified.
 
     Raises:
         CheckpointError: If two keys would become equal.
@@ -41,7 +42,7 @@ def state_of(thing: Any) -> dict[str, Any]:
     """Return the state dict of an object. For a module, this is the result of ``bare_state``.
 
     Raises:
-        CheckpointError: As raised by ``bare_state``.
+        CheckpointError: In the same case as in ``bare_state``.
         BrokenPluginError: If a precision fails to return its state dict.
     """
     if isinstance(thing, torch.nn.Module):

@@ -38,9 +38,9 @@ def numbers(root: Path) -> list[int]:
 
 
 def find(path: Path) -> Path:
-    """Return ``path`` if it is a step, else the step in it that its file LATEST names, else the step in it with the highest number.
+    """Return ``path`` if it is a step. Otherwise, return the step that the file LATEST in the folder ``path`` names.
 
-    The last case applies if LATEST is missing or damaged, or if the step that it names does not exist.
+    If LATEST is missing or damaged, or if the step that it names does not exist, return the step with the highest number.
 
     Raises:
         CheckpointError: If ``path`` does not exist, or is no step and contains none.

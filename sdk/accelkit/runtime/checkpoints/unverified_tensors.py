@@ -29,7 +29,7 @@ _WITHOUT_VALUES = {
 
 
 class UnverifiedTensors:
-    """The tensors that one checkpoint was loaded into and that have not been verified yet.
+    """The tensors into which one checkpoint was loaded and whose values have not been verified yet.
 
     Args:
         verification: The verification of the checkpoint's blocks.
@@ -48,7 +48,7 @@ class UnverifiedTensors:
         A tensor that has a class of its own (such as a DTensor) is verified now.
 
         Raises:
-            CheckpointError: If it is verified now and damaged.
+            CheckpointError: If it is verified now and is damaged.
         """
         if self._verification.is_intact(key):
             return

@@ -62,7 +62,7 @@ class Collectives:
         return Communicator(group, device, self._verification)
 
     def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator for the group or, if it is None, for the processes that together have each sample once."""
+        """Return the communicator for ``group`` or, if it is None, for processes that together have each sample exactly once."""
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:

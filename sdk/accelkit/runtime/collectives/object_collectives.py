@@ -44,7 +44,7 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
 
 
 def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> Any:
-    """Return the object of process ``from_process`` (a rank in the job) on every process of the group; on that process, ``data`` itself.
+    """Return the object of process ``from_process`` (a rank in the job). That process gets ``data`` itself, and the others get a copy.
 
     The data of the other processes are ignored. The call is not verified: use it only where every process is certain to make the same call.
 

@@ -1,4 +1,4 @@
-"""Send tensors between processes: choose the device and the dtype to send them in, and convert tensors to bytes."""
+"""Send tensors between processes: choose the device and the dtype in which they are sent, and convert tensors to bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
     """Return the concatenated bytes of the tensors if all are on the host and fit into a packet; otherwise None.
 
-    Of processes whose tensors have the same outline, either all get None or none does.
+    If the tensors of several processes have the same outline, either all of these processes get None, or none of them does.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):
@@ -90,7 +90,7 @@ def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: in
 
 
 def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values as a contiguous tensor on a device for which the group has a backend.
+    """Return the values of a tensor as a contiguous tensor on a device for which the group has a backend.
 
     Values whose dtype is not supported by every backend are returned as flat bytes.
     """

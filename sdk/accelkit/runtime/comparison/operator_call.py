@@ -117,7 +117,7 @@ class OperatorCall:
             yield Outcome(leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
 
     def _run_on_cpu(self) -> None:
-        """Run the call on the CPU in its own dtypes and, if these fail or a tensor's dtype is in ``DOUBLE``, in float64 too.
+        """Run the call on the CPU in its own dtypes and, if this fails or a tensor's dtype is in ``DOUBLE``, in float64 too.
 
         Raises:
             CannotCompare: If the operator fails in both.

@@ -79,7 +79,10 @@ def _source(value: Any, tensors: list[torch.Tensor]) -> str:
 
 
 def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return the tensors as Python source. None if they are large or one of them is empty or neither contiguous nor transposed."""
+    """Return the tensors as Python source.
+
+    None if they have too many values, or if one of them is empty, or is neither contiguous nor the transpose of a contiguous tensor.
+    """
     if sum(tensor.numel() for tensor in tensors) > _SMALL or not all(tensor.numel() for tensor in tensors):
         return None
     is_transposed = [one.ndim == 2 and not one.is_contiguous() and one.t().is_contiguous() for one in tensors]

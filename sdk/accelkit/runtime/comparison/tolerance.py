@@ -1,8 +1,9 @@
 """The rule that decides whether the values of a device are wrong. The conformance suite and ``Runtime.compare_to_cpu`` use it.
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
-e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is that of the dtype: the device's error
-may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c and C is 64.
+e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype: the
+device's error may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c and
+C is 64.
 
 So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
 median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.

@@ -43,8 +43,8 @@ def prepare_loader(
     Args:
         loader: The user's loader. If its sampler already divides the data (DistributedSampler and others with ``num_replicas``), it is
             not divided again.
-        device: The device that batches are moved to. None leaves them where they are.
-        num_processes: The number of processes in the job. It must be more than one. Iterating over the returned loader is a collective of
+        device: The device to which batches are moved. None leaves them where they are.
+        num_processes: The number of processes in the job, at least two. Iterating over the returned loader is a collective of
             the default process group.
         process_index: The index of this process.
         split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, it is for one process.

@@ -30,7 +30,7 @@ class Division:
         is_shared: Whether the loader's own sampler or DataPipe gives each process its share.
         is_dispatched: Whether only rank 0 reads the data, and sends the other ranks their shares.
         is_stream: Whether the dataset is iterable-style rather than map-style.
-        unit: The number of samples in a batch of the loader, the last of which may have fewer. None if the user wrote the batch sampler.
+        unit: The number of samples in a batch of the loader; the last batch may have fewer. None if the user wrote the batch sampler.
         batch_stride: The amount by which one batch of the loader advances the position.
         stride: The amount by which one step of the job advances the position.
     """

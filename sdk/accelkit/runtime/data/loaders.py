@@ -47,7 +47,7 @@ def _moves_itself(thing: Any) -> bool:
 
 
 def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
-    """Yield each batch on the device, its tensors moved by the accelerator's ``upload``."""
+    """Yield each batch on the device, to which the accelerator's ``upload`` has moved its tensors."""
     waiting: deque[Any] = deque()
 
     def tensors() -> Iterator[list[torch.Tensor]]:
@@ -77,7 +77,7 @@ class PreparedLoader:
 
     Args:
         loader: The user's loader, or this process's share of it.
-        device: The device that batches are moved to. None leaves them where they are.
+        device: The device to which batches are moved. None leaves them where they are.
         accelerator: The accelerator that owns the device. If the device has streams, batches are copied on one of them, one batch ahead,
             so that copies overlap with computation. If the accelerator implements ``upload``, that is used instead.
         strategy: The strategy that lays out batches on the device.
@@ -133,7 +133,7 @@ class PreparedLoader:
 
     @property
     def total_batch_size(self) -> int | None:
-        """The number of samples in a global batch, which is that of all processes together. None if the loader does not specify it."""
+        """The number of samples in a global batch, the batches of all processes together. None if the loader does not specify it."""
         division = self.epochs.division
         size = batch_size_of(division.loader)
         is_whole = division.step == 1 and not division.is_shared

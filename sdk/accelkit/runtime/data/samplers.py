@@ -183,8 +183,9 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
 
 
 class ShardedDataset(Sharded, IterableDataset[Any]):
-    """One process's share of a stream. Every process reads the whole stream and keeps its share. If a process has several
-    workers, each of them reads a part of the stream.
+    """One process's share of a stream.
+
+    Every process reads the whole stream and keeps its share. If a process has several workers, each of them reads a part of the stream.
 
     Args:
         dataset: The user's dataset. It divides itself among workers, as torch requires.
@@ -195,7 +196,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
         drop_last: Whether to drop an incomplete last round.
 
     Attributes:
-        remainder: Like that of ``ShardedBatches``. With workers, it is set on a worker's copy but not in the training process.
+        remainder: As in ``ShardedBatches``. With workers, it is set on a worker's copy but not in the training process.
     """
 
     def __init__(

@@ -17,7 +17,8 @@ import torch
 from accelkit.runtime.profiling.intervals import Interval, clip, subtract, total, union
 
 FORWARD = "accelkit::forward"
-PHASES = ("data", "forward", "backward", "optimizer", "copies", "collectives", "other")  # a moment belongs to the first that applies
+# A moment that is in several of these phases counts for the first of them.
+PHASES = ("data", "forward", "backward", "optimizer", "copies", "collectives", "other")
 _BEGINNINGS = {
     "data": ("enumerate(DataLoader)",),
     "forward": (FORWARD,),
@@ -36,7 +37,13 @@ _NOTABLE_HOST = 0.4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator: calls per step, and the time in ms per step without the operators that it calls, on the host and on the device."""
+    """An operator that was called in the profiled steps.
+
+    Attributes:
+        name: The name of the operator.
+        calls: The number of calls per step.
+        host_ms, device_ms: The time in ms per step on the host and on the device, without that of the operators that this one calls.
+    """
 
     name: str
     calls: float
@@ -46,7 +53,13 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies of a step from one device to another: number, bytes and time in ms, each per step, and the phase that waits for them."""
+    """The copies from one type of device to another in one phase of the steps.
+
+    Attributes:
+        source, target: The device types.
+        phase: The phase in which the copies are made.
+        count, bytes, ms: The number of copies, their size in bytes and their time in ms, each per step.
+    """
 
     source: str
     target: str
@@ -58,7 +71,12 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fallback:
-    """An operator that the device does not implement, so that it runs on the CPU: calls and time in ms, each per step."""
+    """An operator that the device does not implement, so that it runs on the CPU.
+
+    Attributes:
+        operator: The name of the operator.
+        calls, ms: The number of calls and their time in ms, each per step.
+    """
 
     operator: str
     calls: float
@@ -164,7 +182,7 @@ def _phase(name: str) -> str | None:
 
 
 def _phase_around(event: Any) -> str:
-    """Return the phase of an event: that of the outermost range around it."""
+    """Return the phase of an event: the phase of the outermost range that contains it."""
     found = "other"
     while event is not None:
         found = _phase(event.name) or found
@@ -196,7 +214,7 @@ def _operators(profiler: torch.profiler.profile, num_steps: int) -> list[Operato
             each.key, each.count / num_steps, each.self_cpu_time_total * 1e-3 / num_steps, each.self_device_time_total * 1e-3 / num_steps
         )
         for each in profiler.key_averages()
-        if each.device_type.name == "CPU"  # the others are kernels, whose time is also that of the operators that launched them
+        if each.device_type.name == "CPU"  # the others are kernels, whose time is also counted in the operators that launched them
         and (each.key.partition("::")[0] in ("aten", "c10d") or ("::" not in each.key and each.self_device_time_total))
     ]
     return sorted(found, key=lambda each: (each.device_ms, each.host_ms), reverse=True)[:_NUM_OPERATORS]
@@ -222,7 +240,7 @@ def _copies(events: Iterable[Any], num_steps: int) -> list[Copies]:
 
 
 def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
-    """Return the operators inside which torch copied the arguments to the CPU, as its fallback for operators of a device does."""
+    """Return the operators inside which torch copied the arguments to the CPU, as its fallback for missing operators does."""
     calls: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for event in events:
         if event.name == "aten::_to_cpu" and event.parent is not None:
@@ -242,7 +260,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the time of forward passes that is outside operators, which is the time of Python."""
+    """Return the time of forward passes that is outside operators, which is spent in Python."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)

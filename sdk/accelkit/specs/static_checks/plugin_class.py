@@ -1,4 +1,4 @@
-"""The class of a plugin as the static checks see it: its own members beside those of its specification."""
+"""The class of a plugin as the static checks see it: its own members, separate from the members of its specification."""
 
 from __future__ import annotations
 
