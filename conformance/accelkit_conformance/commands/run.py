@@ -86,7 +86,11 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
     metavar="PATH",
     help="Write a tar file of the report, the logs and the environment, for accelkit conformance verify.",
 )
-@click.option("--benchmarks", is_flag=True, help="Also measure launch latency, bandwidth and matmul rates. They do not affect the verdict.")
+@click.option(
+    "--benchmarks",
+    is_flag=True,
+    help="Also measure launch latency, bandwidth, matmul rates and an all-reduce. They do not affect the verdict.",
+)
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
     """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
