@@ -36,6 +36,9 @@ class Disk:
         self._move(self._replace, Path(source), Path(target))
 
     def _move(self, call, source, target):
+        if target.name == "LATEST":
+            steps = {name for name in content(target.parent) if name.startswith("step-")}
+            assert steps <= set(self.flushed.get(target.parent, [])), "LATEST is replaced before the name of the step is on disk"
         moved = [source, *source.rglob("*")]
         unflushed = [path for path in moved if self.flushed.get(path) != content(path)]
         assert not unflushed, f"renamed to {target} before they were flushed: {unflushed}"

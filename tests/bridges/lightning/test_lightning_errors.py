@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from preloaded_lightning import python
 
 import accelkit
 from accelkit.bridges.lightning import fabric_kwargs, install, trainer_kwargs
@@ -36,6 +38,20 @@ def test_a_device_whose_driver_is_gone_is_not_available(package):
     assert accelerator.is_available() is True
     Vanishing.is_there = False
     assert accelerator.is_available() is False
+
+
+@pytest.mark.smoke
+def test_a_process_that_has_run_a_backward_pass_before_the_device_was_loaded_is_told_so(package):
+    program = (
+        "import sys, torch\n"
+        "from accelkit.bridges.lightning import trainer_kwargs\n"
+        "torch.ones(1, requires_grad=True).sum().backward()\n"
+        "arguments = trainer_kwargs('fake_xpu', devices=1, package=sys.argv[1])\n"
+        "arguments['accelerator'].setup_device(torch.device('fake_xpu', 0))\n"
+    )
+    result = subprocess.run([python(package), "-c", program, package], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "UnavailableError: a backward pass on fake_xpu:0 failed in this process" in result.stderr, result.stderr
 
 
 def test_an_unknown_version_is_refused(package, monkeypatch, error_text):
