@@ -54,7 +54,7 @@ class DDPStrategy(Strategy):
 
     Args:
         options: How to wrap modules.
-        device: The device or device type, as for every strategy.
+        device: The device or device type that the strategy is for. None means any device.
     """
 
     is_distributed = True

@@ -44,7 +44,7 @@ class DeepSpeedStrategy(EngineStrategy):
 
     Args:
         options: How to shard.
-        device: The device or device type, as for every strategy.
+        device: The device or device type that the strategy is for. None means any device.
     """
 
     is_distributed = True

@@ -28,8 +28,8 @@ class DeepSpeedOptions:
         offload_optimizer: Whether to keep the optimizer's state in host memory and run its step on the CPU.
         offload_parameters: Whether to keep parameters in host memory (stage 3).
         config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of a JSON file. Its values take
-            precedence over those above. ``"auto"`` means the Runtime's value, or DeepSpeed's default if the Runtime has none. It may differ
-            between processes, for example in the paths of offloaded tensors.
+            precedence over those above. ``"auto"`` means the Runtime's value, or DeepSpeed's default if the Runtime has none. The settings
+            may differ between processes, for example in the paths of offloaded tensors.
     """
 
     stage: Literal[1, 2, 3] = 2

@@ -33,12 +33,12 @@ class FSDPOptions:
         reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves
             memory at the cost of one more gather.
         param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
-            The sharded parameters keep theirs in any case.
+            The sharded parameters keep their own dtype in any case.
         reduce_dtype: The name of the dtype in which gradients are reduced. None selects ``param_dtype``.
         output_dtype: The name of the dtype of floating-point outputs. None leaves outputs unchanged.
         cast_forward_inputs: Whether floating-point inputs are cast to ``param_dtype``.
         cpu_offload: Whether to keep sharded parameters, gradients and optimizer state in host memory.
-        pin_memory: Whether to pin that memory, so that copies overlap with computation.
+        pin_memory: Whether to pin the host memory that ``cpu_offload`` uses, so that copies overlap with computation.
     """
 
     wrap: WrapPolicy = "blocks"
@@ -59,7 +59,7 @@ class FSDPStrategy(Strategy):
 
     Args:
         options: How to shard.
-        device: The device or device type, as for every strategy.
+        device: The device or device type that the strategy is for. None means any device.
     """
 
     is_distributed = True

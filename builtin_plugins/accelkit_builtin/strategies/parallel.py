@@ -131,7 +131,7 @@ class ParallelStrategy(FSDPStrategy):
 
     Args:
         options: The sizes of the dimensions, the plan that divides layers, and the options of sharding.
-        device: The device or device type, as for every strategy.
+        device: The device or device type that the strategy is for. None means any device.
     """
 
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
