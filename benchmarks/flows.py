@@ -39,7 +39,7 @@ class Recording:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Record calls in this thread and in threads that start inside the context."""
+        """Context manager that records calls in this thread and in threads that start inside the block."""
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)
         try:
@@ -121,7 +121,11 @@ def _step(runtime: Any, model: Any, optimizer: Any, data: Any) -> None:
 
 
 def measured(flow: str) -> list[str]:
-    """Run a flow in a separate process, and return the functions that it enters, each as ``module:name``."""
+    """Run a flow in a separate process, and return the functions that it enters, each as ``module:name``.
+
+    Raises:
+        SystemExit: If the flow fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "entered.json"
         command = [sys.executable, str(Path(__file__).resolve()), "--flow", flow, "--output", str(output)]

@@ -101,7 +101,11 @@ def losses(model: nn.Module, text: torch.Tensor) -> torch.Tensor:
 
 
 def strategy(text: str | None) -> ParallelStrategy | None:
-    """Return the strategy that ``--parallel`` describes, such as ``shard=2,tensor=2``."""
+    """Return the strategy that ``--parallel`` describes, such as ``shard=2,tensor=2``.
+
+    Raises:
+        UsageError: If the text does not consist of sizes of dimensions.
+    """
     if text is None:
         return None
     sizes = dict(word.partition("=")[::2] for word in text.split(","))

@@ -107,10 +107,10 @@ def check(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that registers a function of a module in ``areas`` as a check.
 
+    All arguments except ``over`` are the attributes of :class:`Check`.
+
     Args:
         over: The function ``cases`` of the check, or a list with one string per case that holds its parameters, separated by commas.
-
-    The other arguments are the attributes of :class:`Check`.
     """
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:
@@ -171,5 +171,5 @@ def area_of(test: str) -> str:
 
 
 def capability(key: str, parameters: Sequence[str]) -> str:
-    """Fill the placeholders of ``key``: ``dtype.{1}`` with ``("add", "float32")`` gives ``dtype.float32``."""
+    """Return ``key`` with its placeholders filled: ``dtype.{1}`` with ``("add", "float32")`` gives ``dtype.float32``."""
     return key.format(*parameters)

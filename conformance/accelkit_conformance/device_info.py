@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Describe the device under test as a worker sees it: its type, capabilities and process-group backend, and all devices' names."""
+    """Return a description of the device under test as a worker sees it: type, capabilities, process-group backend, and names of devices.
+
+    It is empty if the plugin under test is not an accelerator.
+    """
     accelerator = subject.accelerator
     if subject.record.kind != "accelerator":
         return {}

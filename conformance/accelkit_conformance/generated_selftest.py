@@ -54,7 +54,7 @@ class _Examiner:
         self._group: WorkerGroup | None = None
 
     def outcome(self, mutant: Generated, tests: Sequence[str]) -> Outcome:
-        """Run tests on a mutant until one of them detects it."""
+        """Run tests on a mutant until one of them detects it, and return the outcome."""
         is_triggered = False
         for number, test in enumerate(tests, 1):
             result = self._group_for(test).run(test, SECONDS, fault=mutant.id)

@@ -44,7 +44,7 @@ def _copy_number(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
-    """Assert that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
+    """Context manager that asserts that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
 
     At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 

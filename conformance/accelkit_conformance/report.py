@@ -22,7 +22,7 @@ Report = dict[str, Any]
 
 
 def summarise(results: Sequence[Result]) -> dict[str, Any]:
-    """Count the results by kind, and by area and kind. Areas are in the order of ``checks.AREAS``."""
+    """Return the numbers of results by kind, and by area and kind. Areas are in the order of ``checks.AREAS``."""
     by_area: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for result in results:
         by_area[checks.area_of(result.id)][result.kind] += 1
@@ -32,13 +32,16 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def declared_none(results: Sequence[Result]) -> dict[str, int]:
-    """Count the results by area that are unsupported because a capability is declared ``none``. Areas without such a result are missing."""
+    """Return, by area, the number of results that are unsupported because a capability is declared ``none``, if there are any."""
     found = collections.Counter(checks.area_of(result.id) for result in results if result.is_declared_none)
     return {area: found[area] for area in checks.AREAS if found[area]}
 
 
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
-    """Describe the areas of which more than a third is unsupported although nothing is declared ``none``, with the most frequent cause."""
+    """Return a line for each area of which more than a third is unsupported for other reasons than a declaration of ``none``.
+
+    The line says how many tests are unsupported, and what the most frequent cause is.
+    """
     total = collections.Counter(checks.area_of(result.id) for result in results)
     by_area: dict[str, list[Result]] = collections.defaultdict(list)
     for result in results:

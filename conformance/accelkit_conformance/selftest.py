@@ -1,9 +1,9 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. The tests that run on a mutant are those of the profile ``smoke`` and, in its own
-area, those of the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges`` and ``precision``).
-Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all tests for that
-kind run.
+A mutant is killed if a test of its area fails on it. The tests that run on a mutant of an accelerator are those of the profile ``smoke``
+and those of its area in the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges`` and
+``precision``). Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all
+tests for that kind run.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def examine(
     seconds: float | None = SECONDS,
     is_until_killed: bool = False,
 ) -> Autopsy:
-    """Run the tests on a mutant.
+    """Run the tests on a mutant, and return the outcome.
 
     Args:
         record: The plugin from which the mutant is derived.

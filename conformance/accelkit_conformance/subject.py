@@ -192,12 +192,12 @@ class Subject:
         return statistics["memory.allocated.bytes"]
 
     def allocated_before(self) -> float:
-        """Like ``allocated``, after collecting the garbage of earlier tests, which could otherwise be freed at any moment."""
+        """Collect the garbage of earlier tests, which could otherwise be freed at any moment, and return ``allocated()``."""
         gc.collect()
         return self.allocated()
 
     def allocated_after(self, expected: float, seconds: float = 5) -> float:
-        """Like ``allocated``, after waiting until no more than ``expected`` bytes are allocated, or for at most ``seconds``.
+        """Wait for at most ``seconds`` until no more than ``expected`` bytes are allocated, and return ``allocated_before()``.
 
         The autograd engine's thread for the device may free its last tensors only after ``backward`` has returned or raised.
         """

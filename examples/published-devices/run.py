@@ -53,7 +53,11 @@ def main() -> int:
 
 
 def run(name: str) -> None:
-    """Install a device, run the suite, the programs for its defects and examples/digits.py on it, and keep the results."""
+    """Install a device, run the suite, the programs for its defects and examples/digits.py on it, and keep the results.
+
+    Raises:
+        SystemExit: If a program does not find its defect.
+    """
     device = tomllib.loads((HERE / name / "device.toml").read_text("utf-8"))
     programs = install(name, device)
     reports = BUILD / name / "reports"
@@ -101,7 +105,11 @@ def source_of(name: str) -> Path:
 
 
 def copy_source(name: str, device: Mapping[str, Any]) -> None:
-    """Copy the source of a device from DEVICE_SOURCES into its environment, because compiling it writes into its folder."""
+    """Copy the source of a device from DEVICE_SOURCES into its environment, because compiling it writes into its folder.
+
+    Raises:
+        SystemExit: If the source is missing.
+    """
     sources = os.environ.get("DEVICE_SOURCES")
     if not sources or not (Path(sources) / device["folder"]).is_dir():
         raise SystemExit(
@@ -128,7 +136,7 @@ def not_passed(report: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def serve(name: str, device: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Run the server of a device, if it has one, and yield the environment variables for programs that use the device.
+    """Context manager that runs the server of a device, if it has one, and yields the environment variables for programs on the device.
 
     Raises:
         SystemExit: If the server has ended, or accepted no connection within two minutes.

@@ -25,7 +25,7 @@ class KnownVendorAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Look for the vendor's package and the driver's library. The package is not imported."""
+        """Return whether the vendor's package and the driver's library are installed. The package is not imported."""
         if cls.torch_package and not _is_installed(cls.torch_package):
             return Availability.absent(f"the package {cls.torch_package} is not installed", cls.install_hint)
         if cls.library:

@@ -95,7 +95,7 @@ class XLAAccelerator(Accelerator):
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Convert the user's ``devices`` argument to device indices.
+        """Return the device indices that the user's ``devices`` argument stands for.
 
         On the CPU, the argument may also be a number of processes, each of which has a device of its own.
 
@@ -189,7 +189,7 @@ class XLAAccelerator(Accelerator):
         torch_xla.sync()
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
-        """Yield the batches on ``device``. torch_xla's ParallelLoader reads and uploads them in advance, in threads."""
+        """Return an iterator over the batches on ``device``. torch_xla's ParallelLoader reads and uploads them in advance, in threads."""
         from accelkit_builtin.accelerators.xla_loader import uploaded
 
         return uploaded(batches, device)

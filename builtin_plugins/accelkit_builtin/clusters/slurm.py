@@ -173,12 +173,12 @@ class SlurmEnvironment(ClusterEnvironment):
         return self.number("SLURM_RESTART_COUNT", default=0)
 
     def requeue(self) -> bool:
-        """Run ``scontrol requeue`` for this job, which ends its processes.
+        """Run ``scontrol requeue`` for this job, which ends its processes, and return True.
 
         SLURM can then start the job again, by default after a delay of two minutes.
 
         Raises:
-            UnavailableError: If scontrol is missing or refuses. The error contains its output. It only accepts jobs submitted by sbatch.
+            UnavailableError: If scontrol is missing or refuses to requeue the job. It accepts only jobs that sbatch submitted.
         """
         command = ["scontrol", "requeue", self.job_id or ""]
         try:

@@ -75,5 +75,5 @@ class AutocastPrecision(Precision):
         return self._context()
 
     def convert_output(self, data: T) -> T:
-        """Convert results in the narrow dtype to float32, so that losses and metrics are computed in full precision."""
+        """Return the results with the narrow dtype converted to float32, so that losses and metrics are computed in full precision."""
         return widen(data, self._dtype)

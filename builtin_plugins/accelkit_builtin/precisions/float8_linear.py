@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
-    torchao 0.18 asks torch for the state and the dtype of CUDA's autocast, whatever the device, and uses a deprecated function:
-    https://github.com/pytorch/ao/issues/4601. It therefore does not round the input under the autocast of another device. torch 2.15
-    answers the question about the state for the current accelerator (https://github.com/pytorch/pytorch/pull/191916). With it, torchao
-    rounds the input on an out-of-tree device to CUDA's autocast dtype, float16, in which numbers above 65504 are infinite.
+    On every device, torchao 0.18 asks torch whether CUDA's autocast is enabled and which dtype it has
+    (https://github.com/pytorch/ao/issues/4601), so torchao does not round the input under the autocast of another device. torch 2.15
+    answers the first question for the autocast of the current accelerator instead (https://github.com/pytorch/pytorch/pull/191916). On an
+    out-of-tree device, torchao therefore rounds the input to the dtype of CUDA's autocast, float16, in which numbers above 65504 are
+    infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from accelkit import Precision, UnavailableError
 
 
 def load_package(precision: Precision, module: str, *, distribution: str, minimum: str, install: str) -> ModuleType:
-    """Import ``module`` for a precision.
+    """Import a module that a precision needs, and return it.
 
     Args:
         precision: The precision that errors name.

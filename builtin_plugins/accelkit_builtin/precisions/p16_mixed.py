@@ -131,7 +131,7 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Step unless a gradient is infinite or NaN. To find out, this waits for the device.
+        """Step and return the result of ``step``, or return None if a gradient is infinite or NaN. To find out, this waits for the device.
 
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.

@@ -71,7 +71,7 @@ class QuantizedPrecision(NarrowPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Quantise the weights of the ``Linear`` layers in place.
+        """Quantise the weights of the ``Linear`` layers in place, and return the module.
 
         The layers remain the same objects and get another class and weight. A weight that is shared with other layers (tied embeddings)
         is not quantised.
@@ -88,7 +88,7 @@ class QuantizedPrecision(NarrowPrecision):
         return super().convert_module(module)
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run the step.
+        """Run the step and return its result.
 
         Raises:
             UnsupportedError: If LBFGS holds quantised weights, because it updates all of its parameters as one vector.

@@ -31,7 +31,7 @@ class TruePrecision(Precision):
         return module.to(self.dtype)
 
     def convert_input(self, data: T) -> T:
-        """Cast floating-point tensors to this dtype. Integers and complex numbers are unchanged."""
+        """Return the data with floating-point tensors cast to this dtype. Integers and complex numbers are unchanged."""
         import torch
 
         return cast(data, self.dtype, torch.is_floating_point)

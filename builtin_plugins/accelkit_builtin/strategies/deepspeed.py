@@ -70,12 +70,12 @@ class DeepSpeedStrategy(EngineStrategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Replace ``16-mixed`` with a precision that uses the engine's scaler."""
+        """Return a precision that uses the engine's scaler in place of ``16-mixed``. Other precisions are returned unchanged."""
         precision = yield
         return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the whole module to the device, where DeepSpeed shards it.
+        """Move the whole module to the device, where DeepSpeed shards it, and return it.
 
         Raises:
             UnsupportedError: If a parameter is on the meta device.

@@ -110,7 +110,7 @@ class FSDPStrategy(Strategy):
         return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to the device, unless it is on the meta device. In that case, its shards are allocated once they are known."""
+        """Return the module, moved to the device unless it is on the meta device, in which case its shards are allocated later."""
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -161,7 +161,7 @@ class FSDPStrategy(Strategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip as the base class does. torch cannot compute the norm ``inf`` of an empty shard, so this method computes it."""
+        """Clip and return the norm, as the base class does. Computes the norm ``inf`` itself, because torch's fails for an empty shard."""
         import torch
 
         if norm_type != math.inf:

@@ -202,7 +202,7 @@ class ParallelStrategy(FSDPStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip as the base class does. torch cannot combine the norms of gradients on different meshes, so this method does that."""
+        """Clip and return the norm, as the base class does. Combines the norms of gradients on different meshes, which torch cannot do."""
         import torch
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

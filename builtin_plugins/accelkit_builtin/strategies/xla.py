@@ -63,7 +63,10 @@ class XLAStrategy(Strategy):
         return accelerator.device(0)
 
     def place_batch(self, batch: T) -> T:
-        """Divide the tensors of the batch along their first dimension. Those that cannot be divided evenly are copied to every device."""
+        """Divide the tensors of the batch along their first dimension, and return the batch.
+
+        Tensors that cannot be divided evenly are copied to every device.
+        """
         import torch
         from torch_xla.distributed import spmd
 

@@ -27,11 +27,15 @@ AXES: dict[str, tuple[str, ...]] = {
 
 ``dtype`` is the dtype to which the float32 arguments are converted.
 
-Sizes: ``edge`` is a last dimension whose length is a power of two or differs from it by one; ``many rows`` and
-``long rows`` lengthen the first and the last dimension, respectively, until the largest result has more than 2^16 elements (2^14 for slow
-calls) or, if no result grows, until the dimension itself is that long; ``tiny`` is a last dimension of length 0 or 1. If the call has an
-argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another. The other dimensions
-of these sizes are odd where the call allows it, because numbers of elements that are multiples of four leave no incomplete block.
+The sizes, apart from the recorded one:
+
+- ``edge``: the length of the last dimension is a power of two or differs by one from a power of two.
+- ``many rows`` and ``long rows``: the first or the last dimension, respectively, is lengthened until the largest result has more than
+  2^16 elements (2^14 for slow calls). If no result grows, the dimension itself gets that length.
+- ``tiny``: the length of the last dimension is 0 or 1.
+
+If the call has an argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another. The
+other dimensions are odd where the call allows it, because a number of elements that is a multiple of four leaves no incomplete block.
 """
 
 # Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is

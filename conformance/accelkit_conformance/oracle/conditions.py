@@ -237,8 +237,8 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure names the fewest conditions under which the call still fails. After three failures, the remaining combinations are
-    skipped. Otherwise, the call is repeated ten times under ordinary conditions at the end.
+    A failure is recorded in the subject, and names the fewest conditions under which the call still fails. After three failures, the
+    remaining combinations are skipped. Otherwise, the call is repeated ten times under ordinary conditions at the end.
 
     Args:
         subject: The plugin under test, with its device.

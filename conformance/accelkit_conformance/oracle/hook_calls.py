@@ -70,7 +70,7 @@ class HookCalls:
         return self._limited(manager, hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook as a Runtime does, together with another plugin whose implementation raises an error."""
+        """Call a hook as a Runtime does, together with another plugin whose implementation raises an error, and return the result."""
 
         def fail() -> None:
             raise ValueError("another plugin fails")
@@ -82,6 +82,9 @@ class HookCalls:
         """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
 
         Returns None if the implementation raises one of accelkit's errors, or any error after it has tried to do one of these.
+
+        Raises:
+            AssertionError: If the implementation raises any other error, or exceeds the time limit.
         """
         with confined() as attempts:
             try:

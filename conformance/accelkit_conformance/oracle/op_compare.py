@@ -30,7 +30,7 @@ _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
-    """Move a sample to the device. Adds ``device=`` for a factory function whose arguments contain neither a tensor nor ``device=``."""
+    """Return a sample on the device. Adds ``device=`` for a factory function whose arguments have neither a tensor nor ``device=``."""
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
     if is_plain and op.name in _HOST_ARGUMENTS:

@@ -1,8 +1,8 @@
 """The dtypes in which a precision declares to store parameters and to compute, and the error that these dtypes permit.
 
-A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. For any other name, ``required_capabilities`` does: parameters are stored
-in the dtypes that follow ``dtype.``, or in float32 if there is none; layers compute in the dtypes that follow ``autocast.``, or in those of
-the parameters if there is none.
+A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. If the precision has another name, its ``required_capabilities`` state
+them. Parameters are stored in the dtypes of the capabilities ``dtype.*``, or in float32 if there are none. Layers compute in the dtypes of
+the capabilities ``autocast.*``, or in the dtypes of the parameters if there are none.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Declaration:
 
 
 def declaration_of(precision: Precision) -> Declaration:
-    """Return what the name of the precision or its required capabilities declare.
+    """Return what the name of the precision, or else its required capabilities, declare.
 
-    The tolerance is eight times the largest eps of the dtypes, or of the quantised format.
+    The tolerance is eight times the largest relative rounding error of the dtypes and the quantised format.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

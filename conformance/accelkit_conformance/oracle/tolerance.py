@@ -51,7 +51,12 @@ def check_result(
 
 
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
-    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage."""
+    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage.
+
+    Raises:
+        WrongDtype: If the dtype is wrong.
+        AssertionError: If anything else is wrong.
+    """
     assert isinstance(found, torch.Tensor), f"gave {type(found).__name__}, not a tensor"
     assert found.device == device, f"the result is on {found.device}, not on {device}"
     if found.dtype != reference.dtype:

@@ -1,5 +1,7 @@
-"""Find the tests of an ATen operator. Tests are named after the entries of torch's ``op_db``: ``aten::gelu_backward`` is tested by the
-tests of ``nn.functional.gelu``. This module does not import torch.
+"""Find the tests of an ATen operator.
+
+Tests are named after the entries of torch's ``op_db``: ``aten::gelu_backward`` is tested by the tests of ``nn.functional.gelu``. This
+module does not import torch.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ def recorded_operators() -> dict[str, str]:
 def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
-    These are the tests of operators with the same name: variants that work in place, or with ``native_`` before the name, have the tests
-    of the operator itself, and a backward operator has those of its forward operator. If there are none, return the tests of
-    the operators that call the ATen operator when they run on their sample inputs.
+    These are the tests of the operator with the same name. A variant that works in place, a variant whose name starts with ``native_``,
+    and a backward operator have the tests of the operator that they belong to. If there are no such tests, the tests of the operators
+    that call the ATen operator on their sample inputs are returned.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}

@@ -39,7 +39,7 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of this folder. Values are escaped, except Markup."""
+    """Return a template of this folder, rendered with these values. They are escaped, unless they are Markup."""
     return html_page.render(Path(__file__).parent, template, tones=TONES, meaning=MEANING, **values)
 
 

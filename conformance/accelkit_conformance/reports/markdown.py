@@ -36,7 +36,7 @@ def _headline(report: Report) -> str:
 
 
 def passed(counts: Mapping[str, int], none: int) -> str:
-    """Format how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or do not apply.
+    """Return text that says how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or do not apply.
 
     Args:
         counts: The number of results of each kind.
@@ -52,6 +52,6 @@ def passed(counts: Mapping[str, int], none: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape text from a plugin, so that it cannot create an element, cell, code, link, image, heading or emphasis."""
+    """Return text from a plugin, escaped so that it cannot create an element, cell, code, link, image, heading or emphasis."""
     escaped = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
     return re.sub(r"[\\|\[\]*#]", r"\\\g<0>", escaped)

@@ -45,7 +45,7 @@ def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any
 
 
 def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, Report]]]:
-    """Group summaries by the kind of their subject. The keys are the headings of the kinds, in the order of ``checks.SUBJECT_KINDS``."""
+    """Return summaries grouped by the kind of their subject. The keys are the kinds' headings, in the order of ``checks.SUBJECT_KINDS``."""
     groups = {HEADINGS[kind]: [one for one in found if one[1]["subject"]["kind"] == kind] for kind in checks.SUBJECT_KINDS}
     return {heading: group for heading, group in groups.items() if group}
 
