@@ -172,7 +172,7 @@ def run(
         stdout, stderr = process.communicate(input, timeout=timeout)
     finally:
         end(process)
-        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # they are still open after a time-out
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # they are still open after a timeout
             with contextlib.suppress(OSError):  # closing flushes input that the process did not read, which is an error
                 pipe.close()
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)

@@ -64,7 +64,7 @@ def refresh() -> None:
 
 
 def register(name: str, cls: type, description: str = "") -> None:
-    """Register ``cls`` under ``name`` from code (such as a notebook or a test). The same rules apply as to installed plugins.
+    """Register ``cls`` under ``name`` from code (such as a notebook or a test). The rules for installed plugins apply.
 
     If a class with the same module and qualified name is registered again, it replaces the first, so that a notebook cell can be run twice.
 

@@ -42,7 +42,7 @@ class PluginProcess(Generic[AnyMessage]):
         message: The class of the messages that the process sends.
         record: The accelerator's record.
         request: The fields of the request other than the accelerator's record and the search path.
-        failed: The first part of an error, as in ``the speed of acme cannot be measured``.
+        failed: The beginning of the error's text if the plugin fails, as in ``the speed of acme cannot be measured``.
         hint: What a user can do if the plugin fails.
         errors: Classes of errors that the process may report in addition to ``BrokenPluginError``.
         environ: Environment variables that the process gets in addition to those of this process.
@@ -113,7 +113,7 @@ class PluginProcess(Generic[AnyMessage]):
 
         Raises:
             BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.
-            AccelkitError: Of one of the classes ``errors``, if the process reports one.
+            AccelkitError: If the process reports an error of one of the classes in ``errors``.
         """
         try:
             text = self._lines.get(timeout=seconds)

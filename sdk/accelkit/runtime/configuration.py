@@ -36,13 +36,13 @@ _DEFAULT_PRECISION = "32-true"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Configuration:
-    """The selected plugins, devices and number of nodes of a Runtime, checked for consistency.
+    """The selected plugins, devices and number of machines of a Runtime, checked for consistency.
 
     Attributes:
         device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
             these are the indices from 0 up to and including the index of this process's device.
-        num_nodes: Number of nodes; None if it is not known until the processes join the process group.
-        devices_said, nodes_said: The devices and the number of nodes that the user requested; None if unspecified.
+        num_nodes: Number of machines; None if it is not known until the processes join the process group.
+        devices_said, nodes_said: The devices and the number of machines that the user requested; None if unspecified.
     """
 
     accelerator: Accelerator
@@ -71,10 +71,10 @@ class Configuration:
         return self.device_indices if is_known else ()
 
     def placed(self) -> Configuration:
-        """Return this configuration with the devices and the number of nodes that the cluster environment has reported.
+        """Return this configuration with the devices and the number of machines that the cluster environment has reported.
 
         Raises:
-            ContradictionError: If the devices or the number of nodes differ from those that the user requested.
+            ContradictionError: If the devices or the number of machines differ from those that the user requested.
         """
         indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
         return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)

@@ -65,8 +65,8 @@ class Runtime:
     argument that is None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``,
     ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if that is not set, the default is used.
 
-    **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, be
-    contiguous or not, be empty, and be on the device or on the host. Results are on the device of the argument and are detached from the
+    **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, may
+    be empty or not contiguous, and may be on the device or on the host. Results are on the device of the argument and are detached from the
     graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
     all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data
     (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot
@@ -244,7 +244,7 @@ class Runtime:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of data-parallel shards: the number of processes, or fewer if several of them train on the same samples.
+        """Number of shares of the samples: the number of processes, or fewer if several of them train on the same samples.
 
         With strategy ``parallel``, this is ``replicate`` times ``shard``.
         """

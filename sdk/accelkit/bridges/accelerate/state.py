@@ -139,7 +139,7 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process id, and the rank and world size set by the launcher. Only the process id differs in a DataLoader worker."""
+    """Return the process ID, and the rank and world size set by the launcher. Only the process ID differs in a DataLoader worker."""
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 

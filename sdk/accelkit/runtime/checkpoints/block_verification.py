@@ -23,8 +23,8 @@ Block = tuple[str, int]
 class BlockVerification:
     """Verifies each block once, in whichever thread comes first.
 
-    The files are opened now and stay open until all blocks are verified, so that they can be read even if somebody removes the checkpoint
-    in the meantime. A shared lock keeps ``keep_last`` from removing it.
+    The constructor opens the files, and they stay open until all blocks are verified, so that they can be read even if somebody removes
+    the checkpoint in the meantime. A shared lock keeps ``keep_last`` from removing it.
 
     Args:
         step: The folder of the step.

@@ -89,7 +89,7 @@ class Save:
         self.path, self._temporary = root / f"step-{self._number}", root / f"step-{self._number}.tmp"
 
     def copy_to_host(self) -> None:
-        """Copy all values to host memory, so that the program may change the originals.
+        """Copy all values to main memory, so that the program may change the originals.
 
         Raises:
             CheckpointError: On every process, if one of them runs out of memory.

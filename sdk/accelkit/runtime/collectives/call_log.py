@@ -1,7 +1,8 @@
-"""Log of collective calls. Each rank records its calls in the store of the process group. When a collective times out, the waiting
-ranks read the log and report which ranks are missing.
+"""Log of collective calls, which each rank writes to the store of the process group.
 
-The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process id), ``last`` (the last call, and
+When a collective times out, the waiting ranks read the log and report which ranks are missing.
+
+The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, and
 whether it was verified), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's
 TCPStore does not wait for a reply.
 """

@@ -147,7 +147,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
 
 
 class _Transfer(_Work):  # type: ignore[misc]
-    """A pending transfer by gloo. Keeps the host memory of the transfer alive. ``wait`` copies received values to the targets."""
+    """A pending transfer by gloo. Keeps the transfer's buffers in main memory alive. ``wait`` copies received values to the targets."""
 
     def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
         super().__init__()

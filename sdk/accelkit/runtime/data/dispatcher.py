@@ -58,7 +58,7 @@ class DispatchedBatches(Sharded):
     Args:
         loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, it yields the batches of
             processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
-        num_processes: The data-parallel size: processes that get the same samples count once.
+        num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The rank of this process in the job.
         even: Whether to fill the last round of an iterable dataset.
         first: The index of the first round of an iterable dataset to deliver. Earlier rounds are read and dropped.

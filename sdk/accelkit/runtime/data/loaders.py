@@ -115,7 +115,7 @@ class PreparedLoader:
         return self.num_batches()
 
     def num_batches(self) -> int:
-        """Like ``len``, but for accelkit's own use: does not set ``was_length_read``."""
+        """Like ``len``, but for accelkit's own use: it does not set ``was_length_read``."""
         return max(len(self.loader) - self.first // self.epochs.division.step, 0)
 
     @property

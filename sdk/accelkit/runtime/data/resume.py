@@ -67,8 +67,8 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
 
     Args:
         loader: A DataLoader, or a loader that was divided among processes.
-        position: For a map-style dataset, the number of samples of the whole job to skip; counted in batches if ``samples_per_batch``
-            is None.
+        position: For a map-style dataset, the number of samples of the whole job to skip, or the number of batches if
+            ``samples_per_batch(loader)`` is None.
         num_batches: For a stream, the number of this process's batches to skip.
         order: A function that creates the context in which the order is drawn. None if no context is needed, or if the caller entered it.
     """

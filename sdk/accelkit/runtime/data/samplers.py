@@ -18,7 +18,7 @@ Order = Callable[[], AbstractContextManager[Any]]
 
 
 class Sharded:
-    """Base class of samplers and datasets that shard a loader over the processes and fill the last round of an epoch.
+    """Base class of samplers and datasets that divide a loader among the processes and fill the last round of an epoch.
 
     Attributes:
         remainder: The number of samples in the last global batch, without the repeated ones that fill it. -1 if none are repeated, the
@@ -42,7 +42,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
             Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last round
             is dropped.
         holds_lists: Whether an item of ``batches`` is a batch.
-        first: How much of ``batches`` was used before. Counted in samples for torch's ``BatchSampler``, whose order of samples
+        first: How much of ``batches`` was used before. It is counted in samples for torch's ``BatchSampler``, whose order of samples
             does not depend on the batch size, and in items of ``batches`` otherwise.
 
     Attributes:
