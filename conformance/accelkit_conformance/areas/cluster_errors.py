@@ -44,9 +44,9 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """If any one of the variables of a process is missing, every rank and size is the same as before, or reading it raises an error that
-    names a variable and says what to do, or that says that the value is not known before the processes join. In particular, the process
-    does not silently become a job of its own."""
+    """If one of the variables of a process is missing, every rank and size is the same as before, or reading it raises an error. The error
+    names a variable, or says that the value is not known before the processes join, and it says what to do. In particular, the process does
+    not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -73,8 +73,8 @@ def _is_unknown(error: AccelkitError) -> bool:
 
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
-    """If the value of a numeric variable is replaced by text, by a negative number or by a number that is far too large, every rank and
-    size is the same as before, or reading the rank or size raises an error that names the variable."""
+    """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, every rank
+    and size is the same as before, or reading it raises an error that names the variable and says what to do."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:

@@ -167,8 +167,8 @@ def events_measure_time(subject: Subject) -> None:
 
 @check("training", requires=["streams", "events"])
 def handles_are_freed(subject: Subject) -> None:
-    """4,000 streams and events that are created, used and freed one after another leave fewer than 50 open files and fewer than 50 threads
-    behind, and increase the memory of the process by less than 32 MiB.
+    """After 4,000 streams and events have been created, used and freed one after another, the process has fewer than 50 more open files and
+    fewer than 50 more threads than before, and its memory has grown by less than 32 MiB.
     """
     import gc
 
