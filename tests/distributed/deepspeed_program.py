@@ -1,4 +1,7 @@
-"""What each rank does in test_deepspeed.py: ``deepspeed_program.py CASE...``, each case a function below, and its stage."""
+"""What each rank does in test_deepspeed.py: ``deepspeed_program.py CASE...``, each case a function below, and its stage.
+
+The variable ON names the accelerator: cpu by default.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed, GradScalerOption
 from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
 
 SAMPLES = 8
+ON = os.environ.get("ON", "cpu")
 
 
 def runtime(stage, precision="32-true", steps=1, **options):
     if stage == 3:  # else small parameters stay whole once they were gathered
         options = {"config": {"zero_optimization": {"stage3_param_persistence_threshold": 0}}} | options
     strategy = DeepSpeedStrategy(DeepSpeedOptions(stage=stage, **options))
-    return accelkit.Runtime("cpu", strategy=strategy, precision=precision, gradient_accumulation_steps=steps)
+    return accelkit.Runtime(ON, strategy=strategy, precision=precision, gradient_accumulation_steps=steps)
 
 
 def made():
@@ -38,15 +42,16 @@ def adam(model):
 
 
 def share(batch, rt):
-    return batch[rt.process_index :: rt.num_processes]
+    return batch[rt.process_index :: rt.num_processes].to(rt.device)
 
 
 def assert_same_weights(rt, model, reference, rtol=1e-4):
     """float32 sums in another order, through AdamW's square root: 3e-6 was seen."""
     with rt.strategy.whole_parameters(model):
         for (name, mine), theirs in zip(rt.unwrap_model(model).named_parameters(), reference.parameters(), strict=True):
-            text = f"{name}: {(mine - theirs).abs().max()}"
-            torch.testing.assert_close(mine.detach().float(), theirs.detach(), rtol=rtol, atol=rtol / 10, msg=text)
+            weights = mine.detach().float().cpu()
+            text = f"{name}: {(weights - theirs).abs().max()}"
+            torch.testing.assert_close(weights, theirs.detach(), rtol=rtol, atol=rtol / 10, msg=text)
 
 
 def plain(stage):
@@ -90,7 +95,7 @@ def everything(stage, **options):
         (reference(batch).square().mean() / 2).backward()
         if number % 2:
             expected = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.1)
-            torch.testing.assert_close(norm, expected, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(norm.cpu(), expected, rtol=1e-4, atol=1e-6)
             theirs.step()
             other.step()
             theirs.zero_grad()
@@ -147,7 +152,7 @@ def mixed(stage):
     with rt.strategy.whole_parameters(model):
         gap, moved = [
             torch.stack(
-                [(now - then).norm() for now, then in zip(rt.unwrap_model(model).parameters(), one.parameters(), strict=True)]
+                [(now.cpu() - then).norm() for now, then in zip(rt.unwrap_model(model).parameters(), one.parameters(), strict=True)]
             ).norm()
             for one in (reference, before)
         ]
@@ -158,9 +163,10 @@ def mixed(stage):
 def scaled(stage):
     """16-mixed: float16 parameters and the engine's scaler; an infinite gradient of one process skips the step of all, and the
     scheduler's."""
-    import deepspeed  # the strategy has set nothing yet: DS_ACCELERATOR is the test's
+    if ON == "cpu":
+        import deepspeed  # the strategy has set nothing yet: DS_ACCELERATOR is the test's
 
-    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # torch computes it on any CPU, if slowly
+        deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True  # torch computes it on any CPU, if slowly
     rt = runtime(stage, precision=Float16Mixed(GradScalerOptions(init_scale=1024.0)))
     model, reference, batches = made()
     before = copy.deepcopy(reference)
@@ -184,7 +190,7 @@ def scaled(stage):
             continue
         reference(batch).square().mean().backward()
         true = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
-        torch.testing.assert_close(norm, true, rtol=0.01, atol=0.0)
+        torch.testing.assert_close(norm.cpu(), true, rtol=0.01, atol=0.0)
         theirs.step()
         schedulers[1].step()
         theirs.zero_grad()
@@ -193,7 +199,7 @@ def scaled(stage):
     with rt.strategy.whole_parameters(model):
         gap, moved = [
             torch.stack(
-                [(now.float() - then).norm() for now, then in zip(rt.unwrap_model(model).parameters(), one.parameters(), strict=True)]
+                [(now.float().cpu() - then).norm() for now, then in zip(rt.unwrap_model(model).parameters(), one.parameters(), strict=True)]
             ).norm()
             for one in (reference, before)
         ]
@@ -295,7 +301,8 @@ def elsewhere(stage):
     rt = runtime(stage)
     set_accelerator(CUDA_Accelerator())
     model, _, _ = made()
-    refused(accelkit.ContradictionError, "DeepSpeed uses cuda in this process, but the Runtime uses cpu", rt.prepare, model, adam(model))
+    text = f"DeepSpeed uses cuda in this process, but the Runtime uses {ON}"
+    refused(accelkit.ContradictionError, text, rt.prepare, model, adam(model))
     rt.teardown()
 
 
@@ -312,7 +319,7 @@ def loader(stage):
         optimizer.zero_grad()
     assert model.train_micro_batch_size_per_gpu() == SAMPLES // 2
     with rt.strategy.whole_parameters(model):
-        weights = rt.unwrap_model(model)[0].weight.float()
+        weights = rt.unwrap_model(model)[0].weight.float().cpu()
         assert (weights - before[0].weight).norm() > 0.1
     rt.teardown()
 

@@ -21,6 +21,7 @@ SOURCES = {"sdk": ".", "builtin_plugins/accelkit_builtin": ".", "conformance": "
 
 EXTRAS = {
     "sdk/accelkit/bridges/accelerate": "accelerate",
+    "sdk/accelkit/bridges/deepspeed": "deepspeed",
     "sdk/accelkit/cli/new.py": "template",
     "sdk/accelkit/monitoring/prometheus.py": "prometheus",
     "builtin_plugins/accelkit_builtin/accelerators/cuda.py": "cuda",

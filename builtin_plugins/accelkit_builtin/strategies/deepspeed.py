@@ -28,7 +28,7 @@ from accelkit import (
 from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
-from accelkit_builtin.strategies.deepspeed_package import check_package, initialize
+from accelkit_builtin.strategies.deepspeed_package import check_package, initialize, load
 from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
@@ -58,15 +58,23 @@ class DeepSpeedStrategy(EngineStrategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that DeepSpeed is installed, new enough, and has an accelerator for this device type. Does not import it.
+        """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import it.
 
         Raises:
             UnavailableError: If DeepSpeed is not installed or too old.
-            UnsupportedError: If DeepSpeed does not know the device type and would therefore compute on the CPU.
+            UnsupportedError: If DeepSpeed does not know the device type, and the bridge does not support the accelerator.
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)
         check_package(accelerator, self.plugin)
+
+    def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
+        """Import DeepSpeed, and make it use the accelerator's device.
+
+        Raises:
+            ContradictionError: If DeepSpeed already uses another device in this process.
+        """
+        load(accelerator)
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:

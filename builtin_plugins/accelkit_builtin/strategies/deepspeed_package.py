@@ -12,11 +12,11 @@ import importlib.metadata
 import importlib.util
 import os
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Accelerator, ContradictionError, UnavailableError, UnsupportedError
+from accelkit import Accelerator, ContradictionError, UnavailableError
+from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check that DeepSpeed is installed, new enough, and has an accelerator for this device type. Does not import it.
+    """Check that DeepSpeed is installed, new enough, and can use this accelerator, by itself or by the bridge. Does not import it.
 
     Args:
         accelerator: The accelerator.
@@ -35,7 +35,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
-        UnsupportedError: If DeepSpeed does not know the device type and would therefore compute on the CPU.
+        UnsupportedError: If DeepSpeed does not know the device type, and the bridge does not support the accelerator.
         ContradictionError: If DS_ACCELERATOR names another device.
     """
     device_type = accelerator.device_type
@@ -50,14 +50,8 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
     if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
         why = f"deepspeed {version} is installed, but {'.'.join(map(str, MINIMUM))} or newer is needed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
-    known = _known_devices(Path(next(iter(specification.submodule_search_locations))))
-    if device_type not in known:
-        raise UnsupportedError(
-            f"{accelerator.name} does not support strategy 'deepspeed'",
-            plugin=accelerator.plugin,
-            why=f"DeepSpeed supports the device types {', '.join(known)}, but not {device_type!r}",
-            hint="use strategy='fsdp'",
-        )
+    if device_type not in known_device_types():
+        check_accelerator(accelerator)
     requested = os.environ.get("DS_ACCELERATOR")
     if requested and requested != device_type:
         raise ContradictionError(
@@ -68,15 +62,30 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
         )
 
 
+def load(accelerator: Accelerator) -> None:
+    """Import DeepSpeed, with the device of a plugin if it does not know the device type. ``os.environ`` is restored afterwards.
+
+    Raises:
+        ContradictionError: If DeepSpeed already uses another device in this process.
+    """
+    with _environment({"DS_ACCELERATOR": accelerator.device_type}):
+        set_accelerator(accelerator)
+    # torch 2.13 renamed functions that DeepSpeed calls in every step.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", FutureWarning)
+
+
 def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], device: torch.device) -> Any:
     """Return the DeepSpeedEngine of a module and its optimizer. ``os.environ`` is restored afterwards.
 
     Raises:
-        ContradictionError: If DeepSpeed already uses another device in this process.
         Exception: If DeepSpeed raises an error, which may be of any type.
     """
-    with _environment(device):
-        deepspeed = _load(device)
+    variables = {"DS_ACCELERATOR": device.type}
+    if device.index is not None or "LOCAL_RANK" not in os.environ:  # DeepSpeed reads the index of the device from these
+        variables |= {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
+    with _environment(variables):
+        import deepspeed
+
         compatible = deepspeed.ops.__compatible_ops__
         before = compatible.get(_COMPILED_FOR_INFERENCE, False)
         compatible[_COMPILED_FOR_INFERENCE] = False  # prevent compiling it now, since training does not use it
@@ -86,37 +95,11 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
             compatible[_COMPILED_FOR_INFERENCE] = before
 
 
-def _known_devices(package: Path) -> list[str]:
-    """Return the device types that DeepSpeed has accelerators for. Each accelerator is a file named after its device."""
-    names = {path.name.removesuffix("_accelerator.py") for path in (package / "accelerator").glob("*_accelerator.py")}
-    return sorted(names - {"abstract", "real"})
-
-
-def _load(device: torch.device) -> Any:
-    import deepspeed
-
-    accelerator = deepspeed.accelerator.get_accelerator()
-    if accelerator.device_name() != device.type:
-        raise ContradictionError(
-            f"DeepSpeed uses {accelerator.device_name()} in this process, but the Runtime uses {device.type}",
-            why="the program imported deepspeed earlier, and DeepSpeed chose a device by itself",
-            hint=f"set DS_ACCELERATOR={device.type}, or import deepspeed after the model is prepared",
-        )
-    # torch 2.13 renamed functions that DeepSpeed calls in every step.
-    warnings.filterwarnings("ignore", r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", FutureWarning)
-    return deepspeed
-
-
 @contextlib.contextmanager
-def _environment(device: torch.device) -> Iterator[None]:
-    """Set the variables from which DeepSpeed reads the device type and the device index of this process.
-
-    Changes that DeepSpeed and its imports make to ``os.environ`` are undone on exit.
-    """
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables. Changes that DeepSpeed and its imports make to ``os.environ`` are undone on exit."""
     before = dict(os.environ)
-    os.environ["DS_ACCELERATOR"] = device.type
-    if device.index is not None or "LOCAL_RANK" not in os.environ:
-        os.environ |= {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:

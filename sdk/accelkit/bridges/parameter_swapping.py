@@ -1,12 +1,14 @@
-"""Support for assigning a tensor of another device type to ``tensor.data``, as ``fully_shard`` does to move a module to its mesh.
+"""Moving parameters to a device of another type without replacing the Parameter objects.
 
-Between the CPU and CUDA, torch replaces the tensor's content. Between the CPU and an out-of-tree device it raises an error
-("incompatible tensor type").
+``fully_shard`` assigns a tensor of another device type to ``tensor.data`` to move a module to its mesh. Between the CPU and CUDA, torch
+replaces the tensor's content. Between the CPU and an out-of-tree device it raises an error ("incompatible tensor type"), and
+``Module.to`` creates new Parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,3 +40,18 @@ class SwappingParameters(TorchFunctionMode):
             other = torch.nn.Parameter(other, requires_grad=tensor.requires_grad)
         torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
         return None
+
+
+@contextlib.contextmanager
+def keeping_parameters() -> Iterator[None]:
+    """Inside the block, make ``Module.to`` keep the Parameter objects of a module.
+
+    On some devices it would otherwise create new ones: optimizers would continue to train the old ones, and tied parameters would no
+    longer be tied.
+    """
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)

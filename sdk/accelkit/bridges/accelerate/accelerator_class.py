@@ -22,6 +22,7 @@ from accelkit.bridges.accelerate.sharding import is_sharding, sharding_on
 from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed, runtime_named
 from accelkit.bridges.accelerate.unsupported import refuse_arguments, refuse_sharding
 from accelkit.bridges.meshes import meshes_of_any_device_type
+from accelkit.bridges.parameter_swapping import keeping_parameters
 from accelkit.discovery import device_table
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.runtime import Runtime
@@ -177,21 +178,6 @@ def _restored(cls: type, name: str) -> Any:
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)
     return instance
-
-
-@contextlib.contextmanager
-def keeping_parameters() -> Iterator[None]:
-    """Inside the block, make ``Module.to`` keep the Parameter objects of a module.
-
-    On some devices it would otherwise create new ones: optimizers would continue to train the old ones, and tied parameters would no
-    longer be tied.
-    """
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        yield
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ import accelerate
 import torch
 from accelerate.state import PartialState
 
-from accelkit.bridges.accelerate.accelerator_class import Bridged, bridged_class, keeping_parameters
+from accelkit.bridges.accelerate.accelerator_class import Bridged, bridged_class
 from accelkit.bridges.accelerate.state import DEVICE_VARIABLE, Wanted, ensure_state, installed, refuse_forks, set_installed
+from accelkit.bridges.parameter_swapping import keeping_parameters
 from accelkit.errors import ContradictionError
 from accelkit.runtime import Runtime
 from accelkit.selection import Devices

@@ -1,0 +1,14 @@
+"""accelkit's plugins in DeepSpeed. Install with ``pip install 'accelkit[deepspeed]'``.
+
+``Runtime(strategy="deepspeed")`` uses this bridge for devices that DeepSpeed does not know. In a script that calls
+``deepspeed.initialize`` itself::
+
+    from accelkit.bridges.deepspeed import install
+
+    install("fake_xpu")  # on every process, before the first `import deepspeed`
+    import deepspeed
+"""
+
+from accelkit.bridges.deepspeed.installation import check_accelerator, install, known_device_types, set_accelerator
+
+__all__ = ["check_accelerator", "install", "known_device_types", "set_accelerator"]

@@ -1,0 +1,181 @@
+"""Making DeepSpeed use a plugin's device.
+
+DeepSpeed asks for its accelerator while it is imported, and keeps some of the answers. The plugin's accelerator must therefore be set
+during the import, after DeepSpeed's module of accelerators exists and before anything asks for one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
+from accelkit.specs.accelerator import Accelerator
+from accelkit.specs.overrides import overrides
+
+if TYPE_CHECKING:
+    from accelkit.runtime import Runtime
+
+_MODULE = "deepspeed.accelerator.real_accelerator"
+"""DeepSpeed's module that holds the accelerator of the process."""
+
+
+def install(name: str | Accelerator | None = None) -> Runtime:
+    """Make DeepSpeed use a plugin's device, in a program that calls ``deepspeed.initialize`` itself. Imports deepspeed.
+
+    Selects, loads and checks the device at once, and joins the process group of the job. Call it on every process, before the program
+    imports deepspeed. DeepSpeed keeps its own accelerator for a device type that it knows.
+
+    Args:
+        name: The accelerator, as for ``Runtime``.
+
+    Returns:
+        The Runtime of the device, with the decision that selected it.
+
+    Raises:
+        UnavailableError: If DeepSpeed is not installed.
+        ContradictionError: If DeepSpeed already uses another device in this process.
+        UnsupportedError: If DeepSpeed cannot use the device.
+        AccelkitError: If Runtime raises an error.
+    """
+    from accelkit.runtime import Runtime
+
+    known = known_device_types()
+    runtime = Runtime(name, strategy="ddp")  # which has a process group even for one process, as DeepSpeed has
+    if runtime.accelerator.device_type not in known:
+        check_accelerator(runtime.accelerator)
+    set_accelerator(runtime.accelerator)
+    _ = runtime.device  # starts the device
+    return runtime
+
+
+def known_device_types() -> list[str]:
+    """Return the device types for which DeepSpeed has an accelerator of its own. Does not import DeepSpeed.
+
+    Raises:
+        UnavailableError: If DeepSpeed is not installed.
+    """
+    specification = importlib.util.find_spec("deepspeed")
+    if specification is None or not specification.submodule_search_locations:
+        raise UnavailableError(
+            "the bridge to DeepSpeed needs the package deepspeed", why="it is not installed", hint="pip install 'accelkit[deepspeed]'"
+        )
+    folder = Path(next(iter(specification.submodule_search_locations))) / "accelerator"
+    names = {path.name.removesuffix("_accelerator.py") for path in folder.glob("*_accelerator.py")}
+    return sorted(names - {"abstract", "real"})
+
+
+def check_accelerator(accelerator: Accelerator) -> None:
+    """Check that DeepSpeed can use the device of an accelerator through the bridge. Does not import DeepSpeed.
+
+    Raises:
+        UnsupportedError: If it cannot.
+    """
+    if overrides(accelerator, Accelerator, "step_end"):
+        raise UnsupportedError(
+            f"the bridge to DeepSpeed does not support {accelerator.name}",
+            plugin=accelerator.plugin,
+            why="the device traces lazily, and DeepSpeed does not mark the end of steps",
+            hint="use another strategy, such as 'fsdp'",
+        )
+
+
+def set_accelerator(accelerator: Accelerator) -> Any:
+    """Import DeepSpeed with the device of ``accelerator``, which is loaded, and return DeepSpeed's accelerator for it.
+
+    If DeepSpeed has an accelerator of its own for the device type, or the program has set one, that one is used.
+
+    Raises:
+        ContradictionError: If DeepSpeed already uses another device in this process.
+    """
+    wanted = accelerator.device_type
+    is_known = wanted in known_device_types()
+    if is_known or "deepspeed" in sys.modules:
+        importlib.import_module("deepspeed")
+    else:
+        with _when_executed(_MODULE, lambda module: module.set_accelerator(_plugin_accelerator(accelerator))):
+            deepspeed: Any = importlib.import_module("deepspeed")
+        deepspeed.initialize = _keeping_parameters(deepspeed.initialize, accelerator)
+    used: Any = sys.modules[_MODULE].get_accelerator()
+    if used.device_name() != wanted:
+        early = f"set DS_ACCELERATOR={wanted}" if is_known else f"call accelkit.bridges.deepspeed.install({accelerator.name!r}) first"
+        raise ContradictionError(
+            f"DeepSpeed uses {used.device_name()} in this process, but the Runtime uses {wanted}",
+            why="the program imported deepspeed earlier, and DeepSpeed chose a device by itself",
+            hint=f"{early}, or import deepspeed after the model is prepared",
+        )
+    return used
+
+
+def _plugin_accelerator(accelerator: Accelerator) -> Any:
+    from accelkit.bridges.deepspeed.plugin_accelerator import PluginAccelerator  # DeepSpeed's base class is there now
+
+    return PluginAccelerator(accelerator)
+
+
+def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator) -> Callable[..., Any]:
+    """Return a replacement for ``deepspeed.initialize`` that moves the model to the device first, but keeps its Parameter objects.
+
+    DeepSpeed calls ``Module.to``, which creates new ones for some devices: the program's optimizer would train the old ones.
+    """
+    from accelkit.bridges.parameter_swapping import keeping_parameters
+
+    signature = inspect.signature(initialize)
+
+    @functools.wraps(initialize)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        model: Any = signature.bind(*arguments, **named).arguments.get("model")
+        parameters = [] if model is None else list(model.parameters())
+        is_partitioned = any(hasattr(parameter, "ds_id") for parameter in parameters)  # by deepspeed.zero.Init
+        if parameters and not is_partitioned and all(parameter.is_cpu for parameter in parameters):
+            with keeping_parameters():
+                model.to(accelerator.device(sys.modules[_MODULE].get_accelerator().current_device()))
+        return initialize(*arguments, **named)
+
+    return wrapped
+
+
+class _Loader(SourceFileLoader):
+    """A loader that calls a function with the module after executing it."""
+
+    def __init__(self, name: str, path: str, then: Callable[[ModuleType], None]) -> None:
+        super().__init__(name, path)
+        self._then = then
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self._then(module)
+
+
+class _Finder(MetaPathFinder):
+    """A finder of one module, which lets ``_Loader`` load it."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
+        if found is None or found.origin is None:
+            return None
+        return importlib.util.spec_from_file_location(fullname, found.origin, loader=_Loader(fullname, found.origin, self._then))
+
+
+@contextlib.contextmanager
+def _when_executed(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
+    """Call ``then`` with a module as soon as it was executed, if it is imported inside the context."""
+    finder = _Finder(name, then)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
