@@ -64,10 +64,10 @@ def acme(tmp_path, monkeypatch):
 
     def failures(rank=RANK, size=SIZE, job=JOB, more="", only=None):
         package = tmp_path / "acme_cluster"
-        (package / "recorded").mkdir(parents=True)
+        (package / "sample_jobs").mkdir(parents=True)
         (package / "__init__.py").write_text(HEAD + textwrap.indent(rank + size + more, "    "))
         if job is not None:
-            (package / "recorded" / "job.json").write_text(json.dumps(job))
+            (package / "sample_jobs" / "job.json").write_text(json.dumps(job))
         cls = importlib.import_module("acme_cluster").Acme
         subject = Subject(PluginRecord("cluster", "acme", "vendor-acme", "1", "acme_cluster:Acme"), cls)
         found = {}

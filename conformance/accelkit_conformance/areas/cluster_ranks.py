@@ -46,7 +46,7 @@ def jobs_are_recorded(subject: Subject) -> None:
     """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be generated."""
     folder = cluster_recordings.folder_of(subject.cls)
     package = subject.cls.__module__.rpartition(".")[0]
-    where = f"the folder recorded/ of the package {package}" if package else "a package (the class is in a module without one)"
+    where = f"the folder sample_jobs/ of the package {package}" if package else "a package (the class is in a module without one)"
     assert folder is not None, f"there are no recorded environments: ship them in {where}; see {HELP}"
     found = cluster_recordings.jobs(own_recordings(subject))
     assert found or own_descriptions(subject), f"{folder} has neither all processes of a job of {subject.record.name!r} nor a description"

@@ -1,6 +1,6 @@
 """Environment variables recorded in real jobs, and jobs that are generated from a description. Does not import torch.
 
-A plugin ships recordings and descriptions as JSON files in a folder ``recorded`` in the package of its class.
+A plugin ships recordings and descriptions as JSON files in a folder ``sample_jobs`` in the package of its class.
 ``docs/vendors/cluster-environment.md`` describes the format.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from accelkit import PluginRecord
 from accelkit.discovery.catalog import plugins
 
-FOLDER = "recorded"
+FOLDER = "sample_jobs"
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2), (3, 2))
 """The numbers of machines, and of processes on each, of the generated jobs."""
 JOB_ID, PORT = 4711, 29511
@@ -131,7 +131,7 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 
 
 def folder_of(cls: type) -> Path | None:
-    """Return the folder ``recorded`` in the package of the class or, if there is none, of the nearest base class that has one."""
+    """Return the folder ``sample_jobs`` in the package of the class or, if there is none, of the nearest base class that has one."""
     for one in cls.__mro__:
         for name in (one.__module__, one.__module__.rpartition(".")[0]):
             module = sys.modules.get(name)

@@ -12,7 +12,7 @@ FILES = {
         "tests/test_backend.py",
     ),
     "precision": ("src/*/precision.py", "tests/test_precision.py"),
-    "cluster": ("src/*/cluster.py", "src/*/recorded", "tests/test_cluster.py"),
+    "cluster": ("src/*/cluster.py", "src/*/sample_jobs", "tests/test_cluster.py"),
     "strategy": ("src/*/strategy.py", "tests/test_strategy.py", "tests/training.py"),
     "hooks": ("src/*/hooks.py", "tests/test_hooks.py"),
 }
