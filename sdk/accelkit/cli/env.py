@@ -39,7 +39,7 @@ def command(is_json: bool) -> None:
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}
     variables = job_secret.settings(os.environ)
     variables |= {name: value for name, value in os.environ.items() if name == autoload.VARIABLE}
-    variables |= device_table.visible_devices(os.environ)
+    variables |= device_table.visible_devices_variables(os.environ)
     plugins = [record for record in catalog.plugins() if not record.is_builtin]
     backends = [backend.plugin for backend in catalog.inventory().torch_backends]
     if is_json:

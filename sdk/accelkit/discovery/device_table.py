@@ -69,7 +69,7 @@ def vendors() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def visible_devices(environ: Mapping[str, str]) -> dict[str, str]:
+def visible_devices_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables set in ``environ`` that limit which devices a process sees.
 
     These are the known variables, and any other whose name ends in ``VISIBLE_DEVICES``.

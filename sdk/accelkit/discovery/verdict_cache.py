@@ -140,7 +140,7 @@ def _is_memorable(record: PluginRecord) -> bool:
 
 def _file(record: PluginRecord, is_probe: bool) -> Path:
     installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
-    devices = (device_table.visible_devices(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
+    devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
     surroundings = (sys.version, sys.prefix, installed_version("torch"), *devices)
     key = (installation, surroundings, "probe") if is_probe else (installation, surroundings)
     return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
