@@ -44,19 +44,19 @@ def objections(
     reasons = [] if is_whole else ["only a part of the profile was selected"]
     missing = [test for test in tests if test not in found]
     if missing:
-        reasons.append(f"{counted(len(missing), 'test was', 'tests were')} not run")
+        reasons.append(f"{pluralize(len(missing), 'test was', 'tests were')} not run")
     if bad := [result.id for result in found.values() if result.kind in BAD]:
-        reasons.append(f"{counted(len(bad), 'test', 'tests')} failed: {some(bad)}")
+        reasons.append(f"{pluralize(len(bad), 'test', 'tests')} failed: {some(bad)}")
     if flaky := [result.id for result in found.values() if result.kind == "flaky"]:
-        reasons.append(f"{counted(len(flaky), 'test was', 'tests were')} flaky: {some(flaky)}")
+        reasons.append(f"{pluralize(len(flaky), 'test was', 'tests were')} flaky: {some(flaky)}")
     excused = [result for result in found.values() if result.kind == "expected-failure" and checks.area_of(result.id) in MANDATORY]
     declared = [
         result.id for result in excused if not any(one.matches(result.id) and one.explanation == result.reason for one in torch_defects)
     ]
     if declared:
-        reasons.append(f"{counted(len(declared), 'failure is', 'failures are')} declared in mandatory areas: {some(declared)}")
+        reasons.append(f"{pluralize(len(declared), 'failure is', 'failures are')} declared in mandatory areas: {some(declared)}")
     if expired:
-        reasons.append(f"{counted(len(expired), 'expected failure has', 'expected failures have')} expired: {some(expired)}")
+        reasons.append(f"{pluralize(len(expired), 'expected failure has', 'expected failures have')} expired: {some(expired)}")
     mandatory = [result for result in found.values() if checks.area_of(result.id) in MANDATORY and not result.is_declared_none]
     run = [result for result in mandatory if result.kind != "unsupported"]
     if mandatory and len(run) < LEAST_RUN * len(mandatory):
@@ -64,7 +64,7 @@ def objections(
     return reasons
 
 
-def counted(number: int, one: str, many: str) -> str:
+def pluralize(number: int, one: str, many: str) -> str:
     """Return a number with the words that follow it in the singular or plural: ``1 test was`` or ``2 tests were``."""
     return f"{number} {one if number == 1 else many}"
 

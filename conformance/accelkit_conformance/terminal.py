@@ -11,7 +11,7 @@ import click
 
 from accelkit.errors import printable
 from accelkit.text_table import aligned
-from accelkit_conformance.certification import counted, some
+from accelkit_conformance.certification import pluralize, some
 from accelkit_conformance.expectations import expired
 from accelkit_conformance.report import Report, results_of, unsupported_areas
 from accelkit_conformance.results import BAD, KINDS, Result
@@ -124,7 +124,8 @@ def _verdict(report: Report) -> list[str]:
     lines.append(f"{', '.join(counts)}; {run['seconds']:.0f} s, largest worker {run['peak_bytes'] / 2**20:.0f} MiB")
     if late := expired(report["expected_failures"], run["started"]):
         lines.append(
-            f"{counted(len(late), 'expected failure has', 'expected failures have')} expired, so this run cannot be certified: {some(late)}"
+            f"{pluralize(len(late), 'expected failure has', 'expected failures have')} expired, so this run cannot be certified: "
+            f"{some(late)}"
         )
     if "coverage" in report:
         cover = report["coverage"]
