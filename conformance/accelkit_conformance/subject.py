@@ -227,9 +227,9 @@ class Subject:
         except (BrokenPluginError, NotImplementedError):
             return None
 
-    def stays(self, *tensors: torch.Tensor) -> None:
+    def assert_on_device(self, *tensors: torch.Tensor) -> None:
         """Assert that all tensors are on the device, so that nothing has silently fallen back to another one."""
-        stay_on(self.device, *tensors)
+        assert_on_device(self.device, *tensors)
 
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
@@ -276,7 +276,7 @@ def device_index(test: str, num_devices: int) -> int:
     return int.from_bytes(hashlib.sha256(test.encode()).digest()[:8]) % num_devices
 
 
-def stay_on(device: torch.device, *tensors: torch.Tensor) -> None:
+def assert_on_device(device: torch.device, *tensors: torch.Tensor) -> None:
     """Assert that all tensors are on ``device``."""
     for tensor in tensors:
         assert tensor.device == device, f"a result is on {tensor.device}, not on {device}"

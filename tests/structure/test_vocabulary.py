@@ -30,6 +30,8 @@ REPLACED = {
     "preempted": "job_preempted",
     "settle": "wait_for_threads",
     "settling": "thread_shutdown",
+    "stay_on": "assert_on_device",
+    "stays": "assert_on_device",
     "strangers": "unknown",
     "take_leave": "leave",
     "word_of_failure": "read_remote_failure",

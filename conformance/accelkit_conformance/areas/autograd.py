@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, DTYPES, SMOKE
-from accelkit_conformance.subject import stay_on
+from accelkit_conformance.subject import assert_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ def leaf_gradients_stay(subject: Subject) -> None:
     (leaf * 2).sum().backward()
     (leaf * 3).sum().backward()
     assert leaf.grad is not None
-    subject.stays(leaf.grad)
+    subject.assert_on_device(leaf.grad)
     assert leaf.grad.tolist() == [[5.0] * 3] * 2, f"2 and 3 added up to {leaf.grad.tolist()}"
     assert leaf.grad.dtype == leaf.dtype
     assert leaf.grad.shape == leaf.shape
@@ -164,7 +164,7 @@ def custom_functions(subject: Subject) -> None:
     leaf = torch.tensor([3.0], device=subject.device, requires_grad=True)
     Square.apply(leaf).backward()  # type: ignore[no-untyped-call]
     assert leaf.grad is not None
-    subject.stays(leaf.grad)
+    subject.assert_on_device(leaf.grad)
     assert leaf.grad.item() == 6.0
 
 
@@ -182,7 +182,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
             assert not result.requires_grad, f"{name} under {mode.__name__} records a graph"
             assert result.grad_fn is None, f"{name} under {mode.__name__} records a graph"
             assert result.is_inference() == (mode is torch.inference_mode)
-            subject.stays(result)
+            subject.assert_on_device(result)
         values = {name: result.flatten()[0].item() for name, result in found.items()}
         assert values == {"mul": 6.0, "add": 6.0, "matmul": 36.0, "sum": 12.0, "relu": 3.0}, f"under {mode.__name__}: {values}"
         try:
@@ -211,7 +211,7 @@ def another_device(subject: Subject) -> None:
         there = [one.to(device).requires_grad_() for one in inputs]
         results = [function(*there) for function in functions]
         gradients = torch.autograd.grad(sum(result.square().sum() for result in results), there)  # type: ignore[arg-type]
-        stay_on(device, *results, *gradients)
+        assert_on_device(device, *results, *gradients)
         found.append([gradient.cpu() for gradient in gradients])
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
@@ -230,7 +230,7 @@ def second_derivatives(subject: Subject) -> None:
         return found
 
     found = second(subject.device)
-    subject.stays(found)
+    subject.assert_on_device(found)
     torch.testing.assert_close(found.cpu(), second(torch.device("cpu")))
 
 

@@ -132,7 +132,7 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
                 parameter.zero_()
         one.load_state(folder)
         for mine, saved in zip(prepared.parameters(), trained, strict=True):
-            subject.stays(mine)
+            subject.assert_on_device(mine)
             assert torch.equal(mine.cpu(), saved), "what was loaded is not what was saved"
 
 
@@ -152,7 +152,7 @@ def transformers_trainer(subject: Subject, precision: str) -> None:
         assert trainer.accelerator.mixed_precision == theirs
         assert trainer.args.device == subject.device, f"transformers chose {trainer.args.device}"
         trainer.train()
-        subject.stays(*trainer.model.parameters())
+        subject.assert_on_device(*trainer.model.parameters())
         losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
         assert losses[-1] < 0.7 * losses[0], f"the loss went from {losses[0]} to {losses[-1]}"
 

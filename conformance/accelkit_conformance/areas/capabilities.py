@@ -23,7 +23,7 @@ def dtype(subject: Subject, name: str) -> None:
     wanted = getattr(torch, name)
     here = torch.tensor([1, 0, 1, 1], dtype=torch.int64).to(wanted)
     there = here.to(subject.device)
-    subject.stays(there)
+    subject.assert_on_device(there)
     assert there.dtype == wanted
     assert torch.equal(there.cpu(), here), "a copy to the device and back changed the values"
     total = there | there if wanted is torch.bool else there + there

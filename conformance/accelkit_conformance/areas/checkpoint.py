@@ -62,7 +62,7 @@ def resuming_equals_uninterrupted_training(subject: Subject) -> None:
         runtime = subject.runtime()
         second = runtime.prepare(*_objects(subject))
         runtime.load_state(folder)
-        subject.stays(*second[0].parameters(), *second[0].buffers())
+        subject.assert_on_device(*second[0].parameters(), *second[0].buffers())
         _steps(runtime, *second, count=3)
     for mine, theirs in zip(_state(second[0]), _state(whole[0]), strict=True):
         assert torch.equal(mine, theirs), "three steps after loading did not give what six steps give"
@@ -88,7 +88,7 @@ def state_is_restored(subject: Subject) -> None:
     for mine, theirs in zip(_state(model), kept, strict=True):
         assert torch.equal(mine, theirs), "a parameter or buffer is not what was saved"
     for state, moment in zip(optimizer.state.values(), moments, strict=True):
-        subject.stays(state["exp_avg"], state["exp_avg_sq"])
+        subject.assert_on_device(state["exp_avg"], state["exp_avg_sq"])
         for key, value in moment.items():
             assert torch.equal(state[key].cpu(), value), f"{key} of the optimizer is not what was saved"
     assert optimizer.param_groups[0]["lr"] == rate, f"the learning rate is {optimizer.param_groups[0]['lr']}, not {rate}"
@@ -136,5 +136,5 @@ def distributed_checkpoint(subject: Subject) -> None:
                 pending.result()  # type: ignore[union-attr]
             back = {"w": torch.zeros(2048, device=subject.device)}
             dcp.load(back, checkpoint_id=path, no_dist=True)
-            subject.stays(back["w"])
+            subject.assert_on_device(back["w"])
             assert torch.equal(back["w"].cpu(), expected), f"the {name} save does not have the values at the time of the call"

@@ -38,10 +38,10 @@ def forward_and_backward(subject: Subject) -> None:
     eager = model(x)
     expected = torch.autograd.grad(eager.square().sum(), list(model.parameters()))
     found = _compiled(subject, model)(x)
-    subject.stays(found)
+    subject.assert_on_device(found)
     _agree(found, eager)
     for mine, theirs in zip(torch.autograd.grad(found.square().sum(), list(model.parameters())), expected, strict=True):
-        subject.stays(mine)
+        subject.assert_on_device(mine)
         _agree(mine, theirs)
 
 
@@ -56,7 +56,7 @@ def dynamic_shapes(subject: Subject) -> None:
     for size in (2, 5, 9):
         x = torch.randn(size, 6, device=subject.device)
         found = compiled(x)
-        subject.stays(found)
+        subject.assert_on_device(found)
         _agree(found, function(x))
 
 

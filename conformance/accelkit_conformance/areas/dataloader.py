@@ -46,7 +46,7 @@ def prepared_loaders_deliver(subject: Subject) -> None:
     loader = runtime.prepare(torch.utils.data.DataLoader(samples, batch_size=3))
     found = []
     for batch in loader:
-        subject.stays(batch["x"], batch["y"][0], batch["y"][1][0])
+        subject.assert_on_device(batch["x"], batch["y"][0], batch["y"][1][0])
         found += [batch["x"][:, 1].tolist(), batch["y"][0].tolist(), batch["y"][1][0].tolist()]
     assert found == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3, f"the batches have {found}"
 

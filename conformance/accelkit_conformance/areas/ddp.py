@@ -39,7 +39,7 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
         ddp(mine).square().mean().backward()
         for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
             assert ours.grad is not None
-            subject.stays(ours.grad)
+            subject.assert_on_device(ours.grad)
             torch.testing.assert_close(ours.grad.cpu(), theirs.grad * times, rtol=1e-4, atol=1e-6)
 
 
@@ -78,7 +78,7 @@ def initial_weights_are_equal(subject: Subject, size: str) -> None:
             tensor.fill_(subject.rank + 1)
     torch.nn.parallel.DistributedDataParallel(layer)
     for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
-        subject.stays(tensor)
+        subject.assert_on_device(tensor)
         assert bool((tensor.detach().cpu() == 1).all()), f"rank {subject.rank} has kept its own {name}"
 
 
@@ -132,7 +132,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
                     f"{name} has a gradient: {ours.grad is not None}, where {used} are used"
                 )
                 if theirs.grad is not None:
-                    subject.stays(ours.grad)
+                    subject.assert_on_device(ours.grad)
                     torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
 
 

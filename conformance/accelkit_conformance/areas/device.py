@@ -79,16 +79,16 @@ def results_stay_on_the_device(subject: Subject) -> None:
     import torch
 
     x = torch.rand(8, 8, device=subject.device)
-    subject.stays(x + 1, x @ x, x.sum(), x[0], x.t(), x.relu_(), torch.cat([x, x]))
+    subject.assert_on_device(x + 1, x @ x, x.sum(), x[0], x.t(), x.relu_(), torch.cat([x, x]))
     if not subject.lacks("int64"):
         index = torch.tensor([1, 3]).to(subject.device)
-        subject.stays(x[:, index], x.argmax(), x.nonzero(), *x.sort())
+        subject.assert_on_device(x[:, index], x.argmax(), x.nonzero(), *x.sort())
     if not (subject.lacks("int64") or subject.lacks("bool")):
-        subject.stays(x.unique())
+        subject.assert_on_device(x.unique())
     if not subject.lacks("bool"):
-        subject.stays(x > 0)
+        subject.assert_on_device(x > 0)
     if subject.capabilities.can("dtype.float16"):
-        subject.stays(x.half())
+        subject.assert_on_device(x.half())
 
 
 @check("smoke", requires=["numbered_devices"])
@@ -172,7 +172,7 @@ def devices_are_independent(subject: Subject) -> None:
     assert result.tolist() == [2.0] * 4
     with subject.module.device(other):
         back = mine * 2
-        subject.stays(back)
+        subject.assert_on_device(back)
         theirs += 1
         assert back.tolist() == [10.0] * 4
     assert mine.tolist() == [5.0] * 4, f"work on {other} changed a tensor on {subject.device}"
@@ -239,17 +239,17 @@ def named_device_everywhere(subject: Subject) -> None:
     from accelkit_conformance.oracle.layers import batch_norm
 
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), batch_norm(subject, 3)).to(subject.device)
-    subject.stays(*module.parameters(), *module.buffers())
+    subject.assert_on_device(*module.parameters(), *module.buffers())
     optimizer = torch.optim.Adam(module.parameters())
     module(torch.randn(4, 3, device=subject.device)).sum().backward()
     optimizer.step()
     for state in optimizer.state.values():
-        subject.stays(state["exp_avg"], state["exp_avg_sq"])
+        subject.assert_on_device(state["exp_avg"], state["exp_avg_sq"])
     with subject.device:
-        subject.stays(torch.zeros(2), torch.nn.Linear(2, 2).weight)
+        subject.assert_on_device(torch.zeros(2), torch.nn.Linear(2, 2).weight)
     runtime = subject.runtime()
     assert runtime.device == subject.device, f"Runtime uses {runtime.device}"
-    subject.stays(runtime.prepare(torch.nn.Linear(2, 2)).weight)
+    subject.assert_on_device(runtime.prepare(torch.nn.Linear(2, 2)).weight)
 
 
 @check("smoke")

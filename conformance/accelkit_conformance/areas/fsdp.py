@@ -40,7 +40,7 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
     sharded = _sharded(subject, model)
     sharded(batch[subject.rank :: int(size)].to(subject.device)).square().mean().backward()
     for ours, theirs in zip(sharded.parameters(), single.parameters(), strict=True):
-        subject.stays(ours.to_local())
+        subject.assert_on_device(ours.to_local())
         torch.testing.assert_close(ours.grad.full_tensor().cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
 
 
@@ -73,7 +73,7 @@ def distributed_tensors(subject: Subject, size: str) -> None:
     mesh = _mesh(subject)
     a = distribute_tensor(whole.to(subject.device), mesh, [Shard(0)])
     b = distribute_tensor(other.to(subject.device), mesh, [Replicate()])
-    subject.stays(a.to_local())
+    subject.assert_on_device(a.to_local())
     assert torch.equal(a.full_tensor().cpu(), whole)
     assert torch.equal(a.redistribute(mesh, [Shard(1)]).full_tensor().cpu(), whole)
     torch.testing.assert_close((a @ b).full_tensor().cpu(), whole @ other, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.checks import Case, check
-from accelkit_conformance.subject import stay_on
+from accelkit_conformance.subject import assert_on_device
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -93,7 +93,7 @@ def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str)
     here = info.module_cls(*arguments.args, **arguments.kwargs)
     here.train(training)
     there = copy.deepcopy(here).to(subject.device)
-    subject.stays(*there.parameters(), *there.buffers())
+    subject.assert_on_device(*there.parameters(), *there.buffers())
     if given.forward_input is None:
         return
     call = (given.forward_input.args, given.forward_input.kwargs)
@@ -161,7 +161,7 @@ def to_moves_everything(subject: Subject) -> None:
     for device in (subject.device, torch.device("cpu")):
         layer.to(device)
         assert len(everything()) == len(before), f"a gradient was lost on the way to {device}"
-        stay_on(device, *everything())
+        assert_on_device(device, *everything())
         assert all(one.requires_grad and one.is_leaf for one in layer.parameters()), (
             f"a parameter that was moved to {device} is not a leaf that requires a gradient"
         )
@@ -180,5 +180,5 @@ def to_empty_from_meta(subject: Subject) -> None:
         layer = torch.nn.Linear(20, 30)
     layer.to_empty(device=subject.device)
     layer.reset_parameters()
-    subject.stays(layer.weight, layer.bias)
+    subject.assert_on_device(layer.weight, layer.bias)
     assert 0 < layer.weight.std().item() < 1

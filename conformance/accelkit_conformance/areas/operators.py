@@ -270,7 +270,7 @@ def wide_integers(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.wide_integers import computed
 
     found, expected = computed(subject, name)
-    subject.stays(found)
+    subject.assert_on_device(found)
     assert found.dtype == torch.int64, f"the result is {found.dtype}, not torch.int64"
     assert torch.equal(found.cpu(), expected), f"gave {found.tolist()}, not {expected.tolist()}"
 
@@ -291,7 +291,7 @@ def subnormal_numbers(subject: Subject, name: str) -> None:
         "div": lambda x: x / 1.0,
     }
     there = calls[name](here.to(subject.device))
-    subject.stays(there)
+    subject.assert_on_device(there)
     found = there.cpu()
     if torch.equal(found, calls[name](torch.zeros_like(here))):
         raise Absent("they are flushed to zero")

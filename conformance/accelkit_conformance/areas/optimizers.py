@@ -107,14 +107,14 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
     model(torch.ones(2, 4, device=subject.device)).sum().backward()
     optimizer.step()
     for state in optimizer.state.values():
-        subject.stays(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+        subject.assert_on_device(*(value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
     saved = copy.deepcopy(optimizer.state_dict())
     other = make(model.parameters())
     other.load_state_dict(
         {**saved, "state": {k: {n: v.cpu() if isinstance(v, torch.Tensor) else v for n, v in s.items()} for k, s in saved["state"].items()}}
     )
     for mine, theirs in zip(other.state.values(), optimizer.state.values(), strict=True):
-        subject.stays(*(value for value in mine.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
+        subject.assert_on_device(*(value for value in mine.values() if isinstance(value, torch.Tensor) and value.dim() > 0))
         for key, value in theirs.items():
             assert torch.equal(torch.as_tensor(mine[key]).cpu(), torch.as_tensor(value).cpu()), f"{key} changed when it was loaded"
 
@@ -131,7 +131,7 @@ def clipping_the_norm(subject: Subject, foreach: str) -> None:
     before = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None])
     exact = before.norm()
     norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=bool(int(foreach)))
-    subject.stays(norm)
+    subject.assert_on_device(norm)
     assert abs(norm.item() - exact.item()) < 1e-5 * exact.item(), f"the norm is {norm.item()}, not {exact.item()}"
     after = torch.cat([parameter.grad.cpu().double().flatten() for parameter in parameters if parameter.grad is not None])
     assert abs(after.norm().item() - 1.0) < 1e-4, f"after clipping to 1 the norm is {after.norm().item()}"

@@ -148,7 +148,7 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.samplers import continuous_draws
 
     drawn, distribution = continuous_draws(subject, name, _DRAWS)
-    subject.stays(drawn)
+    subject.assert_on_device(drawn)
     values = drawn.cpu().double().sort()[0]
     expected = distribution(values)
     steps = torch.arange(_DRAWS, dtype=torch.float64) / _DRAWS
@@ -183,7 +183,7 @@ def moments(subject: Subject, name: str) -> None:
     }
     draw, mean, variance = draws[name]
     drawn = draw()
-    subject.stays(drawn)
+    subject.assert_on_device(drawn)
     values = drawn.cpu().double()
     error = math.sqrt(variance / _DRAWS)
     assert abs(values.mean().item() - mean) < 5 * error, f"the mean is {values.mean().item():.4f}, not {mean}"

@@ -32,7 +32,7 @@ def same_device(subject: Subject) -> None:
     there = torch.arange(12.0, device=subject.device).view(3, 4)
     for weights_only in (True, False):
         back = torch.load(_saved(there), weights_only=weights_only)
-        subject.stays(back)
+        subject.assert_on_device(back)
         assert torch.equal(back.cpu(), there.cpu())
 
 
@@ -47,10 +47,10 @@ def map_location_both_ways(subject: Subject) -> None:
     assert torch.load(_saved(there), map_location="cpu").tolist() == here.tolist()
     for location in (str(subject.device), subject.device):
         back = torch.load(_saved(here), map_location=location)
-        subject.stays(back)
+        subject.assert_on_device(back)
         assert back.tolist() == here.tolist(), f"map_location={location!r}"
     back = torch.load(_saved(here), map_location={"cpu": str(subject.device)})
-    subject.stays(back)
+    subject.assert_on_device(back)
     assert back.tolist() == here.tolist(), "map_location as a dict"
     moved = torch.load(_saved(there), map_location=lambda storage, location: storage.cpu() if subject.device_type != "cpu" else storage)
     assert moved.device.type == "cpu"
@@ -86,7 +86,7 @@ def state_dicts(subject: Subject) -> None:
         for value in here.state_dict().values():
             value.add_(1)
     there.load_state_dict(torch.load(_saved(here.state_dict())))
-    subject.stays(*there.parameters(), *there.buffers())
+    subject.assert_on_device(*there.parameters(), *there.buffers())
     for mine, theirs in zip(here.state_dict().values(), there.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs.cpu())
 
@@ -127,7 +127,7 @@ def copies_and_pickles(subject: Subject) -> None:
     for way, make in {"deepcopy": copy.deepcopy, "pickle": lambda one: pickle.loads(pickle.dumps(one))}.items():
         for name, original in originals.items():
             mine, other = (one.weight if isinstance(one, torch.nn.Module) else one for one in (original, make(original)))
-            subject.stays(other)
+            subject.assert_on_device(other)
             assert type(other) is type(mine), f"{way} of {name} gave a {type(other).__name__}, not a {type(mine).__name__}"
             assert other.requires_grad == mine.requires_grad, f"{way} of {name} gave requires_grad={other.requires_grad}"
             assert torch.equal(other.detach().cpu(), mine.detach().cpu()), f"{way} of {name} gave other values"

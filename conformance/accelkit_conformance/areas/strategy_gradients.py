@@ -24,7 +24,7 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
         pair = ModelPair(subject, rt, make(BlockModel, dtype))
         for batch in pair.batches(2):
             pair.train(batch)
-        subject.stays(pair.model(batch.to(rt.device)))
+        subject.assert_on_device(pair.model(batch.to(rt.device)))
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
@@ -195,7 +195,7 @@ def buffers(subject: Subject, size: str) -> None:
             if mine is None or whole(mine).dtype != theirs.dtype or not torch.equal(whole(mine), theirs):
                 problem = problem or f"after two steps, the buffer {name} is {mine} instead of {theirs}"
         agree(subject, problem)
-        subject.stays(*buffers.values())
+        subject.assert_on_device(*buffers.values())
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)

@@ -153,7 +153,7 @@ def runtime_trains(subject: Subject) -> None:
     loss = model["b"](model["a"](runtime.to_device(torch.ones(2, 3)))).square().sum()
     runtime.backward(loss)
     optimizer.step()
-    subject.stays(model["a"].weight)
+    subject.assert_on_device(model["a"].weight)
     after = model["a"].weight.detach().cpu()
     assert not torch.equal(before.cpu(), after), "the step changed nothing: the optimizer has other parameters"
     plain["b"](plain["a"](torch.ones(2, 3))).square().sum().backward()

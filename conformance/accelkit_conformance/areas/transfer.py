@@ -265,7 +265,7 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     there = torch.as_tensor(array, device=subject.device)
-    subject.stays(there)
+    subject.assert_on_device(there)
     assert (there.cpu().numpy() == array).all()
     if subject.device_type != "cpu":
         with raises(subject, TypeError, RuntimeError, doing="numpy() of a device tensor"):

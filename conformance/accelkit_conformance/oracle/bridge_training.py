@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from accelkit_conformance.subject import stay_on
+from accelkit_conformance.subject import assert_on_device
 
 BATCHES, EPOCHS, RATE = 4, 5, 0.1
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
@@ -46,13 +46,13 @@ def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
     """Return the loss of a batch, and assert that the batch, the result and the parameters are on the device."""
     rows, sums = batch
     result = model(rows)
-    stay_on(device, rows, sums, result, *model.parameters())
+    assert_on_device(device, rows, sums, result, *model.parameters())
     return torch.nn.functional.mse_loss(result.float(), sums)
 
 
 def step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """Assert that the gradients are on the device, take an optimizer step and clear the gradients."""
-    stay_on(device, *(parameter.grad for group in optimizer.param_groups for parameter in group["params"]))
+    assert_on_device(device, *(parameter.grad for group in optimizer.param_groups for parameter in group["params"]))
     optimizer.step()
     optimizer.zero_grad()
 
@@ -115,12 +115,12 @@ def make_lightning_module(package: ModuleType, device: torch.device | None = Non
         test_step = validation_step
 
         def predict_step(self, batch: Any) -> torch.Tensor:
-            stay_on(self.wanted, *batch)
+            assert_on_device(self.wanted, *batch)
             result: torch.Tensor = self.net(batch[0])
             return result
 
         def on_before_optimizer_step(self, optimizer: Any) -> None:
-            stay_on(self.wanted, *(parameter.grad for parameter in self.parameters()))
+            assert_on_device(self.wanted, *(parameter.grad for parameter in self.parameters()))
             self.num_steps += 1
 
         def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -112,7 +112,7 @@ class Case:
                 raise AssertionError(f"{collective} rejected contiguous float32 tensors: {error}") from error
             return
         for found, expected in checked:
-            self._subject.stays(found)
+            self._subject.assert_on_device(found)
             here = found.cpu()
             is_right = torch.equal(here, expected) if self._reduction != "AVG" else torch.allclose(here, expected, rtol=1e-2)
             assert is_right, f"gave {here.flatten()[:8].tolist()}, not {expected.flatten()[:8].tolist()} (the first eight elements)"

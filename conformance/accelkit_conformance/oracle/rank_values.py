@@ -23,7 +23,7 @@ def check_equal(subject: Subject, tensor: torch.Tensor, *expected: float) -> Non
     Raises:
         AssertionError: If it is on another device, or has other values.
     """
-    subject.stays(tensor)
+    subject.assert_on_device(tensor)
     found = [float(value) for value in tensor.flatten().tolist()]
     assert found == [float(value) for value in expected], f"gave {found}, not {list(map(float, expected))}"
 

@@ -61,7 +61,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
         after = torch.rand(20, device=subject.device).cpu()
         subject.accelerator.manual_seed(default_seed)
         assert torch.equal(torch.rand(20, device=subject.device).cpu(), after), f"{name} advanced the default generator"
-    subject.stays(*drawn)
+    subject.assert_on_device(*drawn)
     assert torch.equal(drawn[0].cpu(), drawn[1].cpu()), f"{name} drew other numbers with the same seed of its generator"
     again = SAMPLERS[name](subject.device, generator).cpu()
     assert not torch.equal(again, drawn[1].cpu()), f"{name} drew the same numbers twice from one generator"
@@ -111,7 +111,7 @@ def check_without_replacement(subject: Subject) -> None:
     """
     for count in (1, 2, 33, 1000, 70_000):
         drawn = torch.randperm(count, device=subject.device)
-        subject.stays(drawn)
+        subject.assert_on_device(drawn)
         assert torch.equal(drawn.cpu().sort()[0], torch.arange(count)), f"randperm({count}) is not a permutation"
         assert count < 33 or not torch.equal(drawn.cpu(), torch.arange(count)), f"randperm({count}) is the identity"
     weights = torch.ones(50, 20, device=subject.device)
@@ -176,7 +176,7 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
     }
     draw, frequencies = draws[name]
     drawn = draw()
-    subject.stays(drawn)
+    subject.assert_on_device(drawn)
     counts = torch.bincount(drawn.cpu().round().long(), minlength=len(frequencies))
     assert len(counts) == len(frequencies), f"{name} drew {len(counts) - 1}"
     total = int(counts.sum())
@@ -187,7 +187,7 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
 
 def _first_of_permutation(subject: Subject) -> int:
     drawn = torch.randperm(4, device=subject.device)
-    subject.stays(drawn)
+    subject.assert_on_device(drawn)
     return int(drawn[0])  # read one by one, because a device that traces lazily would otherwise compile all draws as one graph
 
 

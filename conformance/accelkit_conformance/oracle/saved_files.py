@@ -33,7 +33,7 @@ def check_large_tensors(subject: Subject, way: str) -> None:
                 else:
                     torch.save(there, path)
                     back = torch.load(path, map_location=location, mmap=way == "mmap", weights_only=not way.startswith("weights_only"))
-                subject.stays(*([back] if location != "cpu" or way == "pickle" else []))
+                subject.assert_on_device(*([back] if location != "cpu" or way == "pickle" else []))
                 wrong = int((back.cpu() != here).sum())
                 assert not wrong, (
                     f"{wrong} of {len(here)} elements are wrong after loading {size} bytes to {location or 'their own device'}"
