@@ -59,7 +59,7 @@ class RankGroup:
             init_method=f"file://{self._rendezvous}-{self._num_joins}",
             rank=subject.rank,
             world_size=subject.world_size,
-            timeout=datetime.timedelta(seconds=_SECONDS + subject.first_call_seconds),
+            timeout=datetime.timedelta(seconds=_SECONDS + subject.first_call_timeout),
         )
         if subject.world_size > len(subject.devices):  # some backends raise the error in the first collective
             dist.all_reduce(torch.ones(1, device=subject.device))

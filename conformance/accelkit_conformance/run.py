@@ -43,7 +43,7 @@ class Options:
         parallel: The number of tests that run at a time; None for the number of cores, at most four.
         reruns: The number of times that a failed test is run again.
         seconds: The time limit of every test in seconds; None for each test's own limit.
-        first_call_seconds: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
+        first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
             what the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
@@ -58,7 +58,7 @@ class Options:
     parallel: int | None = None
     reruns: int = 3
     seconds: float | None = None
-    first_call_seconds: float | None = None
+    first_call_timeout: float | None = None
     expected_failures: Path | None = None
     resume: bool = False
     rerun_failed: bool = False
@@ -218,7 +218,7 @@ class Run:
             expectations=tuple(one.as_dict() for one in self.expectations),
             most_samples=MOST_SAMPLES.get(self.profile, FEW_SAMPLES),
             seconds=self.options.seconds,
-            first_call_seconds=self.options.first_call_seconds,
+            first_call_timeout=self.options.first_call_timeout,
             wants_coverage=self.profile == "full" and self.record.kind == "accelerator",
             accelerators=self.accelerators,
         )

@@ -56,7 +56,7 @@ class Subject:
         world_size: The number of processes that run a distributed check together.
         most_samples: The largest number of inputs of an operator that are tried.
         without_numbers: The names of accelerators whose devices cannot hold a single float32 number.
-        first_call_seconds: The additional time in seconds that the device may need to compile kernels when they are first called.
+        first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
         tell: A function that tells the runner what is called (``doing``), or ends this process because a call does not return (``hung``).
     """
@@ -70,7 +70,7 @@ class Subject:
         self.unsupported: list[NotSupported] = []
         self.num_samples = 0
         self.without_numbers: set[str] = set()
-        self.first_call_seconds = 0.0
+        self.first_call_timeout = 0.0
         self.announce: Callable[[Expectation], None] = lambda expectation: None
         self.tell: Callable[[Mapping[str, str]], None] = lambda message: None
         self._accelerator: Accelerator | None = None

@@ -88,13 +88,13 @@ class Worker:
                 from accelkit_conformance.coverage import DispatchRecorder
 
                 self._recorder = DispatchRecorder(self.subject.device_type)
-        declared = max((float(one.first_call_seconds) for one, _ in self._accelerators), default=0.0)
-        self.subject.first_call_seconds = declared if request["first_call_seconds"] is None else request["first_call_seconds"]
+        declared = max((float(one.first_call_timeout) for one, _ in self._accelerators), default=0.0)
+        self.subject.first_call_timeout = declared if request["first_call_timeout"] is None else request["first_call_timeout"]
         self._can_tell = self.subject.is_loaded and request["world_size"] == 1 and not self._why_not_computing()
 
     def introduce(self) -> dict[str, Any]:
         """Return the first message to the runner: the time for first calls, and a description of the device if the plugin is loaded."""
-        return {"first_call_seconds": self.subject.first_call_seconds, "hello": self._describe()}
+        return {"first_call_timeout": self.subject.first_call_timeout, "hello": self._describe()}
 
     def _describe(self) -> dict[str, Any]:
         if not self.subject.is_loaded:

@@ -35,7 +35,7 @@ class Order:
         most_bytes: The resident memory in bytes above which a worker is replaced.
         most_tests: The number of tests after which a worker is replaced.
         seconds: The time limit of every test in seconds; None for each test's own limit.
-        first_call_seconds: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
+        first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
             what the accelerator declares.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
         accelerators: The accelerators on which a plugin of another kind is tested.
@@ -47,7 +47,7 @@ class Order:
     most_bytes: int = 1_800_000_000
     most_tests: int = 2000
     seconds: float | None = None
-    first_call_seconds: float | None = None
+    first_call_timeout: float | None = None
     wants_coverage: bool = False
     accelerators: tuple[PluginRecord, ...] = ()
 
@@ -70,7 +70,7 @@ class Order:
             "wants_coverage": self.wants_coverage,
             "accelerators": [as_request(one) for one in self.accelerators],
             "needs_hardware": needs_hardware,
-            "first_call_seconds": self.first_call_seconds,
+            "first_call_timeout": self.first_call_timeout,
             "worker": worker,
             "rank": rank,
             "world_size": world_size,
@@ -120,7 +120,7 @@ class WorkerGroup:
                 hint=f"{slow}for details: accelkit doctor {order.record.name}",
             )
         self.hello: dict[str, Any] = hellos[0]["hello"]
-        self._first_call_seconds: float = max(hello["first_call_seconds"] for hello in hellos)
+        self._first_call_timeout: float = max(hello["first_call_timeout"] for hello in hellos)
 
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test.
@@ -133,7 +133,7 @@ class WorkerGroup:
             seconds: The time limit in seconds.
             fault: If the plugin is a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault.
         """
-        result = self._run_once(test, seconds + self._first_call_seconds, fault)
+        result = self._run_once(test, seconds + self._first_call_timeout, fault)
         if result.seconds <= seconds or self.is_spent:
             return result
         again = self._run_once(test, seconds, fault)

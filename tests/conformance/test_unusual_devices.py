@@ -105,7 +105,7 @@ def test_the_first_call_of_a_kernel_may_take_longer_if_this_is_declared(tmp_path
     record = resolve("fake_xpu")
     if device == "declared":
         record = dataclasses.replace(record, value="unusual_devices:Compiles")
-    executor = Executor(Order(record, seconds=5, first_call_seconds=60.0 if device == "option" else None), tmp_path)
+    executor = Executor(Order(record, seconds=5, first_call_timeout=60.0 if device == "option" else None), tmp_path)
     try:
         result = executor.run("operators/forward[abs,float32]")
     finally:

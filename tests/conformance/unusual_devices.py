@@ -183,7 +183,7 @@ class FreesLate(Broken):
 class Compiles(FakeXPUAccelerator):
     """A device that declares that it may need a minute to compile its kernels at their first call."""
 
-    first_call_seconds = 60
+    first_call_timeout = 60
 
 
 class Poisoned(Broken):

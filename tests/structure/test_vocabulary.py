@@ -19,6 +19,7 @@ REPLACED = {
     "doomed": "renamed",
     "facet": "component",
     "facets": "components",
+    "first_call_seconds": "first_call_timeout",
     "guilty": "failed",
     "lane": "Executor",
     "lanes": "parallel",

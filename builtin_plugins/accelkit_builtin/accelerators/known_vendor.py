@@ -56,7 +56,7 @@ def __getattr__(name: str) -> type[KnownVendorAccelerator]:
         "visible_devices_variable": row.get("visible_devices_variable"),
         "library": row.get("library"),
         "register": row.get("register"),
-        "first_call_seconds": row.get("first_call_seconds", 0),
+        "first_call_timeout": row.get("first_call_timeout", 0),
         "is_simulated": row.get("is_simulated", False),
         "install_hint": row["hint"],
     }

@@ -184,4 +184,4 @@ def processes_exit_cleanly(subject: Subject) -> None:
     """A process that calls ``sys.exit`` right after a backward pass neither crashes nor hangs while Python shuts down."""
     from accelkit_conformance.subprocess_checks import check_exit
 
-    check_exit(subject.record, seconds=100 + subject.first_call_seconds)
+    check_exit(subject.record, seconds=100 + subject.first_call_timeout)

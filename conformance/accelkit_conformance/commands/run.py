@@ -53,7 +53,6 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 )
 @click.option(
     "--first-call-timeout",
-    "first_call_seconds",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     help="The additional time for the first run of each test, for a device that compiles each kernel when it is first called. "

@@ -6,4 +6,4 @@ class TinyAccelerator(Accelerator):
 
     device_type = "tiny"
     torch_package = "extra.torch_backend.backend"
-    first_call_seconds = 120  # each kernel is compiled when it is first called
+    first_call_timeout = 120  # each kernel is compiled when it is first called

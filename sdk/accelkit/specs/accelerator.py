@@ -56,7 +56,7 @@ class Accelerator:
         visible_devices_variable: The environment variable that limits which devices a process sees, such as ``CUDA_VISIBLE_DEVICES``.
         default_strategy: The strategy used on one device if the user names none.
         default_distributed_strategy: The strategy used on several devices if the user names none.
-        first_call_seconds: The additional time in seconds that a conformance test may take in its first run, for a device that compiles
+        first_call_timeout: The additional time in seconds that a conformance test may take in its first run, for a device that compiles
             each kernel when it is first called.
         is_simulated: Whether the device has no hardware behind it. ``auto`` never chooses a simulated device.
         declared_capabilities: The capabilities of the device. The conformance tests check the plugin against them.
@@ -71,7 +71,7 @@ class Accelerator:
     visible_devices_variable: ClassVar[str | None] = None
     default_strategy: ClassVar[str] = "single_device"
     default_distributed_strategy: ClassVar[str] = "ddp"
-    first_call_seconds: ClassVar[int] = 0
+    first_call_timeout: ClassVar[int] = 0
     is_simulated: ClassVar[bool] = False
     declared_capabilities: ClassVar[Capabilities] = Capabilities()
 
