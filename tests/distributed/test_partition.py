@@ -57,9 +57,9 @@ def shares(source, world, **options):
 
 def test_a_short_batch_is_dropped_if_the_users_sampler_says_so():
     source = Batches([0, 1, 2, 3], [4, 5], batch_size=4)
-    assert shares(source, 2, split=True) == [[[0, 1], [4, 5]], [[2, 3], [0, 1]]]
+    assert shares(source, 2, split_batches=True) == [[[0, 1], [4, 5]], [[2, 3], [0, 1]]]
     source.drop_last = True
-    assert shares(source, 2, split=True) == [[[0, 1]], [[2, 3]]]
+    assert shares(source, 2, split_batches=True) == [[[0, 1]], [[2, 3]]]
 
 
 def in_rounds(of_ranks):
@@ -67,7 +67,7 @@ def in_rounds(of_ranks):
     return [sample for turn in itertools.zip_longest(*of_ranks, fillvalue=()) for batch in turn for sample in batch]
 
 
-# What accelerate 1.14's BatchSamplerShard gives for the same: dataset length, batch size, processes, drop_last, split, even.
+# What accelerate 1.14's BatchSamplerShard gives dataset length, batch size, processes, drop_last, split_batches, even_batches.
 RECORDED = {
     (10, 3, 2, False, False, True): [[[0, 1, 2], [6, 7, 8]], [[3, 4, 5], [9, 0, 1]]],
     (7, 2, 3, False, False, True): [[[0, 1], [6, 0]], [[2, 3], [1, 2]], [[4, 5], [3, 4]]],
@@ -83,44 +83,49 @@ RECORDED = {
 
 @pytest.mark.parametrize("case", RECORDED)
 def test_order_and_filling_are_accelerates(case):
-    length, size, world, drop_last, split, even = case
-    assert shares(batches(length, size, drop_last), world, split=split, even=even) == RECORDED[case]
+    length, size, world, drop_last, split_batches, even_batches = case
+    assert shares(batches(length, size, drop_last), world, split_batches=split_batches, even_batches=even_batches) == RECORDED[case]
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(length=LENGTHS, size=SIZES, world=WORLDS, drop_last=st.booleans(), split=st.booleans(), even=st.booleans())
-def test_every_sample_once_then_filling(*, length, size, world, drop_last, split, even):
-    size *= world if split else 1
-    samplers = [ShardedBatches(batches(length, size, drop_last), world, rank, split=split, even=even) for rank in range(world)]
+@given(length=LENGTHS, size=SIZES, world=WORLDS, drop_last=st.booleans(), split_batches=st.booleans(), even_batches=st.booleans())
+def test_every_sample_once_then_filling(*, length, size, world, drop_last, split_batches, even_batches):
+    size *= world if split_batches else 1
+    samplers = [
+        ShardedBatches(batches(length, size, drop_last), world, rank, split_batches=split_batches, even_batches=even_batches)
+        for rank in range(world)
+    ]
     of_ranks = [list(sampler) for sampler in samplers]
     given_out = in_rounds(of_ranks)
-    whole = length - length % (size if split else size * world) if drop_last else length
+    whole = length - length % (size if split_batches else size * world) if drop_last else length
     assert given_out[:whole] == list(range(whole)), "each once, and in their order"
     assert {sampler.remainder for sampler in samplers} == {samplers[0].remainder}
-    if even or drop_last:
-        assert {len(batch) for share in of_ranks for batch in share} <= {size // world if split else size}
+    if even_batches or drop_last:
+        assert {len(batch) for share in of_ranks for batch in share} <= {size // world if split_batches else size}
         assert len(set(map(len, of_ranks))) == 1
-    if not even or drop_last:
+    if not even_batches or drop_last:
         assert len(given_out) == whole, "nothing twice"
     if samplers[0].remainder > 0:
         last = sum(len(share[-1]) for share in of_ranks)
         assert len(given_out) - last + samplers[0].remainder == length, "what is no repetition comes first"
     else:
         assert len(given_out) == whole
-    if even or not split:
+    if even_batches or not split_batches:
         assert [len(sampler) for sampler in samplers] == [len(share) for share in of_ranks]
-    everybody = ShardedBatches(batches(length, size, drop_last), world, None, split=split, even=even)
+    everybody = ShardedBatches(batches(length, size, drop_last), world, None, split_batches=split_batches, even_batches=even_batches)
     assert [sample for batch in everybody for sample in batch] == given_out, "rank 0 reads the same for all"
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(length=LENGTHS, size=SIZES, world=WORLDS, other=WORLDS, split=st.booleans(), steps=st.integers(0, 8))
-def test_resuming_on_another_number_of_processes_gives_the_rest(*, length, size, world, other, split, steps):
-    size *= world * other if split else 1
-    before = [ShardedBatches(batches(length, size), world, rank, split=split) for rank in range(world)]
+@given(length=LENGTHS, size=SIZES, world=WORLDS, other=WORLDS, split_batches=st.booleans(), steps=st.integers(0, 8))
+def test_resuming_on_another_number_of_processes_gives_the_rest(*, length, size, world, other, split_batches, steps):
+    size *= world * other if split_batches else 1
+    before = [ShardedBatches(batches(length, size), world, rank, split_batches=split_batches) for rank in range(world)]
     used = in_rounds([list(itertools.islice(sampler, steps)) for sampler in before])[:length]
-    first = steps * (1 if split else world) * size
-    rest = in_rounds([list(ShardedBatches(batches(length, size), other, rank, split=split).starting_at(first)) for rank in range(other)])
+    first = steps * (1 if split_batches else world) * size
+    rest = in_rounds(
+        [list(ShardedBatches(batches(length, size), other, rank, split_batches=split_batches).starting_at(first)) for rank in range(other)]
+    )
     assert (used + rest)[:length] == list(range(length))
 
 
@@ -134,20 +139,20 @@ def test_batches_of_any_kind_of_sampler():
     sampler = ShardedBatches(keys, 2, 0, holds_lists=False)
     assert (len(list(sampler)), len(sampler), sampler.remainder) == (3, 3, -1)
     short = Batches([0, 1, 2, 3], [4], [5, 6, 7, 8], batch_size=4)
-    assert shares(short, 2, split=True) == [[[0, 1], [4], [5, 6]], [[2, 3], [0], [7, 8]]]
+    assert shares(short, 2, split_batches=True) == [[[0, 1], [4], [5, 6]], [[2, 3], [0], [7, 8]]]
 
 
 @settings(deadline=None)  # the machine may be busy
 @given(LENGTHS, SIZES, WORLDS, st.booleans(), st.booleans())
-def test_a_stream_is_shared_as_batches_are(length, size, world, drop_last, even):
-    datasets = [ShardedDataset(Stream(length), world, rank, size, even=even, drop_last=drop_last) for rank in range(world)]
+def test_a_stream_is_shared_as_batches_are(length, size, world, drop_last, even_batches):
+    datasets = [ShardedDataset(Stream(length), world, rank, size, even_batches=even_batches, drop_last=drop_last) for rank in range(world)]
     of_ranks = [list(dataset) for dataset in datasets]
     in_batches = [chunks(share, size) for share in of_ranks]
     given_out = in_rounds(in_batches)
     whole = length - length % (size * world) if drop_last else length
     assert given_out[:whole] == list(range(whole))
     assert [len(dataset) for dataset in datasets] == [len(share) for share in of_ranks]
-    if even or drop_last:
+    if even_batches or drop_last:
         assert len(set(map(len, of_ranks))) == 1
         assert given_out[whole:] == [number % min(length, size * world) for number in range(len(given_out) - whole)], "from the beginning"
         assert datasets[0].remainder == (length % (size * world) or -1 if not drop_last else -1)
@@ -161,13 +166,13 @@ def chunks(items, size):
 
 @settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.integers(1, 4), max_size=20), st.integers(1, 4), WORLDS, st.booleans(), st.booleans())
-def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, even):
+def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, even_batches):
     """As of several workers, each of which ends with a short batch."""
     sizes = [share, *(min(size, share) for size in sizes)]
     total = sum(sizes)
     numbers = torch.arange(total).split(sizes)
     made = [{"x": part, "name": [str(number) for number in part.tolist()], "scale": torch.tensor(2.0)} for part in numbers]
-    found = list(rounds(made, world, share, even=even, drop_last=drop_last))
+    found = list(rounds(made, world, share, even_batches=even_batches, drop_last=drop_last))
     flat = torch.cat([torch.empty(0, dtype=torch.int64), *(batch["x"] for turn, _ in found for batch in turn)]).tolist()
     whole = total - total % (share * world) if drop_last else total
     assert flat[:whole] == list(range(whole))
@@ -175,9 +180,9 @@ def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, e
     for turn, _ in found[:-1]:
         assert [count(batch) for batch in turn] == [share] * world
     for turn, remainder in found[-1:]:
-        assert not even or len({count(batch) for batch in turn}) == 1
+        assert not even_batches or len({count(batch) for batch in turn}) == 1
         assert remainder == (-1 if len(flat) == whole else total % (share * world))
-        assert even or len(flat) == whole
+        assert even_batches or len(flat) == whole
     for turn, _ in found:
         for batch in turn:
             assert batch["name"] == [str(number) for number in batch["x"].tolist()]
@@ -186,15 +191,15 @@ def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, e
 
 def test_batches_that_cannot_be_cut_are_given_whole(error_text):
     ragged = [[torch.zeros(3), torch.zeros(2)], [torch.zeros(1), torch.zeros(5)], [torch.ones(1), torch.zeros(2)]]
-    ((first, second), _), (last, remainder) = rounds(ragged, 2, 2, even=True, drop_last=False)
+    ((first, second), _), (last, remainder) = rounds(ragged, 2, 2, even_batches=True, drop_last=False)
     assert [first, second, *last] == [*ragged, ragged[0]]
     assert remainder == -1
-    assert len(list(rounds(ragged, 2, 2, even=True, drop_last=True))) == 1
+    assert len(list(rounds(ragged, 2, 2, even_batches=True, drop_last=True))) == 1
     by_sample = [[torch.zeros(3), torch.ones(3)] for _ in range(4)]  # two samples of three numbers each, not three of two
-    assert [turn for turn, _ in rounds(by_sample, 2, 2, even=True, drop_last=False)] == [by_sample[:2], by_sample[2:]]
+    assert [turn for turn, _ in rounds(by_sample, 2, 2, even_batches=True, drop_last=False)] == [by_sample[:2], by_sample[2:]]
     mixed = [torch.zeros(2), torch.zeros(2), torch.zeros(())]
     with pytest.raises(accelkit.PrepareError, match="dispatch_batches=False") as caught:
-        list(rounds(mixed, 1, 2, even=True, drop_last=False))
+        list(rounds(mixed, 1, 2, even_batches=True, drop_last=False))
     assert caught.value == error_text
 
 

@@ -249,9 +249,9 @@ def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
         seconds: The timeout of the group in seconds.
     """
     size, timeout = dist.get_world_size(), datetime.timedelta(seconds=seconds)
-    copies = size // num_shares
-    groups = [dist.new_group(list(range(first, size, copies)), timeout=timeout) for first in range(copies)]
-    group: dist.ProcessGroup = groups[dist.get_rank() % copies]
+    processes_per_share = size // num_shares
+    groups = [dist.new_group(list(range(first, size, processes_per_share)), timeout=timeout) for first in range(processes_per_share)]
+    group: dist.ProcessGroup = groups[dist.get_rank() % processes_per_share]
     return group
 
 

@@ -60,9 +60,9 @@ class DispatchedBatches(Sharded):
             processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
         num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The rank of this process in the job.
-        even: Whether to fill the last round of an iterable dataset.
+        even_batches: Whether to fill the last round of an iterable dataset.
         first: The index of the first round of an iterable dataset to deliver. Earlier rounds are read and dropped.
-        copies: The number of processes that get the same samples. Their ranks are consecutive.
+        processes_per_share: The number of processes that get the same samples. Their ranks are consecutive.
 
     Attributes:
         is_collective: Always True.
@@ -73,10 +73,17 @@ class DispatchedBatches(Sharded):
     is_collective = True
 
     def __init__(
-        self, loader: DataLoader[Any], num_processes: int, process_index: int, *, even: bool, first: int = 0, copies: int = 1
+        self,
+        loader: DataLoader[Any],
+        num_processes: int,
+        process_index: int,
+        *,
+        even_batches: bool,
+        first: int = 0,
+        processes_per_share: int = 1,
     ) -> None:
         self.loader, self.num_processes, self.process_index = loader, num_processes, process_index
-        self.even, self.first, self.copies = even, first, copies
+        self.even_batches, self.first, self.processes_per_share = even_batches, first, processes_per_share
         self.remainder = -1
 
     def __getattr__(self, name: str) -> Any:
@@ -115,7 +122,9 @@ class DispatchedBatches(Sharded):
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
         """Yield the shares of each round, and the number of its samples without the repeated ones that fill it."""
         if self._is_stream:
-            yield from rounds(batches, self.num_processes, self.loader.batch_size, even=self.even, drop_last=self.loader.drop_last)
+            yield from rounds(
+                batches, self.num_processes, self.loader.batch_size, even_batches=self.even_batches, drop_last=self.loader.drop_last
+            )
             return
         _, sampler = index_sampler(self.loader)
         while shares := list(itertools.islice(batches, self.num_processes)):
@@ -139,9 +148,9 @@ class DispatchedBatches(Sharded):
 
     def _send_to_each(self, shares: list[Any], is_over: bool, error: str) -> None:
         under_way = []
-        for rank in range(1, self.num_processes * self.copies):
+        for rank in range(1, self.num_processes * self.processes_per_share):
             tensors: list[torch.Tensor] = []
-            index = rank // self.copies
+            index = rank // self.processes_per_share
             share = tuple(map_leaves(_packer(tensors), one) for one in shares[index : index + 1])
             object_collectives.send(_Message(share, self.remainder, is_over, error), rank)
             travelling = [_bytes_of(tensor) for tensor in tensors]  # kept alive until they have been sent
@@ -164,7 +173,7 @@ class DispatchedBatches(Sharded):
     def _call(self) -> call_log.Call:
         assert dist.group.WORLD is not None
         return call_log.record_call(
-            "a batch of a prepared loader that rank 0 reads", dist.group.WORLD, range(self.num_processes * self.copies)
+            "a batch of a prepared loader that rank 0 reads", dist.group.WORLD, range(self.num_processes * self.processes_per_share)
         )
 
 

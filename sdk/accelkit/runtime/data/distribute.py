@@ -62,7 +62,7 @@ def prepare_loader(
         PrepareError: If the loader cannot be divided with these arguments.
     """
     shares = num_shares or num_processes
-    copies = num_processes // shares
+    processes_per_share = num_processes // shares
     is_shared = _divides_itself(loader)
     if is_shared and (split_batches or dispatch_batches):
         raise PrepareError(
@@ -78,23 +78,23 @@ def prepare_loader(
     division = Division(
         loader,
         num_processes=shares,
-        process_index=process_index // copies,
+        process_index=process_index // processes_per_share,
         step=1 if split_batches or is_shared else shares,
         is_shared=is_shared,
         is_dispatched=is_dispatched,
-        copies=copies,
+        processes_per_share=processes_per_share,
     )
-    if is_shared and copies > 1:
+    if is_shared and processes_per_share > 1:
         _check_own_division(division)
     epochs = Epochs(division, OrderStates(division, rng_types=rng_types, accelerator=accelerator, device=device, number=number))
     divided: Any = loader
     if not is_shared:
         if is_stream:
-            divided = _divided_stream(division, split=split_batches, even=even_batches)
+            divided = _divided_stream(division, split_batches=split_batches, even_batches=even_batches)
         else:
-            divided = _divided_batches(division, epochs.order, split=split_batches, even=even_batches)
+            divided = _divided_batches(division, epochs.order, split_batches=split_batches, even_batches=even_batches)
         if is_dispatched:
-            divided = DispatchedBatches(divided, shares, process_index, even=even_batches, copies=copies)
+            divided = DispatchedBatches(divided, shares, process_index, even_batches=even_batches, processes_per_share=processes_per_share)
     return PreparedLoader(divided, device, accelerator=accelerator, strategy=strategy, epochs=epochs)
 
 
@@ -115,21 +115,21 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 
 @contextlib.contextmanager
-def filling(prepared: Sequence[PreparedLoader], even: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Context manager that sets whether passes over these loaders fill their last batches (``even``), and enters ``inner``.
+def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
+    """Context manager that sets whether passes over these loaders fill their last batches (``even_batches``), and enters ``inner``.
 
     This affects passes that begin inside the context. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
-    before = [part.even for part in parts]
+    before = [part.even_batches for part in parts]
     for part in parts:
-        part.even = even
+        part.even_batches = even_batches
     try:
         with inner:
             yield
     finally:
-        for part, was_even in zip(parts, before, strict=True):
-            part.even = was_even
+        for part, had_even_batches in zip(parts, before, strict=True):
+            part.even_batches = had_even_batches
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
@@ -176,32 +176,33 @@ def _check_own_division(division: Division) -> None:
         return
     raise PrepareError(
         "the loader gives different samples to processes that must get the same ones",
-        why=f"its sampler or dataset divides the data itself, and each {division.copies} processes of this job compute on the same samples",
+        why="its sampler or dataset divides the data itself, "
+        f"and each {division.processes_per_share} processes of this job compute on the same samples",
         hint="remove the DistributedSampler, or use DistributedSampler(dataset, rt.data_parallel_size, rt.data_parallel_index)",
     )
 
 
-def _divided_batches(division: Division, order: Order, *, split: bool, even: bool) -> DataLoader[Any]:
+def _divided_batches(division: Division, order: Order, *, split_batches: bool, even_batches: bool) -> DataLoader[Any]:
     name, sampler = index_sampler(division.loader)
     shares = ShardedBatches(
         in_order(sampler, order),
         division.num_processes,
         None if division.is_dispatched else division.process_index,
-        split=split,
-        even=even,
+        split_batches=split_batches,
+        even_batches=even_batches,
         holds_lists=name == "batch_sampler" or isinstance(sampler, BatchSampler),
     )
     return reshaped(division.loader, **{name: shares})
 
 
-def _divided_stream(division: Division, *, split: bool, even: bool) -> DataLoader[Any]:
+def _divided_stream(division: Division, *, split_batches: bool, even_batches: bool) -> DataLoader[Any]:
     loader, num_processes = division.loader, division.num_processes
-    share = loader.batch_size // num_processes if split and loader.batch_size else loader.batch_size
+    share = loader.batch_size // num_processes if split_batches and loader.batch_size else loader.batch_size
     changes: dict[str, Any] = {}
     if not division.is_dispatched:
         changes["dataset"] = ShardedDataset(
-            loader.dataset, num_processes, division.process_index, share or 1, even=even, drop_last=loader.drop_last
+            loader.dataset, num_processes, division.process_index, share or 1, even_batches=even_batches, drop_last=loader.drop_last
         )
-    if split:
+    if split_batches:
         changes |= {"batch_size": share, "batch_sampler": BatchSampler(loader.sampler, share or 1, loader.drop_last)}
     return reshaped(loader, **changes)

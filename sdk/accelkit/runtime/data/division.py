@@ -25,7 +25,7 @@ class Division:
         loader: The user's loader.
         num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The index of this process's share.
-        copies: The number of processes that get the same share.
+        processes_per_share: The number of processes that get the same share.
         step: The number of the loader's batches that the job takes in one step.
         is_shared: Whether the loader's own sampler or DataPipe gives each process its share.
         is_dispatched: Whether only rank 0 reads the data, and sends the other ranks their shares.
@@ -41,7 +41,7 @@ class Division:
     step: int = 1
     is_shared: bool = False
     is_dispatched: bool = False
-    copies: int = 1
+    processes_per_share: int = 1
 
     is_stream: bool = dataclasses.field(init=False)
     unit: int | None = dataclasses.field(init=False)
@@ -57,7 +57,7 @@ class Division:
     @property
     def is_alone(self) -> bool:
         """Whether this process is the only one that reads the loader."""
-        return self.num_processes * self.copies == 1
+        return self.num_processes * self.processes_per_share == 1
 
     def description(self) -> dict[str, Any]:
         """Return the settings that decide which samples the job takes in a step, and those on which the order of the samples depends."""

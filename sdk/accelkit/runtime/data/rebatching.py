@@ -47,20 +47,20 @@ def join(batches: list[Any]) -> Any:
 
 
 def rounds(
-    batches: Iterable[Any], num_processes: int, share: int | None, *, even: bool, drop_last: bool
+    batches: Iterable[Any], num_processes: int, share: int | None, *, even_batches: bool, drop_last: bool
 ) -> Iterator[tuple[list[Any], int]]:
     """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
-    No sample is lost between rounds. With ``even``, the last round is filled up to a multiple of the number of processes with samples from
-    the beginning, and divided equally. Otherwise, its last shares are shorter or missing.
+    No sample is lost between rounds. With ``even_batches``, the last round is filled up to a multiple of the number of processes with
+    samples from the beginning, and divided equally. Otherwise, its last shares are shorter or missing.
 
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
         share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. In
             that case, or if the first of several batches has another size, or if the samples of one of the first two batches cannot be
-            counted, each share is a whole batch, and with ``even``, the last round is filled with batches from the beginning.
-        even: Whether to fill the last round.
+            counted, each share is a whole batch, and with ``even_batches``, the last round is filled with batches from the beginning.
+        even_batches: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 
     Yields:
@@ -75,7 +75,7 @@ def rounds(
     stream = itertools.chain(beginning, stream)
     sizes = [count(batch) for batch in beginning]
     if share is None or None in sizes or (len(sizes) == 2 and sizes[0] != share):
-        yield from _whole(stream, num_processes, even=even, drop_last=drop_last)
+        yield from _whole(stream, num_processes, even_batches=even_batches, drop_last=drop_last)
         return
     kept: list[Any] = []  # the first samples, used to fill the last round
     stock: list[Any] = []
@@ -91,7 +91,7 @@ def rounds(
     if not size or drop_last:
         return
     rest = join(stock)
-    if not even:
+    if not even_batches:
         yield [cut(rest, start, start + share) for start in range(0, size, share)], -1
         return
     lacking = -size % num_processes
@@ -104,7 +104,7 @@ def rounds(
     yield [cut(rest, piece.start, piece.stop) for piece in pieces], size if lacking else -1
 
 
-def _whole(batches: Iterable[Any], num_processes: int, *, even: bool, drop_last: bool) -> Iterator[tuple[list[Any], int]]:
+def _whole(batches: Iterable[Any], num_processes: int, *, even_batches: bool, drop_last: bool) -> Iterator[tuple[list[Any], int]]:
     beginning: list[Any] = []
     shares: list[Any] = []
     for batch in batches:
@@ -115,7 +115,7 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even: bool, drop_last:
             yield shares, -1
             shares = []
     if shares and not drop_last:
-        yield shares + list(itertools.islice(itertools.cycle(beginning), (num_processes - len(shares)) * even)), -1
+        yield shares + list(itertools.islice(itertools.cycle(beginning), (num_processes - len(shares)) * even_batches)), -1
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:

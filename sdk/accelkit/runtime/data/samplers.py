@@ -31,16 +31,17 @@ class Sharded:
 class ShardedBatches(Sharded, Sampler[Any]):
     """One process's share of the batches of a batch sampler, or the shares of all processes if ``process_index`` is None.
 
-    The batches of a round go to processes 0, 1, ... in order. With ``split``, each batch is a round, and each process gets a piece of it.
+    The batches of a round go to processes 0, 1, ... in order. With ``split_batches``, each batch is a round, and each process gets a piece
+    of it.
 
     Args:
         batches: A sampler that yields lists of indices, or single keys if ``holds_lists`` is False.
         num_processes: The number of processes.
         process_index: The index of the process whose share is yielded. None yields all shares, round by round.
-        split: Whether to cut each batch into pieces instead of distributing whole batches in turn.
-        even: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full batches.
-            Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last round
-            is dropped.
+        split_batches: Whether to cut each batch into pieces instead of distributing whole batches in turn.
+        even_batches: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full
+            batches. Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last
+            round is dropped.
         holds_lists: Whether an item of ``batches`` is a batch.
         first: How much of ``batches`` was used before. It is counted in samples for torch's ``BatchSampler``, whose order of samples
             does not depend on the batch size, and in items of ``batches`` otherwise.
@@ -58,13 +59,13 @@ class ShardedBatches(Sharded, Sampler[Any]):
         num_processes: int,
         process_index: int | None,
         *,
-        split: bool = False,
-        even: bool = True,
+        split_batches: bool = False,
+        even_batches: bool = True,
         holds_lists: bool = True,
         first: int = 0,
     ) -> None:
         self.batches, self.num_processes, self.process_index = batches, num_processes, process_index
-        self.split, self.even, self.holds_lists, self.first = split, even, holds_lists, first
+        self.split_batches, self.even_batches, self.holds_lists, self.first = split_batches, even_batches, holds_lists, first
         self.batch_size: int | None = getattr(batches, "batch_size", None) if holds_lists else None
         self.drop_last = bool(getattr(batches, "drop_last", False))
         self.remainder = -1
@@ -77,7 +78,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self.remainder = -1
-        for shares in self._split_rounds() if self.split else self._whole_rounds():
+        for shares in self._split_rounds() if self.split_batches else self._whole_rounds():
             if self.process_index is None:
                 yield from shares
             elif self.process_index < len(shares):
@@ -85,12 +86,12 @@ class ShardedBatches(Sharded, Sampler[Any]):
 
     def __len__(self) -> int:
         batches = num_batches_from(self.batches, self.first)
-        if self.split:
+        if self.split_batches:
             return batches if self.process_index is not None else batches * self.num_processes
         rounds, rest = divmod(batches, self.num_processes)
         if self.drop_last or not rest:
             rest = 0
-        elif self.even:
+        elif self.even_batches:
             rest = self.num_processes
         if self.process_index is None:
             return rounds * self.num_processes + rest
@@ -127,7 +128,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
         if not shares or (self.drop_last and not is_complete):
             return
         is_full = is_complete and (self.batch_size is None or all(len(batch) >= self.batch_size for batch in shares))
-        if self.even and not is_full and not self.drop_last:
+        if self.even_batches and not is_full and not self.drop_last:
             self.remainder = sum(map(len, shares)) if self.holds_lists else -1
             shares = self._filled(shares, beginning)
         yield shares
@@ -149,7 +150,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
         if held is None:
             return
         size = self.batch_size or len(held)
-        if len(held) >= size or self.even:
+        if len(held) >= size or self.even_batches:
             if len(held) < size:
                 if self.drop_last:
                     return
@@ -192,7 +193,8 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
         num_processes: The number of processes.
         process_index: The index of the process whose share is yielded.
         share: The number of samples that a process takes at once, which is the size of its batch.
-        even: Whether to fill the last round with samples from the first round, so that every process gets the same number of full batches.
+        even_batches: Whether to fill the last round with samples from the first round, so that every process gets the same number of full
+            batches.
         drop_last: Whether to drop an incomplete last round.
 
     Attributes:
@@ -200,10 +202,10 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
     """
 
     def __init__(
-        self, dataset: Any, num_processes: int, process_index: int, share: int, *, even: bool = True, drop_last: bool = False
+        self, dataset: Any, num_processes: int, process_index: int, share: int, *, even_batches: bool = True, drop_last: bool = False
     ) -> None:
         self.dataset, self.num_processes, self.process_index, self.share = dataset, num_processes, process_index, share
-        self.even, self.drop_last = even, drop_last
+        self.even_batches, self.drop_last = even_batches, drop_last
         self.remainder = -1
 
     def __getattr__(self, name: str) -> Any:
@@ -221,7 +223,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
         rounds, rest = divmod(size, self.share * self.num_processes)
         if self.drop_last or not rest:
             rest = 0
-        elif self.even:
+        elif self.even_batches:
             rest = self.share
         else:
             rest = min(max(rest - self.process_index * self.share, 0), self.share)
@@ -238,7 +240,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
                 yield from samples[start : start + self.share]
                 beginning, samples = beginning or samples, []
         if samples and not self.drop_last:
-            if self.even:
+            if self.even_batches:
                 self.remainder = len(samples)
                 samples += list(itertools.islice(itertools.cycle(beginning or samples[:]), size - len(samples)))
             yield from samples[start : start + self.share]
