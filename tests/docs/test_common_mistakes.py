@@ -155,12 +155,12 @@ def test_of_a_strategy_that_unwraps_a_module_that_is_not_wrapped(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "quote", ["wrap_module of the strategy averaging returned an invalid value", "it returned None (NoneType) instead of a module"]
+    "quote", ["wrap_module of the strategy simple_ddp returned an invalid value", "it returned None (NoneType) instead of a module"]
 )
 def test_of_a_strategy(quote):
-    accelkit.register("averaging", WrapsInNothing)
+    accelkit.register("simple_ddp", WrapsInNothing)
     with pytest.raises(accelkit.BrokenPluginError) as caught:
-        accelkit.Runtime("cpu", strategy="averaging").prepare(torch.nn.Linear(4, 1))
+        accelkit.Runtime("cpu", strategy="simple_ddp").prepare(torch.nn.Linear(4, 1))
     assert_quoted("strategy.md", quote, caught.value)
 
 
