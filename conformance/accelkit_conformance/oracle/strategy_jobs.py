@@ -15,13 +15,14 @@ from accelkit import CheckpointError, Runtime
 from accelkit_conformance.oracle.free_ports import free_ports
 from accelkit_conformance.oracle.strategy_training import check_is_suitable, precision_of
 from accelkit_conformance.results import DECLARED_NONE, NotSupported
-from accelkit_conformance.subject import Ranks, Subject
+from accelkit_conformance.subject import Subject
+from accelkit_conformance.worker_cluster import WorkerCluster
 
 _left: list[Any] = []
 """References to destroyed process groups, so that their destructors do not run: gloo's may wait for a thread that waits for the GIL."""
 
 
-class RanksAtPort(Ranks):
+class WorkerClusterAtPort(WorkerCluster):
     """The cluster environment of worker processes that meet at a port of this machine."""
 
     def __init__(self, rank: int, size: int, port: int) -> None:
@@ -63,7 +64,7 @@ class Jobs:
         options.setdefault("precision", precision_of(subject))
         subject.world_size = size
         try:
-            cluster = RanksAtPort(subject.rank, size, port)
+            cluster = WorkerClusterAtPort(subject.rank, size, port)
             rt = subject.runtime(cluster=cluster, devices=size, **options)
             yield rt
             rt.teardown()
