@@ -32,7 +32,6 @@ REPLACED = {
     "settle": "wait_for_threads",
     "settling": "thread_shutdown",
     "stay_on": "assert_on_device",
-    "stays": "assert_on_device",
     "strangers": "unknown",
     "take_leave": "leave",
     "word_of_failure": "read_remote_failure",
