@@ -1,10 +1,11 @@
-"""Count the modules and functions of accelkit that run in four flows, to show how much code one must read to follow a flow.
+"""Count the modules and functions of accelkit that run in four flows, to show how much code one must read to follow each of them.
 
     python benchmarks/flows.py            # a table; --list names the functions, --json prints everything as JSON
 
-Each flow runs in a separate process. Only calls during the flow count, in any thread of the process. A module counts if one of its
-functions was entered; importing it is not enough. Functions are identified by module, line and name. Before the second and the third
-flow, the device is in use and one step was trained.
+The flows are: create a Runtime and its device, train on a batch, save the state on two processes, and run one test of the suite. Each runs
+in a separate process. Only calls during the flow count, in any thread of the process. A module counts if one of its functions was entered;
+importing it is not enough. Functions are identified by module, line and name. Before the second and the third flow, the device is in use
+and one step was trained.
 """
 
 from __future__ import annotations

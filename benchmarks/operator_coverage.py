@@ -80,7 +80,7 @@ class TraceRecorder:
         self._folder.cleanup()
 
     def news(self) -> tuple[str, ...]:
-        """Return the names recorded since the last call, sorted."""
+        """Return the names that were recorded since the last call of this method, sorted."""
         new, self._new = tuple(sorted(self._new)), set()
         return new
 

@@ -46,7 +46,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def news(self) -> tuple[str, ...]:
-        """Return the names recorded since the last call, sorted."""
+        """Return the names that were recorded since the last call of this method, sorted."""
         new = self._seen - self._told
         self._told |= new
         return tuple(sorted(new))

@@ -63,7 +63,7 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, and return the second step and its operators. Initialises the driver there.
+    """Train a model for two steps in a new process, in which the driver is initialised, and return the second step and its operators.
 
     Args:
         record: The accelerator.

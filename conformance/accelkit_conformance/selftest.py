@@ -63,7 +63,7 @@ class Autopsy:
 
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
-    """Return the ids of the tests to run on a mutant: those of its area and, unless ``is_own_area_only``, the profile ``smoke``."""
+    """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, only those of its area."""
     version = installed_version("torch") or ""
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests

@@ -37,10 +37,10 @@ _MISTAKES: dict[str, _Call] = {
 
 
 def check_current_device(subject: Subject) -> None:
-    """Run the check ``errors/errors_keep_the_current_device``.
+    """Check that the same device and streams are current after operators on a device that is not current have raised errors.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If another device or stream is current, or if an operator does not raise an error.
         NotSupported: If there is only one device.
     """
     module, other = subject.module, subject.second_device()
@@ -86,11 +86,13 @@ _INDICES: dict[str, _Call] = {
 
 
 def check_indices(subject: Subject) -> None:
-    """Run the check ``errors/index_tensors_outside``.
+    """Check that operators raise an error if an index tensor contains an index that is out of range.
+
+    The calls run in a new process, because the error makes some devices unusable. A call without an error is recorded in the subject.
 
     Raises:
-        AssertionError: If an assertion does not hold.
-        NotSupported: If the calls cannot be made in another process.
+        AssertionError: If the process ends or exceeds its time limit before it answers.
+        NotSupported: If the device type is ``xla``: XLA clamps such indices.
     """
     if subject.device_type == "xla":
         raise NotSupported("XLA defines the result of an index outside a tensor: it is clamped")

@@ -31,10 +31,15 @@ def keep_busy(device: torch.device) -> None:
 
 
 def check_order_of_copies(subject: Subject, dtype: str) -> None:
-    """Run the check ``transfer/pinned_copies_keep_their_order``.
+    """Check that, on a busy stream, a copy from pinned memory waits for the earlier copy that writes this memory.
+
+    Args:
+        subject: The plugin under test, with its device.
+        dtype: The dtype of the target. The pinned memory has this dtype or float32.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If either copy has other values than the source.
+        NotSupported: If the device lacks the dtype.
     """
     subject.needs(dtype)
     values = torch.arange(1.0, _LENGTH + 1)
@@ -54,10 +59,10 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
 
 def check_new_recording(subject: Subject) -> None:
-    """Run the check ``streams/a_new_recording_replaces_the_old``.
+    """Check that an event that is recorded again completes only after the new work, and that streams which wait for it see that work.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If the event completes too early, or if a stream does not wait.
     """
     event, producer, consumer = make_event(subject), make_stream(subject), make_stream(subject)
     for value in (1.0, 2.0, 3.0):
@@ -81,10 +86,14 @@ def check_new_recording(subject: Subject) -> None:
 
 
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
-    """Run the check ``streams/waiting_for_another_device``.
+    """Check that a stream which has waited for the work of another device sees the values that this work wrote.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: The method that waits: ``wait_stream``, ``wait_event`` or the event's ``wait``.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If the stream sees the values from before the work.
         NotSupported: If there is only one device.
     """
     for here, there in itertools.permutations((subject.device, subject.second_device())):

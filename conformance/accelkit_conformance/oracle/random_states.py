@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 def check_seeder(subject: Subject, name: str) -> None:
-    """Run the check ``random/seeding_functions``.
+    """Check that a seeding function of the device's module seeds the current device or all devices, as its name says.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The function: ``manual_seed``, ``seed``, ``manual_seed_all`` or ``seed_all``.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If it seeds other devices. Also if ``seed`` or ``seed_all`` chooses the same seed twice.
         NotSupported: If the device's module does not have the function.
     """
     function = _function(subject, name)
@@ -36,10 +40,10 @@ def check_seeder(subject: Subject, name: str) -> None:
 
 
 def check_initial_seeds(subject: Subject) -> None:
-    """Run the check ``random/initial_seeds``.
+    """Check that ``initial_seed`` returns the seed that was set, and that two generators with the same state draw the same numbers.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a seed or a number differs.
     """
     asked = subject.optional_function("initial_seed")
     for seed in (0, 5, 2**31 + 1, 2**32 + 7, 2**53 + 1, 2**63 - 1):
@@ -57,10 +61,17 @@ def check_initial_seeds(subject: Subject) -> None:
 
 
 def check_state_of_a_device(subject: Subject, way: str) -> None:
-    """Run the check ``random/states_belong_to_a_device``.
+    """Check that the state of a device that is not current can be saved and restored.
+
+    Unless the states of all devices are restored, the numbers that the current device draws must not change.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: How the state is saved and restored: with the accelerator's functions (``accelerator``), with ``fork_rng``, or with the device
+            module's functions for all devices (``all``), for the name of the device (``name``), or for the device itself.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a device draws other numbers.
         NotSupported: If there is only one device, or if its module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()

@@ -107,7 +107,8 @@ def _spelling(name: str) -> str:
 
 def _recorded() -> dict[str, str]:
     """Return, for each required functional overload, an operator that calls it: if possible, one with the same name, and otherwise the one
-    that calls the fewest overloads. Overloads with random or unpredictable results are left out. ``_OFTEN_IMPLEMENTED`` is added."""
+    that calls the fewest overloads. Overloads with random or unpredictable results are left out; those of ``_OFTEN_IMPLEMENTED`` are added.
+    """
     from accelkit_conformance.coverage import required
 
     wanted = {one.removeprefix("aten::") for one in required()}

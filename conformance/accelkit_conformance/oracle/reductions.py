@@ -59,10 +59,16 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Run the check ``operators/along_a_dimension``.
+    """Compare a call along each of six dimensions, and along dimensions with NaN, with the same call on the CPU.
+
+    Differences are recorded in the subject.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the call in ``ALONG_A_DIMENSION``.
 
     Raises:
-        AssertionError: If a result is wrong.
+        NotSupported: If the device lacks a dtype that the call needs.
     """
     call = ALONG_A_DIMENSION[name]
     require_dtypes(subject, lambda: call(torch.ones(2, 2), 0))

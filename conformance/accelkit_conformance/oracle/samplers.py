@@ -47,10 +47,15 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 
 
 def check_generator_argument(subject: Subject, name: str) -> None:
-    """Run the check ``random/generator_argument``.
+    """Check that with ``generator=``, the generator alone determines the numbers that a sampler draws.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the sampler in ``SAMPLERS``.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If the numbers depend on the default generator, if they repeat themselves, or if the default generator was advanced.
+        NotSupported: If the sampler needs int64, and the device lacks it.
     """
     subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial") else ()))
     drawn = []
@@ -68,10 +73,14 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Run the check ``random/strided_destinations``.
+    """Check that a sampler that draws into a slice fills all its elements, and leaves the elements between them unchanged.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the sampler in ``IN_PLACE``.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If an element is not filled, if one outside the slice has changed, or if the numbers repeat themselves.
     """
     buffer = torch.full((400, 3), -7.25, device=subject.device)
     result = IN_PLACE[name](buffer[:, 1], None)
@@ -84,10 +93,10 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Run the check ``random/bounds``.
+    """Check that uniform random numbers of this dtype are within their interval, without its upper end, and are not drawn repeatedly.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a number is outside, if the last third of the numbers repeats the first, or if the means of the two differ.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
@@ -104,10 +113,10 @@ def check_bounds(subject: Subject, dtype: str) -> None:
 
 
 def check_without_replacement(subject: Subject) -> None:
-    """Run the check ``random/without_replacement``.
+    """Check that ``randperm`` and ``multinomial`` without replacement draw no number twice.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a number is drawn twice or has no weight, or if a long permutation changes nothing.
     """
     for count in (1, 2, 33, 1000, 70_000):
         drawn = torch.randperm(count, device=subject.device)
@@ -122,10 +131,12 @@ def check_without_replacement(subject: Subject) -> None:
 
 
 def check_dropout_in_attention(subject: Subject) -> None:
-    """Run the check ``random/dropout_in_attention``.
+    """Check that dropout in ``scaled_dot_product_attention`` depends on the seed, keeps the mean, and has one mask in both passes.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If the same seed gives another mask, if two calls have the same mask, if the mean changes, or if the backward pass
+            has another mask than the forward pass.
+        NotSupported: If the device lacks bool.
     """
     subject.needs("bool")
     q, k = (torch.randn(1, 2, 64, 16, device=subject.device) for _ in range(2))
@@ -146,10 +157,16 @@ def check_dropout_in_attention(subject: Subject) -> None:
 
 
 def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
-    """Run the check ``random/discrete_distributions``.
+    """Check that each value of a discrete distribution is drawn with its expected frequency, within five standard deviations.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The distribution.
+        num_draws: The number of draws. ``randperm`` is called only 500 times.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a frequency differs, or if another value is drawn.
+        NotSupported: If the device lacks a dtype that the distribution needs.
     """
     subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))
     device = subject.device

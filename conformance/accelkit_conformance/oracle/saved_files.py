@@ -16,10 +16,15 @@ _SIZES = (1 << 20, (1 << 20) + 12, 5 << 20, (5 << 20) - 4)
 
 
 def check_large_tensors(subject: Subject, way: str) -> None:
-    """Run the check ``serialization/large_tensors``.
+    """Check that large tensors are saved and loaded without losing a byte, onto the device and the CPU.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: ``pickle`` uses pickle. All other ways use ``torch.save`` and ``torch.load``: ``mmap`` maps the file into memory,
+            ``weights_only=False`` passes this argument, and ``whole`` uses the defaults.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If an element differs, or if a tensor is loaded to another device.
     """
     generator = torch.Generator().manual_seed(2)
     for size in _SIZES:

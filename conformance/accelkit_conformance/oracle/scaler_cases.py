@@ -17,10 +17,15 @@ _SCALE = 1024.0
 
 
 def check_several_dtypes(subject: Subject, way: str) -> None:
-    """Run the check ``precision/scaler_with_several_dtypes``.
+    """Check that the scaler finds an infinity or NaN in any gradient, and then skips the step of the optimizer with this gradient.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: ``one_optimizer``; ``two_optimizers``, between which the parameters are divided; or ``twice``, which calls ``unscale_`` before
+            the step.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a parameter or the scale has another value than expected.
     """
     dtypes = [dtype for dtype in ("float32", "bfloat16", "float64") if not subject.lacks(dtype)]
     for poisoned, value in itertools.product((None, *range(2 * len(dtypes))), (float("inf"), float("nan"))):
@@ -51,10 +56,15 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
 
 
 def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> None:
-    """Run the check ``precision/autocast_in_recomputation``.
+    """Check that the forward pass that activation checkpointing repeats computes in the same dtypes as the first, with the same gradients.
+
+    Args:
+        subject: The plugin under test, with its device.
+        dtype: The dtype of autocast.
+        is_reentrant: Whether the forward pass is repeated by a nested call of autograd, as with ``use_reentrant=True``.
 
     Raises:
-        AssertionError: If an assertion does not hold.
+        AssertionError: If a dtype or a gradient differs, or if autocast is still enabled after the backward pass.
         Absent: If autocast has no effect.
     """
     kind = subject.accelerator.autocast_device_type

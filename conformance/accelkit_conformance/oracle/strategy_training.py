@@ -1,8 +1,9 @@
 """Training with a strategy and, for comparison, the same training in one process on the batches of the whole job.
 
-Losses are divided by the number of samples of the whole job and multiplied by the number of shares of the samples, so that the average of
-the gradients of all shares is the gradient of one process. There is one share per process, unless the strategy gives several processes the
-same samples. Optimizers are SGD with a learning rate of 1, so that a step subtracts the gradient.
+The samples of the job are divided into shares: one for each process, unless the strategy gives several processes the same samples. The
+loss of a share is divided by the number of samples of the whole job and multiplied by the number of shares, so that the average of the
+gradients of all shares is the gradient that one process computes. Optimizers are SGD with a learning rate of 1, so that a step subtracts
+the gradient.
 """
 
 from __future__ import annotations

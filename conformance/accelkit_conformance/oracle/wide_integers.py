@@ -31,15 +31,15 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = 
     "cumsum_of_int32": (_NARROW, lambda x: x.cumsum(0)),
     "cumprod_of_int32": (_NARROW, lambda x: x.cumprod(0)),
 }
-"""For each name, the integers and the call."""
+"""The calls by name. Each is a function, preceded by the integers with which it is called."""
 
 
 def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of a call on the device, and the result on the CPU.
+    """Return the result of the call with this name on the device, and its result on the CPU.
 
     Raises:
         NotSupported: If the accelerator declares that the device does not have the dtype, or if the device raises an error for a call that
-            PyTorch itself supports only on the CPU: CUDA has no matmul of integers.
+            PyTorch itself supports only on the CPU, such as a matmul of integers.
     """
     here, call = CALLS[name]
     subject.needs(str(here.dtype).removeprefix("torch."))
