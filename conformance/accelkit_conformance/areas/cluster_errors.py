@@ -1,5 +1,5 @@
-"""What a cluster environment says if variables are missing, have unexpected values or contradict each other: an error that names the
-variable, and never a job of a different size."""
+"""What a cluster environment says if variables are missing, have unexpected values or contradict each other: what it said before, or an
+error that names a variable, but never a job of a different size."""
 
 from __future__ import annotations
 
