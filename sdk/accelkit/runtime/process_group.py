@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import dataclasses
 import datetime
 import json
 import socket
@@ -22,11 +21,12 @@ from torch.distributed.rendezvous import rendezvous
 import accelkit
 from accelkit import job_secret, thread_shutdown
 from accelkit.errors import ContradictionError, UnavailableError, UnsupportedError
+from accelkit.runtime import placement_exchange
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.process_group import THROUGH_HOST
-from accelkit.specs.process_placement import Place
+from accelkit.specs.process_placement import Placement
 
 _users: weakref.WeakSet[Any] = weakref.WeakSet()  # the Runtimes that use the group created here and have not left it
 _own_group: Any = None
@@ -137,11 +137,11 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
     _check_group(cluster)  # before waiting for processes that may not exist
     with _rendezvous_errors(cluster):
         store = _next_store("places", cluster, datetime.timedelta(seconds=seconds))
-        store.set(str(cluster.global_rank), json.dumps(dataclasses.asdict(cluster.place())))
-        if cluster.global_rank == 0:
-            store.set("all", json.dumps([json.loads(store.get(str(rank))) for rank in range(cluster.world_size)]))
-        places = json.loads(store.get("all"))
-    cluster.resolve_placement([Place(**place) for place in places])
+        found = placement_exchange.exchange(store, cluster)
+    if isinstance(found, Placement):
+        cluster.placement = found
+    else:
+        cluster.resolve_placement(found)
     return True
 
 

@@ -1,0 +1,142 @@
+"""Real jobs on this machine, whose processes read from the kernel what went through their TCP connections. See ``scale.py``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sharded_layout import parameter_shapes, sharded_state
+from simulated_ranks import Count
+
+import accelkit
+from accelkit import ClusterEnvironment
+from accelkit.runtime import seeding
+from accelkit.runtime.checkpoints import checkpoint
+from accelkit.runtime.checkpoints.coordinator import Ranks
+from accelkit.runtime.collectives import fingerprint
+from accelkit.runtime.collectives.communicator import Communicator
+
+_COUNTERS = struct.Struct("=120xQQ16xII")  # tcp_info of linux/tcp.h: bytes acknowledged and received, and segments with data in and out
+_ACKNOWLEDGED_SECONDS = 0.1
+
+
+class Launched(ClusterEnvironment):
+    """What a launcher would say of this process."""
+
+    name, plugin = "launched", "launched"
+    creates_processes_externally = True
+
+    def __init__(self, rank: int, size: int, port: int) -> None:
+        super().__init__({})
+        self._rank, self._size, self._port = rank, size, port
+
+    world_size = property(lambda self: self._size)
+    local_world_size = property(lambda self: self._size)
+    global_rank = property(lambda self: self._rank)
+    local_rank = property(lambda self: self._rank)
+    main_port = property(lambda self: self._port)
+
+
+def transferred() -> Count:
+    """What this process has sent and received through the TCP connections that it has open."""
+    found = Count(seconds=time.process_time())
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            sent, received, segments_in, segments_out = _COUNTERS.unpack_from(info)
+            found.sent += sent
+            found.received += received
+            found.messages += segments_in + segments_out
+    return found
+
+
+@contextlib.contextmanager
+def measured(calls: int = 1) -> Iterator[Count]:
+    """Count what one of ``calls`` equal calls inside the block sends and receives, in segments of TCP with data."""
+    time.sleep(_ACKNOWLEDGED_SECONDS)
+    before, result = transferred(), Count()
+    yield result
+    seconds = time.process_time()
+    time.sleep(_ACKNOWLEDGED_SECONDS)
+    after = transferred()
+    result.received, result.sent = (after.received - before.received) / calls, (after.sent - before.sent) / calls
+    result.messages, result.seconds = (after.messages - before.messages) / calls, (seconds - before.seconds) / calls
+
+
+def work(cluster: Launched, folder: Path, layers: int, divisor: int) -> dict[str, Count]:
+    """What one process does. The names of the rows are those of the simulation."""
+    found: dict[str, Count] = {}
+    runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
+    with measured() as found["join, with torch's own rendezvous"]:
+        _ = runtime.device
+    communicator, calls = Communicator(None, torch.device("cpu")), 20
+    call = functools.partial(fingerprint.verify, communicator, "reduce (sum)", "float32[1024]", None)
+    call()
+    with measured(calls) as found["verified call"]:
+        for _ in range(calls):
+            call()
+    runtime.is_preempted()
+    with measured(calls) as found["vote on preemption"]:
+        for _ in range(calls):
+            runtime.is_preempted()
+    mesh = dist.init_device_mesh("cpu", (cluster.world_size,))
+    state = sharded_state(parameter_shapes(layers, divisor), mesh, cluster.global_rank)
+    own = {"random_state": seeding.capture_host(), "loaders": {}, "trackers": {}}
+    ranks = Ranks.of_job()
+    ranks.from_main(RuntimeError, lambda: None)
+    with measured() as found["save"]:
+        checkpoint.save(folder, {"model_0": state}, per_rank=own, ranks=ranks)
+    runtime.wait_for_everyone()
+    return found
+
+
+def run(size: int, layers: int, divisor: int) -> list[dict[str, Count]]:
+    """Run a job of ``size`` processes, and return what each of them counted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = [_fork(lambda rank=rank: work(Launched(rank, size, port), Path(folder), layers, divisor)) for rank in range(size)]
+        return [{name: Count(*values) for name, values in answer().items()} for answer in answers]
+
+
+def _fork(function: Callable[[], dict[str, Count]]) -> Callable[[], Any]:
+    """Run ``function`` in a child process, and return a function that waits for its result."""
+    read, write = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            torch.set_num_threads(1)
+            os.close(read)
+            found = {name: (count.received, count.sent, count.messages, count.seconds) for name, count in function().items()}
+            with open(write, "w") as pipe:
+                json.dump(found, pipe)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(code)
+    os.close(write)
+
+    def answer() -> Any:
+        with open(read) as pipe:
+            text = pipe.read()
+        if os.waitpid(pid, 0)[1]:
+            raise SystemExit(f"a process of the job failed: {text}")
+        return json.loads(text)
+
+    return answer

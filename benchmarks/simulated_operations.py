@@ -1,0 +1,193 @@
+"""What accelkit does for a whole job, run as rank 0 of a job whose other ranks are simulated. See ``scale.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from simulated_ranks import Count, CountingStore, make_group
+
+from accelkit import job_secret
+from accelkit.launching.log_tee import Screen, Streams
+from accelkit.launching.rendezvous import OrderedRendezvous
+from accelkit.runtime import process_group
+from accelkit.runtime.collectives import call_log, fingerprint
+from accelkit.runtime.collectives.collectives import Collectives
+from accelkit.runtime.collectives.communicator import Communicator
+from accelkit.runtime.strategy_options import option_texts
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.process_placement import Place
+from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy
+
+CPU = torch.device("cpu")
+PER_MACHINE = 8
+LINES, LINE = 500, b"x" * 99 + b"\n"
+_SETS = 2000
+
+
+def host_of(rank: int) -> str:
+    return f"node-{rank // PER_MACHINE:05}.cluster.example"
+
+
+class SimulatedCluster(ClusterEnvironment):
+    """A launcher that gives ranks, and leaves it to the processes to find out which of them share a machine."""
+
+    name, plugin = "simulated", "simulated"
+
+    def __init__(self, size: int) -> None:
+        super().__init__({})
+        self._size = size
+
+    world_size = property(lambda self: self._size)
+    global_rank = property(lambda self: 0)
+    main_address = property(lambda self: "simulated")
+    main_port = property(lambda self: 1)
+    local_rank = property(lambda self: self.exchanged_value("local_rank"))
+    local_world_size = property(lambda self: self.exchanged_value("local_world_size"))
+    node_rank = property(lambda self: self.exchanged_value("node_rank"))
+    num_nodes = property(lambda self: self.exchanged_value("num_nodes"))
+
+
+def _communicator(mode: str = "always") -> Communicator:
+    communicator = Communicator(None, CPU, mode)
+    communicator._has_gloo, communicator.verification = True, mode  # as over gloo, whose messages the group counts
+    return communicator
+
+
+def learn_placement(size: int) -> Count:
+    """Rank 0, which hosts the store too: each of the others sets its place, and gets what rank 0 has set for it."""
+    places = {str(rank): Place(host_of(rank), f"{host_of(rank)} {'0' * 36}") for rank in range(1, size)}
+    store = CountingStore(lambda key: json.dumps(dataclasses.asdict(places[key])).encode())
+    process_group._stores["simulated", 1] = store
+    cluster = SimulatedCluster(size)
+    began = store.clock.seconds()
+    process_group.learn_placement(cluster, 60)
+    store.count.seconds = store.clock.seconds() - began
+    own = store.count
+    answers = [len(value) + 8 for key, value in store._values.items() if "/placement/" in key][1:]
+    request = next(len(value) + 17 + len(key) for key, value in store._values.items() if key.endswith("/1") and "/placement/" not in key)
+    others = size - 1
+    return Count(own.received + others * (request + 40), own.sent + sum(answers), own.messages + 3 * others, own.seconds)
+
+
+def compare_settings(size: int) -> Count:
+    group = make_group(size)
+
+    def packet(rank: int, mine: bytes) -> bytes:
+        if len(mine) <= 8:
+            return mine
+        _, settings, options = json.loads(job_secret.checked(mine, 0))
+        return job_secret.signed(json.dumps([host_of(rank), settings, options]).encode(), rank)
+
+    group.packet = packet
+    settings = {"accelerator": "cuda", "plugin": "accelkit==0.1.0", "precision": "bf16-mixed", "strategy": "fsdp"}
+    socket_name, process_group.socket.gethostname = process_group.socket.gethostname, lambda: host_of(0)
+    try:
+        with group.measured() as count:
+            process_group.agree(settings, option_texts(FSDPStrategy(FSDPOptions())), CPU)
+    finally:
+        process_group.socket.gethostname = socket_name
+    return count
+
+
+def verify(size: int, mode: str) -> Count:
+    """A call that sends its data separately. In the mode ``first``, after the calls that are verified."""
+    group = make_group(size)
+    communicator = _communicator(mode)
+    for _ in range(4):
+        fingerprint.verify(communicator, "reduce (sum)", "float32[1024]", None)
+    with group.measured() as count:
+        fingerprint.verify(communicator, "reduce (sum)", "float32[1024]", None)
+    return count
+
+
+def record_calls(size: int) -> Count:
+    """At the host of the store: each rank's entry of one call."""
+    store = CountingStore(lambda key: b"")
+    group = make_group(size, store)
+    call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
+    seconds = _seconds_of_a_set(len(next(iter(store._values.values()))))
+    return Count(size * store.count.received, 0, size, size * seconds)
+
+
+def _seconds_of_a_set(length: int) -> float:
+    """CPU time of the thread in which a TCPStore serves ``set``."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    value = "x" * length
+    store.set("before", value)
+    before = time.process_time() - time.thread_time()
+    for _ in range(_SETS):
+        store.set("accelkit/calls/0", value)
+    store.get("accelkit/calls/0")
+    return (time.process_time() - time.thread_time() - before) / _SETS
+
+
+def explain_timeout(size: int) -> Count:
+    """At the host of the store: every rank but one waits in vain, and reads the entries of the others."""
+    note = json.dumps({"at": f"{host_of(0)}, process 12345", "last": "reduce (sum) of float32[1024]", "groups": {"0": 1}}).encode()
+    store = CountingStore(lambda key: note)
+    group = make_group(size, store)
+    call = call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
+    store.count = Count()
+    began = time.process_time()
+    call_log.explain(call, RuntimeError("Timed out waiting for recv"))
+    own, waiting = store.count, size - 1
+    own.seconds = time.process_time() - began
+    return Count(waiting * own.received, waiting * own.sent, waiting * own.messages, own.seconds)
+
+
+def vote(size: int) -> Count:
+    """``is_preempted`` or ``check_trigger``."""
+    group = make_group(size)
+    collectives = Collectives(size, lambda: CPU)
+    collectives.any_process(False)
+    with group.measured() as count:
+        collectives.any_process(False)
+    return count
+
+
+def order_machines(size: int) -> Count:
+    """At the host of the launchers' store: each launcher reads the entries of all."""
+    machines = max(size // PER_MACHINE, 1)
+    store = CountingStore(lambda key: json.dumps([None, host_of(int(key) * PER_MACHINE), 0]).encode())
+    rendezvous = OrderedRendezvous(None, None, "node-00000")
+    began = store.clock.seconds()
+    rendezvous._place(store, 0, machines)
+    own = store.count
+    return Count(machines * own.received, machines * own.sent, machines * own.messages, store.clock.seconds() - began)
+
+
+def pass_on_output(processes: int) -> Count:
+    """A launcher, for its own machine: 500 lines of each process, into its log and onto the screen. Nothing is sent to other machines."""
+    streams = Streams()
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as target:
+        screen = Screen(target)
+        for rank in range(processes):
+            read, write = os.pipe()
+            os.write(write, LINE * LINES)
+            os.close(write)
+            streams.add(read, Path(folder) / f"{rank}.log", screen, rank)
+        began = time.process_time()
+        streams.start()
+        streams.close()
+        return Count(processes * LINES * len(LINE), 0, processes, time.process_time() - began)
+
+
+Operation = Callable[[int], Count]
+OPERATIONS: dict[str, Operation] = {
+    "learn which ranks share a machine": learn_placement,
+    "compare the settings": compare_settings,
+    "order the machines (accelkit launch)": order_machines,
+    "verified call": lambda size: verify(size, "always"),
+    "call that is not verified": lambda size: verify(size, "first"),
+    "call log, at the host of the store": record_calls,
+    "vote on preemption": vote,
+    "error after a timeout, at the host of the store": explain_timeout,
+}

@@ -1,0 +1,47 @@
+"""Exchange of the places of all processes through a store, before there is a process group."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from torch.distributed import Store
+
+from accelkit.errors import ContradictionError
+from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.overrides import overrides
+from accelkit.specs.process_placement import Place, Placement, placements
+
+
+def exchange(store: Store, cluster: ClusterEnvironment) -> Placement | list[Place]:
+    """Tell rank 0 the place of this process, and return the placement that rank 0 has worked out for it.
+
+    The places of all processes are sent to rank 0 only, because in a large job they are too much to send to every process. The exceptions
+    are places that contradict each other, and a cluster environment that overrides ``resolve_placement``. Then the places are returned, in
+    the order of ranks, and every process passes them to ``resolve_placement``.
+
+    Args:
+        store: The store, in which nobody has set a key yet.
+        cluster: The cluster environment.
+    """
+    rank = cluster.global_rank
+    store.set(str(rank), json.dumps(dataclasses.asdict(cluster.place())))
+    if rank == 0:
+        _set_answers(store, cluster, [Place(**json.loads(store.get(str(other)))) for other in range(cluster.world_size)])
+    placement = json.loads(store.get(f"placement/{rank}"))
+    if placement is not None:
+        return Placement(**placement)
+    return [Place(**place) for place in json.loads(store.get("all"))]
+
+
+def _set_answers(store: Store, cluster: ClusterEnvironment, places: Sequence[Place]) -> None:
+    found: Sequence[Placement | None] = [None] * len(places)
+    if not overrides(cluster, ClusterEnvironment, "resolve_placement"):
+        with contextlib.suppress(ContradictionError):  # every process raises it
+            found = placements(places, cluster.plugin, cluster.launcher)
+    if None in found:
+        store.set("all", json.dumps([dataclasses.asdict(place) for place in places]))
+    for rank, placement in enumerate(found):
+        store.set(f"placement/{rank}", json.dumps(placement and dataclasses.asdict(placement)))
