@@ -33,7 +33,7 @@ _COUNTERS = struct.Struct("=120xQQ16xII")  # tcp_info of linux/tcp.h: bytes ackn
 _ACKNOWLEDGED_SECONDS = 0.1
 
 
-class Launched(ClusterEnvironment):
+class CountedCluster(ClusterEnvironment):
     """What a launcher would say of this process."""
 
     name, plugin = "launched", "launched"
@@ -76,7 +76,7 @@ def measured(calls: int = 1) -> Iterator[Count]:
     result.messages, result.seconds = (after.messages - before.messages) / calls, (seconds - before.seconds) / calls
 
 
-def work(cluster: Launched, folder: Path, layers: int, divisor: int) -> dict[str, Count]:
+def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> dict[str, Count]:
     """What one process does. The names of the rows are those of the simulation."""
     found: dict[str, Count] = {}
     runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
@@ -109,7 +109,7 @@ def run(size: int, layers: int, divisor: int) -> list[dict[str, Count]]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        answers = [_fork(lambda rank=rank: work(Launched(rank, size, port), Path(folder), layers, divisor)) for rank in range(size)]
+        answers = [_fork(lambda rank=rank: work(CountedCluster(rank, size, port), Path(folder), layers, divisor)) for rank in range(size)]
         return [{name: Count(*values) for name, values in answer().items()} for answer in answers]
 
 
