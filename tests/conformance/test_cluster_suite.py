@@ -172,5 +172,5 @@ def test_the_environment_of_the_process_is_not_read(acme):
 
 def test_recordings_that_are_missing_are_asked_for(acme):
     found = acme(job=None)
-    assert "neither all processes of a job of 'acme' nor a description" in found["jobs_are_recorded"]
-    assert all("not supported: " in text for name, text in found.items() if name != "jobs_are_recorded")
+    assert "neither all processes of a job of 'acme' nor a description" in found["package_has_sample_jobs"]
+    assert all("not supported: " in text for name, text in found.items() if name != "package_has_sample_jobs")

@@ -100,7 +100,7 @@ def test_every_defect_of_torch_is_that_of_a_test(version):
 
 def test_defects_of_torch_are_those_of_a_version_and_do_not_expire_for_a_vendor():
     everywhere = {one.test for one in expectations.torch_defects("2.13.0+cpu")}
-    assert "optimizers/many_tensors[SGD,bfloat16]" in everywhere - {one.test for one in expectations.torch_defects("2.14.0")}
+    assert "optimizers/foreach_and_fused[SGD,bfloat16]" in everywhere - {one.test for one in expectations.torch_defects("2.14.0")}
     assert expectations.torch_defects("no version") == []
     declared = [one.as_dict() for one in expectations.torch_defects("2.13.0")]
     assert expectations.expired(declared, "2999-01-01") == []

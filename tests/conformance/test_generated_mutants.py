@@ -65,7 +65,7 @@ def test_a_few_are_killed_and_one_that_cannot_go_wrong_is_not():
     assert [outcome.mutant for outcome in outcomes] == mutants
     assert seen == outcomes
     assert [outcome.verdict for outcome in outcomes] == ["killed", "killed", "not triggered", "killed", "killed", "killed"]
-    assert outcomes[3].killer.startswith("layout/inputs[mm")
+    assert outcomes[3].killer.startswith("layout/noncontiguous_inputs[mm")
     by_area = dict(generated_selftest.score(outcomes, lambda one: one.mutant.area))
     assert by_area == {"operators": [4, 3, 0, 1], "layout": [1, 1, 0, 0], "autograd": [1, 1, 0, 0], "all": [6, 5, 0, 1]}
 

@@ -23,7 +23,7 @@ def test_the_frozen_list_is_what_the_code_has():
 
 def test_the_lists_for_all_torches_differ_in_operators_and_modules_alone():
     follow_torch = {
-        "layout/inputs",
+        "layout/noncontiguous_inputs",
         "layout/conditions",
         "operators/conditions",
         "autograd/conditions",

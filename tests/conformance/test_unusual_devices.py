@@ -55,7 +55,12 @@ def test_a_device_with_one_stream_does_not_support_streams(run):
 
 def test_no_operator_is_lost_on_tensors_without_a_storage(run):
     tests = ["operators/forward[add,float32]", "operators/forward[mul,float32]", "operators/forward[clone,float32]"]
-    tests += ["layout/inputs[abs]", "layout/guard_bands[add_]", "autograd/backward[add,float32]", "serialization/views_and_layouts"]
+    tests += [
+        "layout/noncontiguous_inputs[abs]",
+        "layout/guard_bands[add_]",
+        "autograd/backward[add,float32]",
+        "serialization/views_and_layouts",
+    ]
     assert {result.id: result.reason for result in run("NoStorage", *tests) if result.kind != "pass"} == {}
 
 
@@ -229,7 +234,7 @@ def unsupported(number, error="RuntimeError: no kernel", area="operators"):
 def test_an_area_that_is_mostly_unsupported_is_described_with_its_commonest_cause():
     results = [unsupported(number, f"RuntimeError: no kernel at {number}") for number in range(3)]
     results += [unsupported(3, "KeyError: 'x'"), *(Result(f"operators/forward[{number}]", "pass") for number in range(4, 10))]
-    results += [Result(f"layout/inputs[{number}]", "pass") for number in range(9)]
+    results += [Result(f"layout/noncontiguous_inputs[{number}]", "pass") for number in range(9)]
     (line,) = report.unsupported_areas(results)
     assert line == "operators: 4 of 10 tests are unsupported, 3 of them because of: RuntimeError: no kernel at 0"
 
@@ -255,6 +260,6 @@ def test_processes_that_cannot_share_a_device_need_as_many_devices(run):
 
 
 def test_an_operator_that_pytorch_has_only_for_the_cpu_may_be_missing(run):
-    missing, present = run("LacksHistograms", "operators/forward[histogram,float32]", "layout/inputs[histc]")
+    missing, present = run("LacksHistograms", "operators/forward[histogram,float32]", "layout/noncontiguous_inputs[histc]")
     assert (missing.kind, "PyTorch itself implements this only for the CPU" in missing.reason) == ("unsupported", True), missing
     assert present.kind == "pass", present

@@ -89,7 +89,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
-def some_inputs(subject: Subject, name: str) -> None:
+def some_inputs_require_grad(subject: Subject, name: str) -> None:
     """If only one input of a function requires a gradient, or all but one do, the gradients of these inputs match those on the CPU."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
@@ -194,7 +194,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 
 
 @check("smoke", requires=["numbered_devices"])
-def another_device(subject: Subject) -> None:
+def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not the current one gives the same gradients as on the current one. Results and gradients are
     on the device of the inputs."""
     import torch

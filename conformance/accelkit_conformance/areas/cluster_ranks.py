@@ -42,7 +42,7 @@ _PAIRS = (("global_rank", "world_size"), ("local_rank", "local_world_size"), ("n
 
 
 @check("full", needs_hardware=False, kind="cluster")
-def jobs_are_recorded(subject: Subject) -> None:
+def package_has_sample_jobs(subject: Subject) -> None:
     """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be generated."""
     folder = cluster_recordings.folder_of(subject.cls)
     package = subject.cls.__module__.rpartition(".")[0]
@@ -90,7 +90,7 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 
 @check("smoke", needs_hardware=False, kind="cluster")
-def recorded_answers_are_given(subject: Subject) -> None:
+def properties_match_recordings(subject: Subject) -> None:
     """Every property has the value that the recording expects. If the recording expects an error, a property raises it. If the
     expected value is null, the property is None or raises one of accelkit's errors, because it is not known before the processes join."""
     for one in own_recordings(subject):

@@ -32,7 +32,7 @@ def _operators() -> Iterator[Case]:
 
 
 @check("full", requires=["dtype.float32"], over=_operators)
-def inputs(subject: Subject, name: str) -> None:
+def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For two samples of the operator, strided, offset and transposed copies of the tensors give the same results as on the CPU. The copies
     and the memory around them remain unchanged, unless the operator changes them on the CPU too."""
     import torch

@@ -165,7 +165,7 @@ def overloads(subject: Subject, name: str) -> None:
 
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
-def other_calls(subject: Subject, name: str) -> None:
+def calls_outside_op_db(subject: Subject, name: str) -> None:
     """Calls that torch's own database does not contain give the same results as on the CPU: shifts, in-place integer operators, resampling,
     padding, fused layers, forward-mode gradients."""
     import torch

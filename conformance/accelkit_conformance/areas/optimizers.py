@@ -194,7 +194,7 @@ def _with_foreach() -> Iterator[Case]:
 
 
 @check("training", requires=["dtype.{1}"], over=_with_foreach)
-def many_tensors(subject: Subject, name: str, dtype: str) -> None:
+def foreach_and_fused(subject: Subject, name: str, dtype: str) -> None:
     """Ten steps with ``foreach`` give the same parameters as the for-loop implementation in float64 on the CPU, and so do ten steps with
     ``fused`` where torch supports it for the device. There are 40 parameters of 0 to 70,001 elements each (for Adafactor 35, none of
     them empty). One parameter has no gradient, and the last eight parameters and their gradients are transposed in memory."""
