@@ -138,6 +138,13 @@ class Training:
         self.rt = accelkit.Runtime(
             options.accelerator, devices=options.devices, precision=options.precision, strategy=strategy(options.parallel), seed=0
         )
+        num_heads = options.width // HEAD_WIDTH
+        if options.parallel and num_heads % self.rt.mesh["tensor"].size():
+            raise accelkit.UsageError(
+                f"--parallel {options.parallel} does not fit --width {options.width}",
+                why=f"the number of heads in each layer is {num_heads}, which cannot be divided equally among the processes of tensor",
+                hint="use a size of tensor by which the number of heads can be divided",
+            )
         train, held_out = read_text(options.length, options.max_bytes)
         batch, rest = divmod(options.batch_size, self.rt.data_parallel_size)
         if rest:

@@ -30,6 +30,7 @@ _HOMES = {
     "accelkit.specs.process_group": ("ProcessGroupOptions",),
     "accelkit.specs.strategy": ("Strategy",),
     "accelkit.specs.env_reader": ("job_port",),
+    "accelkit.device_mesh": ("make_mesh",),
     "accelkit.pytree": ("map_leaves",),
     "accelkit.private_files": ("check_private", "private_folder"),
     "accelkit.rank_logger": ("get_logger",),
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from accelkit.capabilities import Capabilities as Capabilities
     from accelkit.cpp_compiler import BuildError as BuildError
     from accelkit.cpp_library import CppLibrary as CppLibrary
+    from accelkit.device_mesh import make_mesh as make_mesh
     from accelkit.discovery.catalog import plugins as plugins
     from accelkit.discovery.catalog import refresh as refresh
     from accelkit.discovery.catalog import register as register

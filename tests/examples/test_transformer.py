@@ -73,3 +73,10 @@ def test_a_mistake_is_explained(arguments, said):
     assert result.returncode == 2
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_heads_that_cannot_be_divided_among_the_processes_are_an_error_that_names_both():
+    _, texts = ranks.outcome(SCRIPT, 2, *SMALL, "--width", "32", "--accelerator", "cpu", "--parallel", "tensor=2,shard=1")
+    assert any("--parallel tensor=2,shard=1 does not fit --width 32" in text and "heads in each layer is 1" in text for text in texts), (
+        texts
+    )

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 
-from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, UnsupportedError, UsageError, hookimpl
+from accelkit import Accelerator, BrokenPluginError, Precision, Strategy, UnsupportedError, UsageError, hookimpl, make_mesh
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit
 from accelkit_builtin.strategies.fsdp_initialization import broadcast_weights, fill, owns_tensors
-from accelkit_builtin.strategies.mesh import make_mesh
 from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:

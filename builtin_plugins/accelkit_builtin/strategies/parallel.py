@@ -7,12 +7,11 @@ import math
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Precision, UnsupportedError, UsageError, hookimpl
+from accelkit import Precision, UnsupportedError, UsageError, hookimpl, make_mesh
 from accelkit_builtin.precisions.fp8 import Float8
 from accelkit_builtin.precisions.quantized import QuantizedPrecision
 from accelkit_builtin.precisions.transformer_engine import TransformerEngine
 from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, scale_to_norm
-from accelkit_builtin.strategies.mesh import make_mesh
 from accelkit_builtin.strategies.options import checked_options
 from accelkit_builtin.strategies.tensor_parallel import check_plan, parallelize, plan_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelkit_builtin.strategies.mesh import make_mesh
+from accelkit import make_mesh
 from accelkit_builtin.strategies.parallel import ParallelOptions, ParallelStrategy
 from accelkit_builtin.strategies.tensor_parallel import parallelize
 from accelkit_conformance.mutants import mutant

@@ -13,8 +13,8 @@ from accelerate.state import AcceleratorState
 from torch.distributed import fsdp
 from torch.distributed.device_mesh import DeviceMesh
 
-from accelkit.bridges.meshes import make_mesh
 from accelkit.bridges.parameter_swapping import SwappingParameters
+from accelkit.device_mesh import make_mesh
 
 
 def is_sharding() -> bool:
@@ -45,4 +45,4 @@ def sharding_on(device: torch.device) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=1)
 def _mesh(device_type: str, group: Any) -> DeviceMesh:
-    return make_mesh(device_type, (dist.get_world_size(group),), mesh_dim_names=("shard",))
+    return make_mesh(device_type, {"shard": dist.get_world_size(group)})
