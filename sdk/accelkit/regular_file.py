@@ -40,8 +40,13 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
         OSError: If it is a symbolic link or any other kind of file, is longer than ``max_bytes``, or cannot be read.
     """
     with open(open_regular(path), "rb") as file:
-        content = file.read(-1 if max_bytes is None else max_bytes + 1)
-    if max_bytes is not None and len(content) > max_bytes:
+        if max_bytes is None:
+            return file.read()
+        size = min(os.fstat(file.fileno()).st_size, max_bytes)
+        content = file.read(size + 1)  # a read of max_bytes would allocate as much for a short file
+        if len(content) > size:  # the file has grown, or is one whose size the system does not know, such as those in /proc
+            content += file.read(max_bytes + 1 - len(content))
+    if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))
     return content
 
