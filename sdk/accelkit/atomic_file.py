@@ -47,7 +47,7 @@ def is_replaceable(path: Path) -> bool:
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a path to which to write a file that a user has named.
 
-    It is the temporary path of ``atomic_file``, or ``path`` itself if that must not be replaced, such as /dev/stdout.
+    The yielded path is the temporary path of ``atomic_file``, or ``path`` itself if ``path``, such as /dev/stdout, must not be replaced.
 
     Raises:
         OSError: If the file cannot be written.

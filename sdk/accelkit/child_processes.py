@@ -42,7 +42,7 @@ class _Guard:
                 self._start()
 
     def add(self, leader: int) -> None:
-        """Guard the process group that ``leader`` leads or will lead. It is killed if this process ends before ``remove`` is called."""
+        """Guard the process group that ``leader`` leads or will lead: kill the group if this process ends before ``remove`` is called."""
         with self._lock:
             self._groups.add(leader)
             if self._process is None or self._process.poll() is not None:
@@ -172,7 +172,7 @@ def run(
         stdout, stderr = process.communicate(input, timeout=timeout)
     finally:
         end(process)
-        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # they are still open after a timeout
-            with contextlib.suppress(OSError):  # closing flushes input that the process did not read, which is an error
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):  # the pipes are still open after a timeout
+            with contextlib.suppress(OSError):  # closing flushes the input, which fails if the process did not read all of it
                 pipe.close()
     return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)

@@ -1,7 +1,7 @@
 """The C++ library of a PyTorch device. It is compiled from the source in its package on first use, or shipped compiled in its wheel.
 
-torch's C++ interface changes with every minor version, so a compiled library works with one of them only. A wheel that contains source
-works with every torch that its code supports. This module does not import torch.
+torch's C++ interface changes with every minor version, so a compiled library works with only one minor version. A wheel that contains
+source works with every torch that its code supports. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ class CppLibrary:
     After a change to a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a
     ``.h`` file, all ``.cpp`` files are compiled again.
 
-    A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. One of them is
-    used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise,
-    the sources are compiled; if there is no compiler, the error names both versions of torch.
+    A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
+    used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise, the
+    sources are compiled; if there is no compiler, the error names the versions of torch for which the wheel contains libraries, and the
+    installed version.
 
     The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is defined as ``name``, in
     quotes. The variable ``NAME_CXXFLAGS``, with the name in capitals, adds compiler flags for this library only: ``-O0 -g`` for a
-    debugger, or ``-g -fsanitize=address``. A library that is compiled with other flags is another file in the cache.
+    debugger, or ``-g -fsanitize=address``. A library that is compiled with other flags is a separate file in the cache.
 
     Args:
         name: The name of the library and of the torch device type. The variable ``NAME_CACHE_DIR``, with this name in capitals, chooses
@@ -93,7 +94,7 @@ class CppLibrary:
         return self.cache_folder / f"{self.name}-{torch_version()}-{self._digest(*self._surroundings(), self._links)}.so"
 
     def _prebuilt(self, torch: str | None = None) -> Path:
-        """Return the path of the library in a wheel, for the minor version ``torch`` (by default, the installed one).
+        """Return the path of the library in a wheel, for the minor version ``torch`` (by default, that of the installed torch).
 
         The file name depends on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
         """
@@ -113,7 +114,7 @@ class CppLibrary:
         return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
 
     def _surroundings(self) -> tuple[object, ...]:
-        """Return everything other than the sources on which every object file depends."""
+        """Return everything on which every object file depends, other than the sources."""
         return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:
@@ -145,7 +146,7 @@ class CppLibrary:
         return sorted(path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name))
 
     def _no_compilation(self, folder: Path) -> tuple[str, str] | None:
-        """Return why the library cannot be compiled into ``folder``, and how to fix that. None if it can."""
+        """Return why the library cannot be compiled into ``folder``, and how to fix that. Return None if it can be compiled."""
         try:
             compiler = compiler_command()
         except BuildError as error:
@@ -165,7 +166,7 @@ class CppLibrary:
         return None
 
     def build(self) -> Path:
-        """Return the path of the library, and compile it first if it does not exist.
+        """Compile the library if it does not exist, and return its path.
 
         Reports the compilation on standard error. If many processes call this at once, the library is compiled once.
 
@@ -250,7 +251,7 @@ class CppLibrary:
         return {unit: folder / f"{prefix}-{unit.name}-{unit.digest(common.digest())[:16]}.o" for unit in units}
 
     def _check_private(self, library: Path) -> None:
-        """Check that nobody else could have written a library of the cache. A library in the package is trusted and not checked."""
+        """Check that no other user could have written a library in the cache. A library in the package is trusted and not checked."""
         if library.parent != self._sources.parent / "prebuilt":
             check_private(library)
 

@@ -55,7 +55,7 @@ def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Se
 def reuse(kept: Path, target: Path) -> bool:
     """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether it was copied.
 
-    It is not copied if it does not exist, or if anybody but this user and root could have written it.
+    ``kept`` is not copied if it does not exist, or if anybody but this user and root could have written it.
     """
     try:
         check_private(kept)

@@ -103,7 +103,7 @@ def one_line(text: str) -> str:
 
 
 def message_in_one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks. A semicolon precedes each part of an accelkit error but the first."""
+    """Return the message of an error without line breaks. A semicolon precedes each part of an AccelkitError except the first."""
     return " ".join(re.sub(r"\n  (?=(?:plugin|why|what to do): )", "; ", str(error)).split())
 
 
@@ -127,11 +127,11 @@ class UnknownNameError(UsageError):
 
 
 class UnknownAttributeError(UsageError, AttributeError):
-    """``accelkit`` or a ``Runtime`` has no attribute of this name. If another library has it, the hint says what to use instead."""
+    """``accelkit`` or a ``Runtime`` has no attribute of this name. If another library has one, the hint says what to use instead."""
 
 
 class UnknownArgumentError(UsageError, TypeError):
-    """``Runtime`` has no argument of this name. If another library has it, the hint says what to use instead."""
+    """``Runtime`` has no argument of this name. If another library has one, the hint says what to use instead."""
 
 
 class DevicesError(UsageError):
@@ -198,18 +198,18 @@ class NotJoinedError(AccelkitError):
 
 
 class UntrustedFileError(AccelkitError):
-    """A file or folder that must be private to this user belongs to another user, or others may write to it."""
+    """A file or folder that must be private to this user belongs to another user, or other users may write to it."""
 
 
 class CollectiveError(AccelkitError):
     """The processes did not take part in the same collective.
 
-    One of them did not call it, called a different one, or passed data of a different shape. The text names the ranks.
+    A process did not call the collective, called a different collective, or passed data of a different shape. The text names the ranks.
     """
 
 
 class RankFailedError(AccelkitError):
-    """A process of the job failed. The text has the traceback of the one that failed first, and says how the others ended."""
+    """A process of the job failed. The text has the traceback of the process that failed first, and says how the other processes ended."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""The secret of a job. Its processes sign their messages with it, so that no bytes from other senders are unpickled.
+"""The secret of a job. The processes of the job sign their messages with the secret, so that no bytes from other senders are unpickled.
 
 ``accelkit launch`` and ``Runtime.launch`` create a secret for each job on one machine and pass it to the processes that they start. If
 the processes are started by other means, or on several machines, the user must set ``ACCELKIT_JOB_SECRET`` for all of them. Without a
@@ -32,7 +32,7 @@ def settings(environ: Mapping[str, str]) -> dict[str, str]:
 def signed(message: bytes, rank: int) -> bytes:
     """Return the message prefixed with its HMAC-SHA256 (RFC 2104).
 
-    The HMAC also covers the rank of the sender, so that the message cannot be replayed as that of another rank.
+    The HMAC also covers the rank of the sender, so that the message cannot be replayed as a message of another rank.
     """
     return _signature(message, rank) + message
 

@@ -29,7 +29,7 @@ class Peer:
 
     Attributes:
         title: The name of the class or package, as it is written in a sentence.
-        package: The package whose functions ``peer_names.toml`` lists, if it lists any.
+        package: The package whose functions ``peer_names.toml`` lists, or "" if the file lists none.
         page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 
@@ -86,7 +86,7 @@ def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
 
 
 def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> UnknownArgumentError:
-    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept. The hint is about the first of them."""
+    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept. The hint is about the first argument."""
     names = list(given)
     listed = ", ".join(f"{name}=" for name in names)
     what = f"Runtime has no argument {listed}" if len(names) == 1 else f"Runtime has no arguments {listed}"

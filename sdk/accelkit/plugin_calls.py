@@ -31,7 +31,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     Errors of the built-in plugins are passed on unchanged.
 
     Raises:
-        BrokenPluginError: If the method raises an error, or returns a value of a type other than the one in its specification.
+        BrokenPluginError: If the method raises an error, or returns a value that is not of the type in its specification.
             Out-of-memory errors, which are not the plugin's fault, and accelkit's own errors are passed on unchanged.
     """
     function = getattr(plugin, method)
@@ -54,7 +54,7 @@ def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> 
     """Return ``plugin.method(*arguments)``. Use it for calls in training steps: an error keeps its type and gets a note.
 
     Raises:
-        BrokenPluginError: If the method returns a value of a type other than the one in its specification.
+        BrokenPluginError: If the method returns a value that is not of the type in its specification.
     """
     try:
         result = getattr(plugin, method)(*arguments)
@@ -65,7 +65,7 @@ def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> 
 
 
 def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any) -> Any:
-    """Check the type of ``result``, the return value of the method, and return it.
+    """Check the type of ``result``, the return value of the method, and return ``result``.
 
     Raises:
         BrokenPluginError: If ``result`` is not of the type in the method's specification.
@@ -108,7 +108,7 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
 
 
 def is_built_in(plugin: Accelerator | Precision | Strategy) -> bool:
-    """Return whether the plugin is part of accelkit. Its errors come from torch or the user, so they need not name the plugin."""
+    """Return whether the plugin is part of accelkit. The errors of such plugins are torch's or the user's and need not name the plugin."""
     return _distribution(plugin) == OWN_DISTRIBUTION
 
 
@@ -138,7 +138,7 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Return a function that returns whether a value is an instance of torch's class ``name``, and False if torch is not imported."""
+    """Return a function that checks whether a value is an instance of torch's class ``name``. It returns False if torch is not imported."""
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")
@@ -154,7 +154,7 @@ def _is_count(value: object) -> bool:
 
 
 def _items(value: object) -> Sequence[object]:
-    """Return the items of a non-empty list or tuple, or else a single item that fails every check."""
+    """Return the items of a non-empty list or tuple. For any other value, return a single item that fails every check."""
     return value if isinstance(value, list | tuple) and value else ("",)
 
 

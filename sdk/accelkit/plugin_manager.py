@@ -77,13 +77,13 @@ class PluginManager(pluggy.PluginManager):
             raise HookError(f"the hook {hook} failed", plugin=owner, why=describe(error), hint=hint) from error
 
     def owner_that_returns(self, hook: str, is_wrong: Callable[[Any], bool], **arguments: Any) -> str:
-        """Return the ``dist==version`` of the first plugin that returns a wrong value from a hook, or "" if there is none.
+        """Return the ``dist==version`` of the first plugin that returns a wrong value from a hook, or "" if none does.
 
         The implementations are called one by one.
 
         Args:
             hook: The name of the hook.
-            is_wrong: Whether a value that an implementation returned is wrong.
+            is_wrong: A function that returns whether a value from an implementation is wrong.
             **arguments: The arguments of the hook.
         """
         for plugin, owner in self._owners:
@@ -93,16 +93,16 @@ class PluginManager(pluggy.PluginManager):
         return ""
 
     def other_owners(self, hook: str) -> str:
-        """Return the ``dist==version`` of each plugin that implements a hook, except those of accelkit itself, separated by commas."""
+        """Return the ``dist==version`` of each plugin that implements a hook, except accelkit's own plugins, separated by commas."""
         implementing = [implementation.plugin for implementation in getattr(self.hook, hook).get_hookimpls()]
         owners = [owner for plugin, owner in self._owners if any(plugin is one for one in implementing)]
         return ", ".join(dict.fromkeys(owner for owner in owners if not owner.startswith(f"{OWN_DISTRIBUTION}==")))
 
     def _owner_of(self, error: BaseException) -> str:
-        """Return the owner of the plugin whose hook implementation raised the error, or "" if there is none.
+        """Return the owner of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
-        That is the plugin that pluggy called last. A wrapper through which the error passes comes earlier in the traceback, and plugins
-        that the implementation uses come later.
+        The plugin that raised the error is the one that pluggy called last. A wrapper through which the error passes comes earlier in the
+        traceback, and plugins that the implementation uses come later.
         """
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):

@@ -1,4 +1,4 @@
-"""The precisions that a device supports, derived from the capabilities they require and those that the accelerator declares."""
+"""The precisions that a device supports, derived from the capabilities that the precisions require and the accelerator declares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORST_FIRST: tuple[Support, ...] = ("none", "undeclared", "emulated", "native")
 
 
 def precisions_of(capabilities: Mapping[str, Any]) -> dict[str, Support]:
-    """Return the support for each of accelkit's own precisions: the lowest support among the capabilities that it requires.
+    """Return the support for each of accelkit's own precisions: the lowest support among the capabilities that the precision requires.
 
     Does not initialise a driver or import torch.
 

@@ -1,9 +1,9 @@
-"""Checks that only this user could have written a file. They matter because files from a cache are trusted or executed as code.
+"""Checks that only this user could have written a file. The checks matter because files from a cache are trusted or executed as code.
 
 The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
-others must not be able to write to it. Files writable by this user's private group are accepted. Parent folders are accepted if they
-are writable by root's group, or if everybody may create files there but not remove those of others, as in ``/tmp``. Windows gives each
-user their own folder, so nothing is checked there.
+other users must not be able to write to it. Files writable by this user's private group are accepted. Parent folders are accepted if they
+are writable by root's group, or if everybody may create files there but not remove the files of other users, as in ``/tmp``. Windows gives
+each user their own folder, so nothing is checked there.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LONGEST_WAY = 1000
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a folder that only this user may write to. If it does not exist, it and its parents are created with mode 0700.
+    """Return a folder that only this user may write to. If the folder does not exist, it and its parents are created with mode 0700.
 
     Raises:
         UntrustedFileError: If another user could change its contents.
-        OSError: If it cannot be created.
+        OSError: If the folder cannot be created.
     """
     folder = Path(os.path.abspath(path))
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
@@ -40,7 +40,7 @@ def check_private(path: str | os.PathLike[str]) -> None:
 
     Raises:
         UntrustedFileError: If another user could have written it.
-        OSError: If it does not exist.
+        OSError: If the file or folder does not exist.
     """
     if os.name != "posix":
         return
@@ -51,7 +51,7 @@ def check_private(path: str | os.PathLike[str]) -> None:
 
 
 def _way(path: Path) -> list[Path]:
-    """Return every folder and link on the path to a file or folder, starting at the root, followed by its final target.
+    """Return every folder and link on the path to a file or folder, starting at the root, followed by the final target of the path.
 
     Raises:
         OSError: If the path does not exist, or its links form a loop.

@@ -27,13 +27,13 @@ _barrier: Callable[[], _Barrier | None] = lambda: None  # noqa: E731 # replaced 
 
 
 def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
-    """Set the job whose ranks the loggers of this process use. Every Runtime calls this when it is created, so the newest one is used."""
+    """Set the job whose ranks the loggers of this process use. Every new Runtime calls this, so the job of the newest Runtime counts."""
     global _ranks, _barrier
     _ranks, _barrier = ranks, weakref.ref(barrier)
 
 
 class RankLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that emits messages on the main process only, unless a call says otherwise. ``accelkit.get_logger`` creates it.
+    """A logger that emits messages on the main process only, unless a call says otherwise. Create it with ``accelkit.get_logger``.
 
     All of its logging methods take two arguments in addition to those of ``logging.Logger``. If the job has several processes, each message
     begins with the rank of its process.
@@ -54,7 +54,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
 
         Raises:
             UsageError: If ``in_order`` is True in a job of several processes, and this process has no Runtime, through which it could wait
-                for the others.
+                for the other processes.
         """
         if not self.isEnabledFor(level):
             return
@@ -96,10 +96,10 @@ def get_logger(name: str, log_level: str | int | None = None) -> RankLogger:
 
     Args:
         name: The name of the logger, such as ``__name__``.
-        log_level: The level to set, such as ``"INFO"``. None leaves it as it is.
+        log_level: The level to set, such as ``"INFO"``. None leaves the level as it is.
 
     Raises:
-        ValueError: If there is no such level.
+        ValueError: If ``log_level`` is not a level.
     """
     logger = logging.getLogger(name)
     if log_level is not None:

@@ -12,7 +12,7 @@ def open_regular(path: Path) -> int:
     """Open the regular file ``path`` and return a file descriptor for reading it.
 
     Raises:
-        OSError: If it is a symbolic link or any other kind of file, or cannot be opened.
+        OSError: If ``path`` is not a regular file (if it is a symbolic link, for example), or cannot be opened.
     """
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -37,14 +37,14 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
         max_bytes: The maximum length of the file in bytes, or None for no limit.
 
     Raises:
-        OSError: If it is a symbolic link or any other kind of file, is longer than ``max_bytes``, or cannot be read.
+        OSError: If ``path`` is not a regular file (if it is a symbolic link, for example), is longer than ``max_bytes``, or cannot be read.
     """
     with open(open_regular(path), "rb") as file:
         if max_bytes is None:
             return file.read()
         size = min(os.fstat(file.fileno()).st_size, max_bytes)
-        content = file.read(size + 1)  # a read of max_bytes would allocate as much for a short file
-        if len(content) > size:  # the file has grown, or is one whose size the system does not know, such as those in /proc
+        content = file.read(size + 1)  # file.read(max_bytes) would allocate max_bytes even for a short file
+        if len(content) > size:  # the file has grown, or the system does not know its size, as for files in /proc
             content += file.read(max_bytes + 1 - len(content))
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes} bytes", str(path))

@@ -9,8 +9,8 @@ def aligned(rows: Sequence[Sequence[str]], *, has_numbers: bool = False, widest:
     """Return one line for each row, with the cells of each column aligned.
 
     Args:
-        rows: The rows, including the one with the headings. All have the same number of cells.
-        has_numbers: Whether all columns but the first contain numbers. Their cells are then aligned on the right.
+        rows: The rows, including the row with the headings. All rows have the same number of cells.
+        has_numbers: Whether all columns except the first contain numbers, which are then aligned on the right.
         widest: The largest width of a column in characters. A longer cell shifts the rest of its own row. None means no limit.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

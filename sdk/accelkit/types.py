@@ -30,7 +30,7 @@ class Availability:
         hint: What the user can do about it.
 
     Raises:
-        ValueError: If the status is not one of the three.
+        ValueError: If the status is not one of these three.
     """
 
     status: ProbeStatus
@@ -79,12 +79,14 @@ class PluginRecord:
 
     Attributes:
         kind, name: The kind of the plugin, and the name by which users select it.
-        distribution, version: The distribution that provides it and its version, or ``(code)`` and the module of a registered class.
+        distribution, version: The distribution that provides the plugin, and its version. For a registered class, ``(code)`` and the module
+            of the class.
         value: The value of the entry point, ``module:Class``.
         status, reason, hint: The status known without importing the plugin, the reason for it, and what the user can do.
         description: A description for users. The default is the summary of the distribution.
         is_builtin: Whether the plugin is part of accelkit.
-        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name replaces it.
+        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
+            precedence.
         fingerprint: A value that changes when the installed distribution changes, used as the key of cached verdicts.
         registered_class: The class itself, if it was registered by code.
     """
@@ -115,7 +117,7 @@ class PluginRecord:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the plugin is a vendor's code, not accelkit's or the program's own. Such a plugin is first tried in a child process."""
+        """Whether the plugin is a vendor's code, not accelkit's or the program's own. Vendors' code is first tried in a child process."""
         return self.distribution != FROM_CODE and (not self.is_builtin or self.is_fallback)
 
     def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
@@ -141,7 +143,7 @@ class Decision:
         requested: The requested name, or ``auto``.
         source: The source of the request: ``argument``, the name of the environment variable, or ``default``.
         chosen: The name of the selected accelerator.
-        plugin: The ``dist==version`` of the plugin that provides it.
+        plugin: The ``dist==version`` of the plugin that provides this accelerator.
         candidates: All accelerators that were considered, the chosen one first.
         notes: Remarks, for example for which accelerator an alias stands, or which fallback was not used.
     """
@@ -171,7 +173,8 @@ class Detection:
 
     Attributes:
         name: The name of the cluster environment.
-        priority: The ``Detection`` with the highest priority is used. It is negative if the process does not belong to the environment.
+        priority: The ``Detection`` with the highest priority is used. The priority is negative if the process does not belong to the
+            environment.
         reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows it.
     """
 
@@ -185,8 +188,8 @@ class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty and the others are None,
-            unless their values are known earlier.
+        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty, and the other two are
+            None, unless their values are known earlier.
     """
 
     accelerator: str

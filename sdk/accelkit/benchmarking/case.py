@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _PER_SECOND = {"GB/s": 1e9, "GFLOP/s": 1e9, "samples/s": 1.0}
 MEMORY, TO_DEVICE, TO_HOST, PEER = "memory", "host to device", "device to host", "device to device"
 BYTES = (MEMORY, TO_DEVICE, TO_HOST, PEER)
-"""The resources whose peaks are bytes per second; the others are dtypes, whose peaks are FLOP per second."""
+"""The resources whose peaks are in bytes per second. All other resources are dtypes, whose peaks are in FLOP per second."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Target:
     Attributes:
         device: The device.
         synchronize: A function that waits until the device has finished its work.
-        capabilities: The capabilities that its plugin declares.
-        peer: Another device of the accelerator, or None if there is none.
+        capabilities: The capabilities that the device's plugin declares.
+        peer: Another device of the accelerator, or None if the accelerator has only one device.
     """
 
     device: torch.device
@@ -38,7 +38,7 @@ class Target:
 
 
 class NotSupportedError(Exception):
-    """The device cannot be measured. The text is the reason."""
+    """A measurement is not possible on the device. The text of the error is the reason."""
 
 
 def reason_of(error: Exception) -> str:
@@ -58,13 +58,14 @@ class Case:
     Attributes:
         name: The name, as in a ``Result``.
         unit: The unit of the result.
-        prepare: Creates the tensors on a target and returns the call to measure.
+        prepare: A function that creates the tensors on a target and returns the call to measure.
         amount: The amount of the unit in one call: bytes, FLOP or samples.
-        work: The resources that one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
+        work: How much of each resource one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
         peak_of: The resource whose peak rate this case may measure, or an empty string.
-        needs: Required capabilities. The case is left out if one is declared as none, and tried if it is undeclared.
-        measure: Measures the case itself and returns the samples in the unit, for cases that do not time a single call. ``prepare`` is
-            then not used.
+        needs: Required capabilities. The case is left out if the plugin declares one of them as none, but not if a capability is
+            undeclared.
+        measure: A function that measures a target and returns the samples in the unit. Cases that do not time a single call use it instead
+            of ``prepare``.
         runs_on_cpu: Whether the case is also measured on the CPU, for comparison.
     """
 
@@ -84,7 +85,7 @@ class Case:
         return self.unit != "us"
 
     def value(self, seconds: float) -> float:
-        """Return the result in its unit for a call that takes ``seconds``."""
+        """Return the result, in the unit of the case, for a call that takes ``seconds``."""
         return seconds * 1e6 if self.unit == "us" else self.amount / seconds / _PER_SECOND[self.unit]
 
     def rate(self, value: float) -> float:
@@ -92,7 +93,7 @@ class Case:
         return self.work[self.peak_of] * value * _PER_SECOND[self.unit] / self.amount
 
     def samples(self, target: Target, plan: Plan, peaks: Mapping[str, float]) -> list[float]:
-        """Measure a target.
+        """Measure a target, and return the samples in the unit of the case.
 
         Args:
             target: The target.
@@ -114,14 +115,14 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the value that the peaks allow, in the unit, and the resource that determines it. None if no peak applies."""
+        """Return the best value that the peaks allow, and the resource that determines it. Return None and "" if no peak applies."""
         if self.unit == "%":
             return 100.0, "complete overlap"
         seconds, resource = self.shortest(peaks)
         return (self.value(seconds), resource) if seconds else (None, "")
 
     def shortest(self, peaks: Mapping[str, float]) -> tuple[float, str]:
-        """Return the shortest time of a call in seconds that the peaks allow, and the resource that determines it.
+        """Return the shortest time in seconds that a call can take at these peaks, and the resource that determines this time.
 
         This is the roofline model (Williams, Waterman, Patterson, 2009): a call takes at least as long as the slowest of its resources
         needs for its part of the work. The time is 0 if no peak is known.

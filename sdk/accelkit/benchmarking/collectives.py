@@ -26,7 +26,7 @@ _Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
 
 
 def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[Case]:
-    """Return the measurements. The first of them that is made starts the processes, which then make all of them.
+    """Return the measurements. The first measurement to run starts the processes, which then make all measurements.
 
     Args:
         is_quick: Whether to measure small sizes for a short time.
@@ -57,7 +57,7 @@ def _look_up(outcomes: Callable[[], _Outcomes], kind: str, size: int, target: Ta
 
 
 def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, seconds: float) -> _Outcomes:
-    """Return the samples in GB/s of each collective and size, or the reason why there are none."""
+    """Return, for each collective and size, the samples in GB/s, or the reason why there are none."""
     from accelkit.launching import spawn_launcher
     from accelkit.specs.process_group import ProcessGroupOptions
 
@@ -65,7 +65,7 @@ def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, se
     try:
         with _time_limit(seconds):
             found: _Outcomes = spawn_launcher.launch(_measure, sizes, plan, accelerator=accelerator, devices=ranks, runtime=options)
-    except (AccelkitError, TimeoutError) as error:  # one device only, or its processes cannot share it or reach each other
+    except (AccelkitError, TimeoutError) as error:  # there is only one device, or the processes cannot share it or reach each other
         text = f"{error.what}: {error.why}" if isinstance(error, AccelkitError) else str(error)
         reason = " ".join(f"{ranks} processes: {text}".split())[:300]
         found = dict.fromkeys([(kind, size) for kind in _KINDS for size in sizes], reason)
@@ -74,7 +74,7 @@ def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, se
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError inside the block if it takes longer than ``seconds``. It must be used in the main thread."""
+    """Raise a TimeoutError inside the block if it takes longer than ``seconds``. Call this only in the main thread."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"they took longer than {seconds:g} s")
@@ -89,7 +89,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
-    """Measure the collectives on one of the processes. All of them make the same calls."""
+    """Measure the collectives in one process. All processes make the same calls."""
     outcomes: dict[tuple[str, int], Sequence[float] | str] = {}
     for size in sizes:
         num_bytes, calls = _calls(runtime.device, runtime.num_processes, size)
@@ -102,7 +102,7 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 
 
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the size in bytes of the whole tensor, parts of which the processes send or receive, and the call of each collective."""
+    """Return the size in bytes of the whole tensor that the processes communicate, and for each collective a function that calls it."""
     import torch
     import torch.distributed as dist
 
@@ -119,8 +119,8 @@ def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, 
 def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: Plan) -> list[float]:
     """Return the samples in seconds per call.
 
-    Each call is a collective, so all processes must make the same number of calls. They do, because ``_sample`` returns the same time on
-    each of them.
+    Each call is a collective, so all processes must make the same number of calls. They do, because ``_sample`` returns the same time in
+    every process.
     """
     call()
     once = _sample(call, synchronize, 1)
@@ -131,7 +131,7 @@ def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: 
 
 
 def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
-    """Return the seconds per call of the slowest process. The processes begin when all of them have made the previous calls."""
+    """Return the seconds per call of the slowest process. Each process begins when all processes have made the previous calls."""
     import torch
     import torch.distributed as dist
 

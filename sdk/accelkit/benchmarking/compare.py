@@ -25,12 +25,14 @@ class Change:
     Attributes:
         name: The name of the measurement.
         unit: Its unit.
-        old: The old median, or None if it was not measured.
-        new: The new median, or None if it is not measured.
-        speed: The new speed divided by the old one. For a result in percent, it is 1 plus the difference between the new and the old result
-            divided by 100. None if a median is missing or the old speed is 0.
-        p: The probability of such a difference by chance, corrected for the number of measurements. None if a median is missing.
-        verdict: ``lost`` if it is no longer measured, ``new`` if it was not measured before, otherwise ``slower``, ``faster`` or ``same``.
+        old: The median in the old report, or None if that report has none.
+        new: The median in the new report, or None if that report has none.
+        speed: The new speed divided by the old speed. For a result in percent, it is 1 plus the difference between the new and the old
+            result divided by 100. None if a median is missing or the old speed is 0.
+        p: The probability that a difference this large occurs by chance, corrected for the number of measurements. None if a median is
+            missing.
+        verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one, otherwise ``slower``, ``faster`` or
+            ``same``.
     """
 
     name: str
@@ -58,7 +60,7 @@ def read(path: Path) -> Report:
 
 
 def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
-    """Return what makes the reports hard to compare: the names of fields such as ``torch``, with the ``old`` and the ``new`` value."""
+    """Return the fields, such as ``torch``, that differ and make the reports hard to compare, with their ``old`` and ``new`` values."""
     pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
     return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"]}
 

@@ -1,4 +1,4 @@
-"""Matmul, reductions, attention and convolution."""
+"""Measurements of matmul, reductions, attention and convolution."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """Return the measurement of a reduction. A sum reads each element once. Softmax, over rows of 1024 elements, also writes each once."""
+    """Return the measurement of a reduction. A sum only reads its elements; softmax, over rows of 1024 elements, also writes them."""
     size_in_bytes = size * 4.0 * (2 if name == "softmax" else 1)
     prepare = functools.partial(_reduction, name=name, size=size)
     return Case(f"reduction.{name}.{size}", "GB/s", prepare, size_in_bytes, {MEMORY: size_in_bytes})
@@ -58,7 +58,7 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 
 
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
-    """Return the measurement of attention: for each head, a matmul of queries and keys, and one of weights and values.
+    """Return the measurement of attention: for each head, a matmul of queries and keys, and a matmul of weights and values.
 
     The weights need not be written to memory.
     """

@@ -55,12 +55,12 @@ def row(result: Result) -> Row:
 
 
 def number(value: float) -> str:
-    """Return a value in its unit, with three digits."""
+    """Return a value as text: as a whole number from 1000 on, otherwise with three significant digits."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _ratio(result: Result, device: Samples, host: Samples) -> float:
-    """Return how many times as fast as the CPU the device is."""
+    """Return the speed of the device divided by the speed of the CPU."""
     return device.median / host.median if result.is_higher_better else host.median / device.median
 
 

@@ -68,7 +68,7 @@ class Plot:
 
 
 def by_size(results: Iterable[Result], group: str) -> Plot | None:
-    """Return the diagram of a group of results, whose names are ``<group>.<kind>.<size>``. None if nothing was measured."""
+    """Return the diagram of the results whose names are ``<group>.<kind>.<size>``, or None if no such result was measured."""
     found = [
         (kind, size, text, samples.median, is_host, result.unit)
         for result in results
@@ -115,7 +115,7 @@ class _Axis:
 
 
 def _parts(name: str, group: str) -> Iterator[tuple[str, int, str]]:
-    """Yield the kind and the size of a measurement of the group, the latter as a number and as text."""
+    """Yield the kind of a measurement, and its size as a number and as text. Yield nothing if the measurement is not in the group."""
     match = re.fullmatch(rf"{re.escape(group)}\.(.+)\.([1-9]\d{{0,17}})(|B|KiB|MiB|GiB)", name)
     if match:
         yield match[1], int(match[2]) * _UNITS[match[3]], f"{int(match[2]):,} {match[3]}".strip()
@@ -137,7 +137,7 @@ def _round_values(low: float, high: float) -> list[float]:
 
 
 def _labelled(values: Sequence[float]) -> list[float]:
-    """Return those of the values that are written beside the axis: all, or the powers of 10, or some of these."""
+    """Return the values to write beside the axis: all if they are few, otherwise the powers of 10, or every nth power of 10."""
     if len(values) <= _MOST_TICKS:
         return list(values)
     powers = [value for value in values if f"{value:e}".startswith("1.0")]

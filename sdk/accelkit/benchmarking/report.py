@@ -15,8 +15,8 @@ class Samples:
 
     Attributes:
         values: The samples, in the order in which they were measured, in the unit of the result.
-        median: Their median.
-        iqr: Their interquartile range, which is 0 if there is only one.
+        median: The median of the samples.
+        iqr: The interquartile range of the samples, which is 0 if there is only one sample.
         count: The number of samples.
     """
 
@@ -27,7 +27,7 @@ class Samples:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Samples:
-        """Summarise at least one value."""
+        """Return the samples and their statistics. ``values`` must not be empty."""
         low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else (0.0, 0.0, 0.0)
         return cls(tuple(values), statistics.median(values), high - low, len(values))
 
@@ -40,9 +40,9 @@ class Result:
         name: The name, such as ``matmul.float32.1024``. Its first part is the group.
         unit: ``us`` (microseconds per call), ``GB/s`` (10^9 bytes per second), ``GFLOP/s``, ``samples/s`` or ``%``.
         is_higher_better: Whether a larger value is better.
-        device: The samples of the device, or None if it does not support the measurement.
-        host: The samples of the CPU, or None if it was not measured there.
-        limit: The value that the peaks measured in the same run allow, in the unit, or None if none of them applies.
+        device: The samples of the device, or None if the device was not measured.
+        host: The samples of the CPU, or None if the CPU was not measured.
+        limit: The value that the peaks measured in the same run allow, in the unit, or None if no peak applies.
         limited_by: The resource that determines the limit, such as ``memory``.
         unsupported: The reason why the device was not measured, or an empty string.
     """
@@ -72,7 +72,7 @@ class Report:
         threads: The number of threads with which torch computed on the CPU.
         time: The time at which the run began, in seconds since the epoch.
         is_quick: Whether ``--quick`` was given.
-        peaks: The largest measured rate of each resource per second: bytes of ``memory`` and of the links to the host, FLOP of each dtype.
+        peaks: The largest measured rate of each resource: bytes per second for ``memory`` and the links, FLOP per second for the dtypes.
         results: The results.
         device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report of an older accelkit.
     """

@@ -1,4 +1,4 @@
-"""Runs the measurements in a child process, because they may crash or hang. The process that starts it does not import torch."""
+"""Runs the measurements in a child process, because they may crash or hang. The parent process does not import torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(
         is_quick: Whether to measure small sizes for a short time.
         select: A pattern for the names of measurements, as in a shell.
         report_progress: Called before each measurement with its name, its number and the number of measurements.
-        ranks: The number of processes in collectives, each of which has a device.
+        ranks: The number of processes that take part in collectives. Each process has a device.
         seconds: The time limit of each measurement.
 
     Raises:
@@ -55,7 +55,7 @@ def measure(
         failed=f"the speed of {record.name} cannot be measured",
         hint=f"report it to the vendor; to run only measurements that work, use accelkit bench {record.name} --select GLOB",
         errors=(UsageError,),
-    ) as process:  # not a probe: the device is used as by a program
+    ) as process:  # this is not a probe: the device is used as a program uses it
         message = process.receive_first()
         while message.report is None:
             report_progress(message.measuring, message.number, message.count)

@@ -26,7 +26,7 @@ def cases(is_quick: bool) -> list[Case]:
 
 
 def _flops(model: str, size: int) -> float:
-    """Return the FLOP of a step in matmuls, attention and convolutions, which torch counts in a step on the CPU."""
+    """Return the FLOP of the matmuls, attention and convolutions of a step, as torch counts them while the CPU computes a step."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,4 +1,4 @@
-"""Launch latency, copies, and the overlap of copies with computing."""
+"""Measurements of launch latency, copies, and the overlap of copies with computing."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return how much of the shorter of a copy and a matmul is hidden behind the longer one, in percent.
+    """Return samples of the overlap of a copy and a matmul: the percentage of the shorter operation that the longer operation hides.
 
     Each sample is ``(copy + matmul - both) / min(copy, matmul)``, where ``both`` is the time of a copy and a matmul on different streams.
-    Noise can make it slightly less than 0 or more than 100.
+    Noise can make a sample slightly less than 0 or more than 100.
     """
     import torch
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """Measures the first device of an accelerator, which has been loaded.
+    """Measures the first device of an accelerator that has been loaded.
 
     Args:
         accelerator: The accelerator.
@@ -105,14 +105,14 @@ class Bench:
 
 
 def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
-    """Return the second device of the accelerator, if it has two."""
+    """Return the second device of the accelerator, or None if the accelerator has only one device."""
     indices = call(accelerator, "parse_devices", AUTO)
     peer = accelerator.device(indices[1]) if len(indices) > 1 else device
     return None if peer == device else Target(peer, lambda: call(accelerator, "synchronize", peer), Capabilities())
 
 
 def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
-    """Measure, and return the samples, or None and the reason. Update the peaks."""
+    """Measure a target, and update the peaks. Return the samples and "", or None and the reason why there are no samples."""
     try:
         samples = Samples.of(case.samples(target, plan, peaks))
     except NotSupportedError as error:
@@ -130,7 +130,8 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
     """Return the measurements that a request selects.
 
     Args:
-        request: The request. Its ``seconds`` are the time after which the parent ends this process; collectives give up after half of it.
+        request: The request. Its ``seconds`` are the time after which the parent ends this process; collectives give up after half of this
+            time.
         name: The name by which the processes of collectives select the accelerator.
 
     Raises:

@@ -72,7 +72,7 @@ def _records(name: str | None) -> list[PluginRecord]:
 
 
 def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
-    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. If the call fails, the result is one broken check.
+    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. If a call fails, its result is one broken check.
 
     The plugin itself stays usable, because only this command calls ``doctor_checks`` of hook plugins.
     """
@@ -133,7 +133,7 @@ def _import_torch() -> Availability:
 
 
 def _or_without_backends() -> str:
-    """Return an additional hint in case a package imported by ``import torch`` is at fault. Empty if there is no such package."""
+    """Return a hint for the case that a package imported by ``import torch`` is at fault, or "" if torch imports no such package."""
     backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
     return f"; if that does not help, {autoload.way_out(backends)}" if backends else ""
 

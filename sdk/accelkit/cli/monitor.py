@@ -74,7 +74,7 @@ def command(
 
 
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
-    """Yield a reading every ``interval`` seconds, ``count`` times or, if it is None, for ever. Missed readings are not made up for."""
+    """Yield a reading every ``interval`` seconds, ``count`` times or, if ``count`` is None, for ever. Missed readings are skipped."""
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):
         time.sleep(max(0.0, following - time.monotonic()))

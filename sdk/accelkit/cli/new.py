@@ -46,7 +46,7 @@ def find_template() -> Path:
     """Return the folder of the template, in an installed accelkit or in a source tree.
 
     Raises:
-        UsageError: If it is in neither place.
+        UsageError: If the template is in neither place.
     """
     found = next((place for place in _PLACES if (place / "cookiecutter.json").is_file()), None)
     if found is None:

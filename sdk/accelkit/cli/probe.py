@@ -38,7 +38,7 @@ def try_out(record: PluginRecord) -> Verdict:
 
     Raises:
         UnavailableError: If its device is absent.
-        BrokenPluginError: If it does not work.
+        BrokenPluginError: If the accelerator does not work.
     """
     verdict = probing.ask(record, is_trial=True)
     verdict_cache.remember(record, verdict)

@@ -1,6 +1,6 @@
 """``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD.
 
-Also show what must change in plugins: in the plugin NAME if it is given, otherwise in all of them.
+Also show what must change in plugins: in the plugin NAME if NAME is given, otherwise in all plugins.
 """
 
 from __future__ import annotations

@@ -22,7 +22,13 @@ NOT_CACHED = "not probed: the result for an editable installation is not cached,
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A plugin's record updated with its status, the newest verdict on the plugin (if any), and the unchanged record from the catalog."""
+    """A row of a table of plugins.
+
+    Attributes:
+        record: The plugin's record, with the status that the row shows.
+        verdict: The newest verdict on the plugin, or None.
+        asked: The unchanged record from the catalog.
+    """
 
     record: PluginRecord
     verdict: Verdict | None

@@ -1,8 +1,8 @@
 """Detect the cluster environment from a process's variables, and record every candidate. This module does not import torch.
 
 An argument takes precedence over ``ACCELKIT_CLUSTER``, which takes precedence over detection. Detection queries the built-in environments
-and hook plugins. Each answers with a claim, a ``Detection``, if it recognises its variables. A third-party environment is used only if it
-is named, or if a hook plugin that the user enabled claims the process for it.
+and hook plugins. Each environment or plugin that recognises its variables answers with a claim, a ``Detection``. A third-party environment
+is used only if it is named, or if a hook plugin that the user enabled claims the process for this environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ClusterCandidate:
         status: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
             variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
             is a third party's, and neither the user nor a hook plugin selected it).
-        priority: The priority of its claim. Negative if it declined; None if it is absent, was not asked or was selected by name.
+        priority: The priority of the environment's claim. Negative if the environment declined; None if it is absent, was not asked or was
+            selected by name.
         reason: The reason that the environment gave.
     """
 
@@ -187,10 +188,10 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 
 
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn if this process trains alone although variables suggest that an installed cluster environment started it as one of several.
+    """Warn if this process trains alone although its variables suggest that a cluster environment started it with other processes.
 
-    A third-party cluster environment is not called unless it is selected, so its variables are guessed: those whose names start with its
-    name and contain RANK, WORLD or SIZE.
+    A third-party cluster environment is not called unless it is selected, so its variables are guessed: those whose names start with the
+    environment's name and contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]
@@ -221,7 +222,7 @@ def _priority(claim: Detection | None) -> int:
 
 
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
-    """Return all properties of the environment, and a dict with ``name``, ``what``, ``why`` and ``hint`` for each one that cannot be read.
+    """Return all properties of the environment, and a dict with ``name``, ``what``, ``why`` and ``hint`` for each unreadable property.
 
     A property that is not known before the processes join the process group is None and does not count as an error.
     """

@@ -24,7 +24,7 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
     """Run ``select_cluster`` in a child process that has the environment variables of this process, and return the result.
 
     Returns:
-        The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the environment.
+        The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the cluster environment.
 
     Raises:
         AccelkitError: In the same cases as in ``select_cluster``, and if the child process does not return a result.

@@ -1,4 +1,4 @@
-"""Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point; one that fails makes torch unusable."""
+"""Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point, and fails if an entry point fails."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def is_enabled() -> bool:
-    """Return whether ``import torch`` will import the backends. It does if TORCH_DEVICE_BACKEND_AUTOLOAD is unset or 1."""
+    """Return whether ``import torch`` will import the backends. It imports them if TORCH_DEVICE_BACKEND_AUTOLOAD is unset or 1."""
     return os.environ.get(VARIABLE, "1") == "1"
 
 
 def privateuse1_conflict() -> str:
     """Return a sentence that names the plugins that claim PrivateUse1, and gives the remedy. Reads metadata only.
 
-    The sentence is empty if at most one plugin claims it, or if torch does not import the backends.
+    The sentence is empty if at most one plugin claims PrivateUse1, or if torch does not import the backends.
     """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})
@@ -86,7 +86,7 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Disable torch's search for backends if entry points cannot be decoded, since it would make ``import torch`` fail."""
+    """Disable torch's search for backends if entry points cannot be decoded. The search would make ``import torch`` fail."""
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():
         yield

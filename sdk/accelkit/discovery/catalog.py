@@ -66,7 +66,8 @@ def refresh() -> None:
 def register(name: str, cls: type, description: str = "") -> None:
     """Register ``cls`` under ``name`` from code (such as a notebook or a test). The rules for installed plugins apply.
 
-    If a class with the same module and qualified name is registered again, it replaces the first, so that a notebook cell can be run twice.
+    If a class with the same module and qualified name is registered again, the new class replaces the old one, so that a notebook cell can
+    be run twice.
 
     Args:
         name: The name by which users select the plugin.

@@ -52,7 +52,7 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases as ``{name: {"candidates": [...], ...}}``. An alias stands for the only usable one of its candidates."""
+    """Return the aliases as ``{name: {"candidates": [...], ...}}``. An alias stands for its only usable candidate."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 
@@ -64,7 +64,7 @@ def retirement(name: str) -> tuple[str, str] | None:
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Return the facts about vendors' devices by accelerator name: device type, package and how to install it."""
+    """Return the facts about vendors' devices by accelerator name: device type, package and how to install the package."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("vendors", {})
     return found
 
@@ -72,7 +72,7 @@ def vendors() -> Mapping[str, Mapping[str, Any]]:
 def visible_devices_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables set in ``environ`` that limit which devices a process sees.
 
-    These are the known variables, and any other whose name ends in ``VISIBLE_DEVICES``.
+    These are the known variables, and any other variable whose name ends in ``VISIBLE_DEVICES``.
     """
     names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(facts()["names"]["visible_devices_variables"])
     return {name: environ[name] for name in sorted(environ) if name in names or name.endswith("VISIBLE_DEVICES")}
@@ -85,7 +85,7 @@ def has_package(name: str) -> bool:
 
 
 def fallback_records(version: str) -> list[PluginRecord]:
-    """Return one record for each vendor's device. An installed plugin of the same name takes its place."""
+    """Return one record for each vendor's device. An installed plugin of the same name replaces the record."""
     return [
         PluginRecord(
             kind="accelerator",

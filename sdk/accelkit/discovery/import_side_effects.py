@@ -14,7 +14,7 @@ class Footprint:
     """A snapshot of the process's state before an import. ``changes()`` returns what has changed since then.
 
     The snapshot covers environment variables, threads, signal handlers, the working directory, and the functions and classes of torch.
-    Replaced functions and classes count as changes; added ones do not, because registering a device adds some.
+    Replaced functions and classes count as changes; added functions and classes do not, because registering a device adds some.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Footprint:
         self._torch = _torch_callables()
 
     def changes(self) -> list[str]:
-        """Describe the changes since the snapshot, in one phrase for each kind of change. Empty if nothing changed."""
+        """Return the changes since the snapshot, one phrase for each kind of change. The list is empty if nothing changed."""
         found = []
         names = sorted(name for name in self._environ.keys() | os.environ.keys() if self._is_changed(name))
         if names:
@@ -44,7 +44,7 @@ class Footprint:
         return found
 
     def _is_changed(self, name: str) -> bool:
-        """Return whether an environment variable changed. Those that torch's compiler sets when it is imported do not count."""
+        """Return whether an environment variable changed. Variables that torch's compiler sets when it is imported do not count."""
         return self._environ.get(name) != os.environ.get(name) and not name.startswith("TORCHINDUCTOR_")
 
 
@@ -55,7 +55,7 @@ def _handlers() -> dict[str, Any]:
 def _is_torchs_own(thing: object) -> bool:
     """Return whether the code of ``thing`` is in torch.
 
-    torch replaces some of its own functions when further modules of torch are imported. These are not changes by the plugin.
+    torch replaces some of its own functions when further modules of torch are imported. Such replacements are not changes by the plugin.
     The module of the code is checked first, because ``functools.wraps`` copies names.
     """
     home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__

@@ -51,7 +51,7 @@ def plugin_errors(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
 
 
 def load_class(record: PluginRecord) -> type:
-    """Import the plugin's module and return its class, checked against its specification.
+    """Import the plugin's module, check its class against the specification, and return the class.
 
     Raises:
         BrokenPluginError: If anything goes wrong, with the cause chained.
@@ -61,7 +61,7 @@ def load_class(record: PluginRecord) -> type:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
             if ":" in record.name:  # the name is not that of an entry point: a device type follows the colon, as in torch:<device_type>
-                from accelkit.discovery import autoload  # which imports this module
+                from accelkit.discovery import autoload  # imported here, because it imports this module
 
                 device_type = record.name.partition(":")[2]
                 cls = cls.for_device_type(device_type, autoload.backend_of(device_type))
@@ -84,7 +84,7 @@ def _check_declarations(cls: Any, record: PluginRecord) -> None:
     """Check that the capabilities that a class declares or requires have the right type and known names.
 
     Raises:
-        BrokenPluginError: If they do not.
+        BrokenPluginError: If the type is wrong or a name is unknown.
     """
     what = f"the {record.kind} {record.name} declares invalid capabilities"
     hint = "report it to the vendor; docs/plugins.md describes these declarations"
@@ -139,7 +139,7 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
 def adopt(instance: Any) -> Any:
     """Return an instance that the program passed, after setting its name and plugin if they are missing.
 
-    The name is that of its class, and the plugin names the module of the class.
+    The default name is that of the instance's class, and the default plugin names the module of the class.
     """
     instance.name = instance.name or type(instance).__name__
     instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"
@@ -147,7 +147,7 @@ def adopt(instance: Any) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """Describe the error and, if it has another error as its root cause, that error too."""
+    """Return a description of an error and, if another error is its root cause, of the root cause too."""
     chain = [error]
     while (cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__)) and cause not in chain:
         chain.append(cause)
@@ -193,7 +193,7 @@ def _names(classes: tuple[type, ...]) -> str:
 
 @contextlib.contextmanager
 def _ctrl_c_noted() -> Iterator[list[int]]:
-    """Yield a list that is filled if SIGINT really arrives, since a plugin can raise KeyboardInterrupt too."""
+    """Yield a list to which each arriving SIGINT is added. A KeyboardInterrupt alone is no proof of SIGINT: a plugin can raise it too."""
     noted: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

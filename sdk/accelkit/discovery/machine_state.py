@@ -1,7 +1,7 @@
-"""A digest of what decides whether a device is present, which is much cheaper to compute than a probe in a child process.
+"""A digest of the state that decides whether a device is present. Computing it takes much less time than a probe in a child process.
 
-It changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions; if a
-package or system library is installed; and if an environment variable changes. It does not change if, for example, a server on the
+The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions;
+if a package or system library is installed; and if an environment variable changes. It does not change if, for example, a server on the
 network is started. Results that are kept for a digest must therefore also expire.
 """
 
@@ -67,9 +67,9 @@ def _kernel_modules() -> Iterator[str]:
 
 
 def _installations() -> Iterator[str]:
-    """Yield the times at which packages were last installed, and the linker's list of libraries was last changed.
+    """Yield the times at which packages were last installed, and at which the linker's list of libraries was last changed.
 
-    Other folders of ``sys.path`` do not count: programs write their results into the folder of their script.
+    Other folders of ``sys.path`` do not count, because programs write their results into the folder of their script.
     """
     packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")

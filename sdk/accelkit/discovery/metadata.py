@@ -1,4 +1,4 @@
-"""Installed plugins, read from metadata alone. No plugin is imported, and a defect in one does not hide the others."""
+"""Installed plugins, read from metadata alone. No plugin is imported, and a defective plugin does not hide the others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Distribution(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installed:
-    """An installed distribution that provides plugins for accelkit, and their records."""
+    """An installed distribution that provides plugins for accelkit, with its requirements and the records of its plugins."""
 
     distribution: str
     requirements: tuple[str, ...]
@@ -75,8 +75,8 @@ class Inventory:
     Attributes:
         installed: The distributions that provide plugins for accelkit.
         torch_backends: The entry points that ``import torch`` loads automatically (the group ``torch.backends``).
-        unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8, cannot be read or is too large. If one of them
-            is not UTF-8, ``importlib.metadata.entry_points()`` raises an error.
+        unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8, cannot be read or is too large. If one of these
+            files is not UTF-8, ``importlib.metadata.entry_points()`` raises an error.
     """
 
     installed: tuple[Installed, ...]
@@ -85,7 +85,7 @@ class Inventory:
 
 
 def scan() -> Inventory:
-    """Find the installed distributions with entry points in accelkit's groups or in torch's, in the order of ``sys.path``."""
+    """Find the installed distributions with entry points in accelkit's groups or in torch's group, in the order of ``sys.path``."""
     found: dict[str, list[tuple[Path, Installed]]] = {}
     backends: list[TorchBackend] = []
     unreadable: list[str] = []
@@ -211,7 +211,7 @@ def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list
 
 
 def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
-    """Return the installation that Python imports. It is marked as broken if a failed upgrade left two in the same folder."""
+    """Return the installation that Python imports, marked as broken if a failed upgrade left two installations in the same folder."""
     folder, first = installations[0]
     twins = {other: installed for other, installed in installations if other.parent == folder.parent}
     if len(twins) < 2:
@@ -271,7 +271,7 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return the fingerprint of an installation, or "" if it is editable, since its code changes without a trace in the metadata."""
+    """Return the fingerprint of an installation, or "" for an editable one, whose code changes without a trace in the metadata."""
     try:
         if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
             return ""

@@ -1,4 +1,4 @@
-"""A child process that uses a plugin for a command. It may crash, hang, or answer nonsense. This process does not import torch."""
+"""A child process that uses a plugin for a command. The child may crash, hang or answer nonsense. The parent does not import torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPORT_IT = "report it to the vendor"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """A message from the child process. Subclasses add fields; the fields here are those of an error, and empty in other messages."""
+    """A message from the child process. Subclasses add fields. The fields of this class describe an error; otherwise, they are empty."""
 
     error: str = ""
     what: str = ""
@@ -84,7 +84,7 @@ class PluginProcess(Generic[AnyMessage]):
         self._listener.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # a request that the process has not read
+            with contextlib.suppress(BrokenPipeError):  # the process has not read a request
                 pipe.close()
 
     @property
@@ -93,7 +93,7 @@ class PluginProcess(Generic[AnyMessage]):
         return self._process.poll()
 
     def send(self, line: str = "") -> None:
-        """Send a line. Does nothing if the process has ended: the next ``receive`` raises the error."""
+        """Send a line. Does nothing if the process has ended; the next ``receive`` then raises the error."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode() + b"\n")
@@ -107,9 +107,9 @@ class PluginProcess(Generic[AnyMessage]):
         """Return the next message.
 
         Args:
-            seconds: How long to wait for it.
+            seconds: How long to wait for the message.
             doing: What the plugin is doing, as in ``in get_device_stats()``.
-            variable: The environment variable that sets the time limit, if there is one.
+            variable: The environment variable that sets the time limit, or "" if no variable does.
 
         Raises:
             BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    """The connection to the process that started this one.
+    """The connection to the process that started this process.
 
     Attributes:
         request: What this process is to do: the first line of its standard input.
         record: The accelerator that the request names.
-        further_requests: The lines that follow. Iterating waits for the next one, and ends when standard input is closed.
+        further_requests: The following lines. Iteration waits for the next line, and ends when standard input is closed.
     """
 
     def __init__(self, requests: IO[str], answers: IO[str]) -> None:
@@ -51,9 +51,9 @@ class Connection:
 
 @contextlib.contextmanager
 def connected() -> Iterator[Connection]:
-    """Context manager that takes over standard input and output for messages. What the plugin writes to them is discarded.
+    """Yield a connection that takes over standard input and output. Anything that the plugin writes to these streams is discarded.
 
-    An ``AccelkitError`` that is raised inside is written as a message, and ends the block.
+    An ``AccelkitError`` raised inside the block is sent as a message, and is not raised again.
     """
     requests, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_RDWR)

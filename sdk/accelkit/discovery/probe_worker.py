@@ -1,7 +1,7 @@
 """The child process that probes plugins, so that a crash or hang affects a single verdict and not the parent process.
 
 Run as ``python -m accelkit.discovery.probe_worker`` with a request (JSON) on standard input. One line of JSON is appended to the report
-file for each stage reached and for each verdict, so that the parent knows where a child was when it died.
+file for each stage reached and for each verdict, so that the parent knows in which stage a child died.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Report:
             faulthandler.register(child_processes.SHOW_STACK, file=self._file, all_threads=False)
 
     def end_after(self, seconds: float) -> None:
-        """End this process after ``seconds``, in case the parent no longer exists, and even if a plugin holds the interpreter's lock."""
+        """End this process after ``seconds``, even if the parent no longer exists or a plugin holds the interpreter's lock."""
         faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
 
     def stage(self, index: int, stage: str) -> None:

@@ -44,7 +44,7 @@ _LIMITS: dict[Limit, tuple[str, float]] = {
     "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
 }
 _LIMIT_OF_STAGE: dict[str, Limit] = {"start": "start", "torch": "start", "build": "build"}
-"""The stages with a limit of their own. The time that Python and torch need to start must not count towards a plugin on a busy machine."""
+"""The stages with a limit of their own. Python and torch start slowly on a busy machine, which must not count against a plugin."""
 _DOING = {
     "start": "before it was probed",
     "torch": "while importing torch",
@@ -68,8 +68,8 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
     """Probe or try plugins, and return one verdict for each record.
 
-    Built-in plugins share one child process; each other plugin has its own. In a trial, each built-in accelerator has its own too. No
-    driver is initialised in this process, but a trial may initialise drivers in the children.
+    Built-in plugins share one child process; each other plugin has a process of its own. In a trial, each built-in accelerator has its own
+    process too. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
         UsageError: If ACCELKIT_START_TIMEOUT, _PROBE_TIMEOUT, _LOAD_TIMEOUT or _BUILD_TIMEOUT is not a positive number of seconds.
@@ -86,7 +86,7 @@ def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
 
 
 def ask_definitions(record: PluginRecord) -> Verdict:
-    """Read what the plugin's class defines. It is imported but not called, so its device need not be present."""
+    """Read what the plugin's class defines. The class is imported but not called, so its device need not be present."""
     return _ask_each([[record]], "definitions")[record]
 
 
@@ -196,7 +196,7 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to the report, and wait until it has: a signal that follows at once may reach another thread."""
+        """Make the child append its stack to the report, and wait until it has done so: a signal sent earlier may reach another thread."""
         if child_processes.SHOW_STACK is None:
             return
         size, deadline = self._report.stat().st_size, time.monotonic() + _CLEAN_UP_SECONDS

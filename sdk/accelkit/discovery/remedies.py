@@ -81,7 +81,7 @@ def _undefined_symbol(match: re.Match[str]) -> str:
 def _required_torch(file: str) -> tuple[str, str] | None:
     """Return the distribution that contains a shared library, as ``torch-acme 1.0``, and its requirement, as ``torch==2.9.*``.
 
-    None if it is not known, or if the distribution does not require torch.
+    Return None if the distribution is not known or does not require torch.
     """
     from importlib import metadata
 
@@ -95,7 +95,7 @@ def _required_torch(file: str) -> tuple[str, str] | None:
 
 
 def _allows(requirement: str, version: str) -> bool:
-    """Return whether a requirement is met by this version. False if one of them cannot be parsed."""
+    """Return whether this version meets a requirement. The result is False if the requirement or the version cannot be parsed."""
     from packaging.requirements import Requirement
 
     try:
@@ -115,7 +115,7 @@ def _missing_program(match: re.Match[str]) -> str:
 
 
 def _missing_attribute(error: AttributeError) -> str:
-    """Return the remedy if a module lacks the name that the entry point gives, or a name that the plugin's code uses."""
+    """Return the remedy for a name that a module lacks. Either the entry point or the plugin's code uses this name."""
     module = getattr(error.obj, "__name__", "")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point

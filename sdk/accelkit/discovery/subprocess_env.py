@@ -1,4 +1,4 @@
-"""Command, search path and environment of the child processes in which plugins run, and the name of the signal that ended one."""
+"""Command, search path and environment of the child processes in which plugins run, and names of the signals that end these processes."""
 
 from __future__ import annotations
 

@@ -22,10 +22,11 @@ class Verdict:
         status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
         traceback: The traceback of the plugin's error, or the output of faulthandler if it crashed.
         description: The first line of the class's docstring.
-        device_type, is_simulated, device_count, capabilities: Facts about an accelerator. The last two are known only after a trial.
+        device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
+            only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
         checked: The reason that the plugin's own ``check()`` returned in a trial. "" if the plugin has the default ``check()``.
-        definitions: The members that its class defines. Empty unless the question (see ``probing``) was ``definitions``.
+        definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.

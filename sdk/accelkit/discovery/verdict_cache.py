@@ -2,9 +2,9 @@
 
 A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
 The result of a probe, which says whether the device is present, is valid for ten minutes, and only while ``machine_state`` does not
-change. Only ``auto`` and the aliases use it, so that they need no child process each time.
-``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only those on devices from ``known_devices.toml``, and probes
-the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
+change. Only ``auto`` and the aliases use the results of probes, so that they need no child process each time.
+``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only the verdicts on devices from ``known_devices.toml``, and
+probes the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def recall(record: PluginRecord) -> Verdict | None:
 
 
 def remember(record: PluginRecord, verdict: Verdict) -> None:
-    """Cache the verdict of a trial. Editable installations and registered classes are not cached: they change without notice."""
+    """Cache the verdict of a trial, except for editable installations and registered classes, which change without notice."""
     _write(record, verdict)
 
 

@@ -46,7 +46,7 @@ class Agent(SimpleElasticAgent):
     def __init__(
         self, spec: WorkerSpec, rendezvous: OrderedRendezvous, *, job: Job, folder: Path, say: Say, is_hurried: Callable[[], bool]
     ) -> None:
-        super().__init__(spec, exit_barrier_timeout=_NEVER)  # _exit_barrier below does not use it
+        super().__init__(spec, exit_barrier_timeout=_NEVER)  # _exit_barrier below does not use the timeout
         self._rendezvous_handler = rendezvous
         self._job, self._folder, self._say, self._is_hurried = job, folder, say, is_hurried
         self._screens = Screen(sys.stdout.buffer), Screen(sys.stderr.buffer)
@@ -56,7 +56,7 @@ class Agent(SimpleElasticAgent):
         self.cause: Ending | None = None
         """The first failure on this machine in the last round."""
         self.remote_failure = ""
-        """The message of another machine that ended the job."""
+        """The message from the machine that ended the job, or "" if no other machine ended it."""
 
     @property
     def has_started(self) -> bool:
@@ -170,7 +170,7 @@ class Agent(SimpleElasticAgent):
     def _announce(self, reason: str) -> None:
         if self.get_worker_group().group_world_size in (None, 1) or self.remote_failure:
             return
-        with contextlib.suppress(RuntimeError):  # torch.distributed's, if the host of the store has exited; the others notice that too
+        with contextlib.suppress(RuntimeError):  # raised by torch if the host of the store has exited, which the other machines notice too
             store = self._rendezvous_handler.store
             store.set(_FAILED, json.dumps(f"{socket.gethostname()} ended the job: {reason}"))
             self.leave()

@@ -22,8 +22,8 @@ class Choice:
 
     Attributes:
         accelerator: The loaded accelerator, whose driver is not initialised.
-        name: The name of the accelerator that is passed to the processes.
-        device_indices: The device numbers in the order that the user wrote. Process ``i`` of this machine uses the ``i``-th.
+        name: The accelerator's name, as it is passed to the processes.
+        device_indices: The device numbers in the order that the user wrote. Process ``i`` of this machine uses the ``i``-th device.
     """
 
     accelerator: Accelerator
@@ -66,7 +66,7 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 
 
 def threads_each(num_processes: int) -> int | None:
-    """Return the number of threads that torch should use in each process, which is an equal share of the cores of this machine.
+    """Return the number of threads that torch should use in each process: an equal share of this machine's cores.
 
     Return None if there is only one process, or the user has set OMP_NUM_THREADS. By default, torch uses all cores in every process,
     which is slow, and ``torchrun`` sets one thread, which leaves cores idle.

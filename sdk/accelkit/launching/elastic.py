@@ -90,7 +90,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
     except SignalException as error:
         agent.announce_signal(error.sigval.name)
         raise
-    except (RendezvousError, DistError) as error:  # the latter is raised by the store, if the machine that hosts it has gone
+    except (RendezvousError, DistError) as error:  # the store raises DistError if the machine that hosts the store has gone
         if not agent.has_started:
             raise _rendezvous_error(job, error) from error
         say(f"lost the connection to the other machines of the job: {_reason(error)}; logs: {folder}")
@@ -172,7 +172,7 @@ def _folder(log_dir: Path | None) -> Path:
 
 
 class _Signals:
-    """Signal handlers. The first signal ends the job but gives it time to save; a second one ends it at once."""
+    """Signal handlers. The first signal ends the job but gives it time to save; a second signal ends the job at once."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -14,7 +14,7 @@ from accelkit.discovery.subprocess_env import signal_name
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""The time in seconds for which a launcher waits until a process whose connection was lost has ended."""
+"""The longest time in seconds for which a launcher waits for the end of a process to which another process lost the connection."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -31,7 +31,7 @@ class Ending:
 
     Attributes:
         rank: The global rank of the process.
-        folder: The folder that holds its logs.
+        folder: The folder that holds the logs of the process.
         exit_code: The exit code, or minus the number of the signal that killed the process, as in ``subprocess.Popen.returncode``. None
             while the process runs.
         at: The time at which the launcher saw the process end, in seconds since the epoch.
@@ -55,8 +55,8 @@ class Ending:
     def read(self, began: float) -> None:
         """Set ``record`` to what the process wrote about its error.
 
-        If the launcher sent a signal, an error that the process wrote after ``began``, the time at which the launcher began to end the
-        processes, is ignored, because the signal caused it.
+        ``began`` is the time at which the launcher began to end the processes. If the launcher sent this process a signal, an error that
+        the process wrote after ``began`` is ignored, because the signal caused it.
         """
         record = read_record(self.error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)
@@ -69,7 +69,7 @@ class Ending:
 
     @property
     def failed_at(self) -> float:
-        """The time of the failure. If the process recorded its error, this is the recorded time, which is earlier than its end."""
+        """The time of the failure. If the process recorded its error, this is the recorded time, which precedes the end of the process."""
         return float(self.record["time"]) if self.record else self.at
 
     @property
@@ -113,7 +113,7 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     """Return whether all processes that have failed so far lost a peer, and the peer may be a process that is still running.
 
     The connections of a process close before it has ended: it may still be exiting, or be writing a core file. A launcher that ended the
-    process now could not report whether it had finished or crashed, so the launcher waits for up to ``PEER_SECONDS``.
+    process now could not report whether the process had finished or crashed, so the launcher waits for up to ``PEER_SECONDS``.
     """
     records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):
@@ -129,8 +129,8 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
 def first(endings: Sequence[Ending]) -> Ending | None:
     """Return the failure that caused the others, or None if no process failed.
 
-    It is the earliest failure that is not due to a lost peer. If every process that failed lost a peer, it is the earliest CollectiveError
-    from the log of collective calls. torch's own errors come last, because they do not say which rank is missing.
+    The cause is the earliest failure that is not due to a lost peer. If every process that failed lost a peer, the cause is the earliest
+    CollectiveError from the log of collective calls. torch's own errors come last, because they do not say which rank is missing.
     """
     failed = [ending for ending in endings if ending.has_failed]
     return min(failed, key=lambda ending: (ending.has_lost_a_peer, not ending.names_a_peer, ending.failed_at), default=None)

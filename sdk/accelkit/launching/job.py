@@ -56,7 +56,7 @@ def torchrun_variables(
 
 
 def _on_loopback() -> dict[str, str]:
-    """Return variables for a job on one machine that make gloo listen on the loopback interface, which other machines cannot reach.
+    """Return the variables that make gloo listen only on the loopback interface, which other machines cannot reach.
 
     Return an empty dict if the user chose an interface, or if no loopback interface was found.
     """

@@ -29,7 +29,7 @@ class Program:
 
     Attributes:
         name: The path of a script (or folder, or archive), or the name of a module.
-        is_module: Whether it is run as with ``python -m``.
+        is_module: Whether the program is run as with ``python -m``.
         arguments: The arguments of the program.
     """
 
@@ -87,9 +87,9 @@ class LocalRanks:
 
     Args:
         program: The program that the processes run.
-        folder: The folder for their logs, which go to ``rank-N/``.
+        folder: The folder for the logs of the processes, which go to ``rank-N/``.
         environs: The environment variables of each process, by global rank.
-        screens: The screens that show their standard output and standard error.
+        screens: The screens that show the standard output and the standard error of the processes.
     """
 
     def __init__(self, program: Program, folder: Path, environs: Mapping[int, Mapping[str, str]], screens: Sequence[Screen]) -> None:

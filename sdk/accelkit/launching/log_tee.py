@@ -39,7 +39,7 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines with ``prefix``. If carriage returns in a line overwrite it, only the text after the last one is shown."""
+        """Show whole lines with ``prefix``. If a line has carriage returns, only the text after the last carriage return is shown."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
@@ -100,7 +100,7 @@ class Streams:
         self._thread.start()
 
     def close(self) -> None:
-        """Read the remaining output of the processes, which have ended. Does not wait for others that still hold a pipe open."""
+        """Read the remaining output of the processes, which have ended. Does not wait for other processes that hold a pipe open."""
         self._is_closing.set()
         if self._thread is not None:
             self._thread.join()

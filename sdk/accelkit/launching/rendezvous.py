@@ -1,4 +1,4 @@
-"""Rendezvous of the machines of a job. It is torch's, but orders the machines as the user wants, and uses a new store in every round."""
+"""Rendezvous of the machines of a job. It wraps torch's, orders the machines as the user wants, and uses a new store in every round."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OrderedRendezvous(RendezvousHandler):
     Args:
         inner: The rendezvous that finds the machines.
         node_rank: The rank of this machine if the user specified it, else None. It must be given on all machines or on none.
-        address: The address at which the other machines reach this one.
+        address: The address at which the other machines reach this machine.
     """
 
     def __init__(self, inner: RendezvousHandler, node_rank: int | None, address: str) -> None:
@@ -57,7 +57,7 @@ class OrderedRendezvous(RendezvousHandler):
         """Wait for the other machines, and return this machine's rank, the number of machines, and the addresses of the stores.
 
         Raises:
-            ContradictionError: If the ranks that the user specified are not 0 to n - 1, each once, or only some machines have one.
+            ContradictionError: If the ranks that the user specified are not 0 to n - 1, each once, or only some machines have a rank.
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()
@@ -70,7 +70,7 @@ class OrderedRendezvous(RendezvousHandler):
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
 
     def _place(self, store: Any, joined: int, size: int) -> int:
-        """Return the rank of this machine: the one that the user specified, or else the one that torch assigned."""
+        """Return the rank of this machine: the rank that the user specified, or else the rank that torch assigned."""
         store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts]))
         machines = [json.loads(store.get(f"{_KEY}node/{index}")) for index in range(size)]
         self.remaining_restarts = min(remaining for _, _, remaining in machines)
@@ -113,7 +113,7 @@ def local_store() -> Any:
 def _store_for_all(address: str) -> Any:
     """Return a new TCPStore on the interface with ``address``.
 
-    If no interface has this address, the store listens on all interfaces, because others may reach this machine through address
+    If no interface has this address, the store listens on all interfaces, because other machines may reach this one through address
     translation.
     """
     try:

@@ -51,7 +51,7 @@ def launch(
         accelerator, devices: The accelerator and devices, as in ``Runtime``. The default is all devices.
         runtime: Further arguments for each process's ``Runtime``.
         start_method: The method that starts the processes. ``spawn`` starts new interpreters, to which the function and its arguments are
-            sent by pickle. ``fork`` copies this process; it is the default for functions that exist only in a notebook or an interactive
+            sent by pickle. ``fork`` copies this process, and is the default for functions that exist only in a notebook or an interactive
             session.
 
     Returns:
@@ -134,7 +134,7 @@ def _start(process: Any) -> None:
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
-    """Wait until every process has ended or one has failed. If it failed because it lost a peer, give the peer time to end."""
+    """Wait until every process has ended or one process has failed. If that process lost a peer, give the peer time to end."""
     deadline = math.inf
     while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:
         wait([p.sentinel for p, ending in zip(processes, endings, strict=True) if ending.exit_code is None], timeout=_POLL_SECONDS)

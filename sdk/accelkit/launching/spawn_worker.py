@@ -58,7 +58,7 @@ class Place:
 
 
 def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
-    """Run the task (pickled, unless this process is a fork) once the parent has sent ``(port, run id, secret)``."""
+    """Wait for ``(port, run id, secret)`` from the parent, and run the task, which is pickled unless this process is a fork."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C then reaches only the parent, which ends this process and its children
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -74,7 +74,7 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
 
 
 def set_safe_path(value: str | None) -> None:
-    """Set PYTHONSAFEPATH, so that Python processes started from here import nothing from the current directory. None unsets it."""
+    """Set PYTHONSAFEPATH, or unset it for None. While it is set, new Python processes import nothing from the current directory."""
     if value is None:
         os.environ.pop(SAFE_PATH, None)
     else:
@@ -141,12 +141,12 @@ def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
 
 
 def states_of(objects: Sequence[Any]) -> list[Any]:
-    """Return each object's ``state_dict()``, with whole tensors on the CPU. All processes must call it, as it gathers sharded tensors."""
+    """Return each object's ``state_dict()``, with whole tensors on the CPU. All processes must call this: it gathers sharded tensors."""
     return [on_host(thing.state_dict()) for thing in objects]
 
 
 def load_states(objects: Sequence[Any], kept: Sequence[Any]) -> None:
-    """Load the corresponding state in ``kept`` into each object."""
+    """Load into each object the state at the same position in ``kept``."""
     for thing, state in zip(objects, kept, strict=True):
         thing.load_state_dict(state)
 

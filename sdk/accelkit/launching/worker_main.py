@@ -1,6 +1,6 @@
-"""Entry point of each process of a job. It runs the program. If the program fails, it records the error and its time.
+"""Entry point of each process of a job. It runs the user's program and, if the program fails, records the error and the time of the error.
 
-``accelkit launch`` runs this file by its path. It imports only the standard library until the program has ended, so
+``accelkit launch`` runs this file by its path. This file imports only the standard library until the program has ended, so
 that nothing interferes with the user's program.
 """
 
@@ -30,8 +30,8 @@ _OWN_CODE = (os.path.dirname(__file__), runpy.__file__, "<frozen runpy>")
 def write_error(path: str, error: BaseException, trace: TracebackType | None, exit_code: int) -> None:
     """Write the error that ended this process to a JSON file.
 
-    The keys are ``time`` (since the epoch), ``error``, ``causes``, ``traceback`` and ``exit_code``. Functions that run at exit can detect
-    the error by ``sys.last_type``, as after an error that Python itself prints.
+    The keys are ``time`` (in seconds since the epoch), ``error``, ``causes``, ``traceback`` and ``exit_code``. Functions that run at exit
+    can detect the error by ``sys.last_type``, as after an error that Python itself prints.
     """
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     causes: list[str] = []
@@ -83,7 +83,7 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group if the program has not, and wait for torch's threads.
+    """Destroy the process group if the program has not done so, and wait for torch's threads.
 
     After an error, the process group is not destroyed, because other ranks may be waiting in a collective.
     """

@@ -37,13 +37,13 @@ class _Answer(Message):
 
 
 class Monitor:
-    """A child process that reads the statistics of devices whenever ``sample`` is called. It may initialise the driver.
+    """A child process that reads the statistics of devices whenever ``sample`` is called. The child may initialise the driver.
 
     Args:
         record: The accelerator's record.
         devices: The devices, as in ``Runtime(devices=)``.
 
-    Use it as a context manager. Entering raises the errors of ``sample``, and ``DevicesError`` if there are no such devices.
+    Use it as a context manager. Entering the context raises the errors of ``sample``, and ``DevicesError`` if the devices do not exist.
     """
 
     def __init__(self, record: PluginRecord, devices: str = "-1") -> None:

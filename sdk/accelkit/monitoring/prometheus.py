@@ -21,7 +21,7 @@ class Exporter:
     Args:
         accelerator: The name of the accelerator, for the label ``accelerator``.
         address: The address to listen on.
-        port: The port to listen on. 0 selects a free one.
+        port: The port to listen on. 0 selects a free port.
 
     Raises:
         UsageError: If ``prometheus-client`` is not installed, or the port cannot be used.

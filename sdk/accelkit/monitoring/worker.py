@@ -1,7 +1,8 @@
 """The child process that reads the statistics of a plugin's devices.
 
 Run as ``python -m accelkit.monitoring.worker``. The first line of standard input is a request (JSON), after which the process writes the
-names of the devices to standard output. After each further line, it writes their statistics. The output of the plugin is discarded.
+names of the devices to standard output. After each further line, the process writes the statistics of the devices. The output of the plugin
+is discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ OF_THIS_PROCESS = ("memory.allocated.bytes", "memory.peak.bytes", "memory.reside
 
 
 class Reader:
-    """Reads the statistics of the devices of an accelerator, which has been loaded.
+    """Reads the statistics of the devices of an accelerator that has been loaded.
 
     Args:
         accelerator: The accelerator.

@@ -27,7 +27,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
     If the user set an order, the first usable accelerator in it is chosen. Otherwise, the only usable accelerator other than the host is
-    chosen, or the host if no other can be used.
+    chosen, or the host if no other accelerator can be used.
 
     Args:
         is_fresh: Whether to ignore cached results of probes.
@@ -64,7 +64,7 @@ def choose(*, is_fresh: bool = False) -> Choice:
 def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
-    It considers neither ``torch:<device_type>``, which needs a device type, nor built-in fallbacks for vendors whose packages are not
+    ``auto`` considers neither ``torch:<device_type>``, which needs a device type, nor built-in fallbacks for vendors whose packages are not
     installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
@@ -85,8 +85,8 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
         is_fresh: Whether to ignore cached results of probes.
 
     Raises:
-        AmbiguousError: If several of them can be used.
-        UnavailableError: If none of them can be used.
+        AmbiguousError: If several of these accelerators can be used.
+        UnavailableError: If none of these accelerators can be used.
     """
     names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
     offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
@@ -160,7 +160,7 @@ def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:
 
 
 def _mark(candidates: Sequence[Candidate], chosen: PluginRecord) -> tuple[Candidate, ...]:
-    """Return the candidates with the chosen one marked and moved to the front."""
+    """Return the candidates, with the chosen candidate marked and moved to the front."""
     winners, others = [], []
     for candidate in candidates:
         if (candidate.name, candidate.plugin) == (chosen.name, chosen.plugin):

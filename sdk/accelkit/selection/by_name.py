@@ -16,7 +16,7 @@ GENERIC = "torch"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plugin's class, checked against its specification, and its record."""
+    """A plugin's class, which was checked against its specification, and the plugin's record."""
 
     cls: Any
     record: PluginRecord
@@ -60,7 +60,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
     """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
 
     Raises:
-        UnknownNameError, PluginError: If it cannot be loaded. The text says why and what to do.
+        UnknownNameError, PluginError: If the class cannot be loaded. The text says why and what to do.
     """
     record = find(kind, name)
     try_unless_known(record)

@@ -1,4 +1,4 @@
-"""Selection of one accelerator from the user's request, with the Decision that explains it.
+"""Selection of one accelerator from the user's request, with the Decision that explains the choice.
 
 ``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also loads the
 chosen plugin. An argument takes precedence over ``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.

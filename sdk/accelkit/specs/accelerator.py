@@ -136,7 +136,7 @@ class Accelerator:
         """Make ``device`` current. Initialises the driver. Called each time a Runtime starts the device, before anything is placed on it.
 
         Raises:
-            UnsupportedError: If torch cannot make the device current, and it is not device 0, which is current from the start.
+            UnsupportedError: If torch cannot make the device current, and the device is not device 0, which is current from the start.
         """
         torch_functions.set_device(self, device)
 
@@ -218,7 +218,7 @@ class Accelerator:
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return device statistics, with the unit in each key; by default ``memory_stats``. Called by ``Runtime.device_stats``."""
+        """Return device statistics, with the unit in each key; by default those of ``memory_stats``. Called by ``Runtime.device_stats``."""
         return self.memory_stats(device)
 
     @hookimpl
@@ -237,7 +237,7 @@ class Accelerator:
         torch_functions.manual_seed(self, seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """Return the generator's state as a CPU uint8 tensor, for checkpoints and loaders. None if the device has no generator."""
+        """Return the generator's state for checkpoints and loaders as a CPU uint8 tensor, or None if the device has no generator."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
@@ -269,7 +269,7 @@ class Accelerator:
         return None
 
     def step_end(self) -> None:
-        """Execute the traced operations, on devices that trace lazily. It need not wait for the device.
+        """Execute the traced operations, on devices that trace lazily. This method need not wait for the device.
 
         Called after each backward pass and each optimizer step, and before a prepared loader yields a batch. It is never called if it is
         not overridden.
@@ -279,20 +279,20 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. Another thread may read them, but only one. The returned iterator must raise the errors that
-                this iterator raises.
+            batches: The batches on the host. Another thread may read them, but not several threads. The returned iterator must raise the
+                errors that ``batches`` raises.
             device: The device of this process.
 
         Returns:
-            The batches on ``device``, in the same order and with the same structure. The iterator is closed when the loop ends early. If
-            this method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
+            The iterator over the batches on ``device``, with the same order and structure. It is closed if the loop ends early. If this
+            method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
         """
         return None
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
         """Return the capabilities of ``device`` (a newer chip may have more), or those of the kind of device if ``device`` is None.
 
-        With None, it is called by the constructor of a Runtime and must not initialise the driver.
+        With None, this method is called by the constructor of a Runtime and must not initialise the driver.
         """
         return self.declared_capabilities
 

@@ -27,8 +27,8 @@ class ClusterEnvironment(Variables):
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, in the same form.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
-        placement: The placement that the processes worked out when they joined the process group. None before they join, and if all
-            values were known already.
+        placement: The placement that the processes worked out when they joined the process group. None before they join, or if all values
+            were known already.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -40,8 +40,8 @@ class ClusterEnvironment(Variables):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a ``Detection`` if ``environ`` has variables of this environment, otherwise None.
 
-        The ``Detection`` with the highest priority is used. One with a negative priority is never used; its reason explains why a process
-        that has some of this environment's variables is nevertheless not one of its processes.
+        The ``Detection`` with the highest priority is used. A ``Detection`` with a negative priority is never used. Its reason explains why
+        the process does not belong to this environment, although some of the environment's variables are set.
 
         A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
         that implements the hook of the same name, which may call this method; otherwise they select the environment by name.
@@ -102,7 +102,7 @@ class ClusterEnvironment(Variables):
 
     @property
     def job_id(self) -> str | None:
-        """The scheduler's identifier of the job, in the form that the scheduler's commands accept. None if there is none."""
+        """The scheduler's identifier of the job, in the form that the scheduler's commands accept. None if the job has no identifier."""
         return None
 
     @property
@@ -115,7 +115,7 @@ class ClusterEnvironment(Variables):
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: The value to return before the processes have joined, if it is already certain. None if it is not.
+            default: The value to return before the processes have joined, if this value is already certain, otherwise None.
 
         Raises:
             NotJoinedError: If the processes have not joined the group and there is no default.
@@ -147,7 +147,7 @@ class ClusterEnvironment(Variables):
         return False
 
     def place(self) -> Place:
-        """Return the place that this process sends to the others."""
+        """Return the place that this process sends to the other processes."""
         host, machine = this_machine()
         said: list[int | None] = []
         for name in PLACEMENT:
@@ -194,14 +194,14 @@ class ClusterEnvironment(Variables):
     def is_preempted(self) -> bool:
         """Return whether the job will soon lose this process's machine, for example according to a file or a cloud service.
 
-        Override it if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
-        ``preemption_poll_seconds``, from the first use of ``Runtime.watch_preemption`` or a method that calls it, until it returns True
-        or the Runtime is torn down. It may block, because no step waits for it. Use a time limit well below the time between the notice
-        and the end of the machine.
+        Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
+        ``preemption_poll_seconds``. The calls begin at the first use of ``Runtime.watch_preemption`` or of another method that calls
+        ``watch_preemption``. They end when ``is_preempted`` returns True or the Runtime is torn down. The method may block, because no step
+        waits for it. Use a time limit well below the time between the notice and the end of the machine.
 
-        If it returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, takes longer
-        than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an error
-        or a wrong return value, the next call is six intervals later.
+        If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, takes
+        longer than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an
+        error or a wrong return value, the next call is six intervals later.
         """
         return False
 
@@ -213,7 +213,7 @@ class ClusterEnvironment(Variables):
             True if the scheduler accepted the job.
 
         Raises:
-            UnsupportedError: If this environment cannot requeue a job. The default always raises it.
+            UnsupportedError: If this environment cannot requeue a job. The default always raises this error.
         """
         raise UnsupportedError(
             f"the cluster environment {self.name!r} cannot requeue a job",

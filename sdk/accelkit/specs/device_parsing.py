@@ -13,12 +13,12 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
     """Return the device indices that ``devices`` selects, in the order given.
 
     Args:
-        devices: The devices to use. ``n`` or ``"n"`` selects the first n devices, ``-1``, ``"-1"`` or ``"auto"`` selects all of them,
+        devices: The devices to use. ``n`` or ``"n"`` selects the first n devices, ``-1``, ``"-1"`` or ``"auto"`` selects all devices,
             and ``[0, 2]`` or ``"0,2"`` (or ``"0,"``) selects these indices.
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
         counts_processes: Whether a number in ``devices`` is a number of processes, which share the devices or have devices of their own.
-            If so, it may exceed ``count``.
+            If so, the number may exceed ``count``.
 
     Raises:
         DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.

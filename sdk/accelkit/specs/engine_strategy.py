@@ -48,12 +48,12 @@ class Training:
 
     Attributes:
         device: The device of this process.
-        precision: The precision of the Runtime. The module computes in it already.
+        precision: The precision of the Runtime. The module already computes in this precision.
         num_processes: The number of processes in the job.
-        accumulation_steps: The number of backward passes per step. The Runtime divides losses by it, and steps once the gradients are
-            complete.
-        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in
-            the same call.
+        accumulation_steps: The number of backward passes per step. The Runtime divides losses by this number, and steps once the gradients
+            are complete.
+        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in the
+            same call of ``prepare``.
     """
 
     device: torch.device
@@ -67,8 +67,8 @@ class EngineStrategy(Strategy, abc.ABC):
     """A strategy that wraps a module together with its optimizer, and runs backward passes and steps itself, as DeepSpeed does.
 
     A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; a class that lacks one cannot be instantiated.
-    The training loop stays as it is: the user's optimizer remains the same object, and calls these methods. All are called in every
-    process, after the device is set up.
+    The training loop stays as it is: the user's optimizer remains the same object, and calls these methods. All these methods are called in
+    every process, after the device is set up.
     """
 
     @abc.abstractmethod
@@ -77,8 +77,9 @@ class EngineStrategy(Strategy, abc.ABC):
 
         Args:
             module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
-            optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, its ``step`` and
-                ``zero_grad`` call those of the strategy. Inside the strategy's methods, the optimizer's ``step`` is the original one.
+            optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, the optimizer's
+                ``step`` and ``zero_grad`` call the strategy's methods of the same names. Inside these methods, the optimizer's ``step`` is
+                its original method.
             training: The other settings of the training.
         """
 

@@ -25,7 +25,8 @@ class Variables:
     Attributes:
         name: The name of the cluster environment that reads the variables, for errors.
         plugin: The plugin's ``dist==version``, for errors.
-        launcher: The command that sets these variables for the processes that it starts. Errors tell the user to start the program with it.
+        launcher: The command that sets these variables for the processes that it starts. Errors tell the user to start the program with
+            this command.
     """
 
     name: str = ""
@@ -37,7 +38,7 @@ class Variables:
         self._assumed: set[str] = set()
 
     def text(self, *names: str) -> str | None:
-        """Return the stripped value of the first variable in ``names`` that is set and not empty, or None if there is none."""
+        """Return the stripped value of the first variable in ``names`` that is set and not empty, or None if no variable is."""
         return next((value for name in names if (value := self.environ.get(name, "").strip())), None)
 
     def number(self, *names: str, least: int = 0, below: int | Sequence[str] | None = None, default: int | None = None) -> int:
@@ -46,8 +47,8 @@ class Variables:
         Args:
             names: The names of one or more variables, the preferred one first.
             least: The smallest valid number.
-            below: The exclusive upper limit: a number, or the names of the variables (preferred first) that hold it.
-            default: The value to return if no variable is set. If it is None, a missing variable is an error.
+            below: The exclusive upper limit: a number, or the names of the variables (preferred first) that hold the limit.
+            default: The value to return if no variable is set. If ``default`` is None, a missing variable is an error.
 
         Raises:
             UsageError: If no variable is set, or the value is not a whole number or is less than ``least``.
@@ -133,11 +134,12 @@ class Variables:
 
 
 def job_port(job: int | str, step: int = 0) -> int:
-    """Compute a TCP port from a job's identifier, so that every process of the job gets the same one.
+    """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
     1250 never get the same port. Two steps of one job get the same port only if their numbers differ by a multiple of 16. Other pairs of
-    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if one is identified by a string.
+    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if at least one job is identified
+    by a string.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.

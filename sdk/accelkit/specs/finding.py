@@ -1,4 +1,4 @@
-"""The finding of a static check. It is in a module of its own, so that code that reads findings does not import the checks."""
+"""The finding of a static check. ``Finding`` is in a module of its own, so that code that reads findings does not import the checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Finding:
     """A mistake in the class of a plugin.
 
     Attributes:
-        rule: The name of the rule that found it.
+        rule: The name of the rule that found the mistake.
         what: What is wrong, with the class and the member.
         why: Why that is a mistake.
         hint: What the vendor should write.

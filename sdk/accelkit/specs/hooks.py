@@ -1,8 +1,8 @@
 """The hook specifications, and the marker for their implementations in plugins.
 
-If only one plugin can implement a function, it is a method of the plugin's specification. If several plugins can implement or wrap it,
-it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster environment and
-strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation takes any subset of the
+If only one plugin can implement a function, it is a method of the plugin's specification. If several plugins can implement or wrap a
+function, it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster environment
+and strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation takes any subset of the
 arguments, by name::
 
     from accelkit import hookimpl
@@ -60,7 +60,7 @@ class AcceleratorHooks:
         """Return statistics of the device, with keys that name the quantity and its unit.
 
         Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()`` on the calling
-        process. All mappings are merged. If several contain the same key, the accelerator's value takes precedence.
+        process. All mappings are merged. If several mappings contain the same key, the accelerator's value takes precedence.
         """
 
     @hookspec
@@ -80,7 +80,7 @@ class PrecisionHooks:
 
         Called by the Runtime of each process each time it has set up the device. The first result that is not None is used. The
         accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may
-        replace the result of any of them.
+        replace the result of any of these implementations.
         """
 
 
@@ -93,7 +93,7 @@ class ClusterEnvironmentHooks:
 
         Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
         collected from the built-in environments and from the hook plugins that the user enabled, and the ``Detection`` with the highest
-        priority is used. One with a negative priority is never used, but ``accelkit why --cluster`` shows its reason.
+        priority is used. A ``Detection`` with a negative priority is never used, but ``accelkit why --cluster`` shows its reason.
         """
 
     @hookspec
@@ -128,7 +128,7 @@ class RuntimeHooks:
 
     @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called on the main process after ``save_state`` has made ``path`` durable; with ``is_async``, by the thread that wrote it."""
+        """Called on the main process after ``save_state`` made ``path`` durable; with ``is_async``, by the thread that wrote ``path``."""
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Find the methods that a plugin overrides. The runtime looks once, and training steps skip inherited defaults."""
+"""Find the methods that a plugin overrides. The runtime does this once, so that training steps skip inherited defaults."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def overrides(plugin: object, specification: type, *methods: str) -> bool:
 
 
 def overridden(plugin: object, specification: type, method: str) -> Callable[..., Any] | None:
-    """Return the plugin's bound method, or None if it is inherited from the specification."""
+    """Return the plugin's bound method, or None if the method is inherited from the specification."""
     found: Callable[..., Any] | None = getattr(plugin, method) if overrides(plugin, specification, method) else None
     return found

@@ -44,7 +44,7 @@ def read_seconds(given: Any, source: str) -> float:
     """Parse a timeout in seconds from an argument, a variable or a flag named ``source``.
 
     Raises:
-        UsageError: If it is not a positive number.
+        UsageError: If the timeout is not a positive number.
     """
     try:
         seconds = float(given)

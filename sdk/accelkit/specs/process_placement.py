@@ -18,12 +18,13 @@ PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The information about where a process runs, which it sends to all other processes.
+    """The information about where a process runs. Each process sends its ``Place`` to all other processes.
 
     Attributes:
         host: The host name of the machine, for messages.
         machine: An identifier that is unique even if two machines share a host name.
-        local_rank, local_world_size, node_rank, num_nodes: The values given by environment variables. None if no variable gives one.
+        local_rank, local_world_size, node_rank, num_nodes: The values given by environment variables. None for a value that no variable
+            gives.
     """
 
     host: str
@@ -49,7 +50,7 @@ class Placement:
 
 
 def this_machine() -> tuple[str, str]:
-    """Return the host name, and a machine identifier: the host name with Linux's boot id, since cloned machines may share their name."""
+    """Return the host name, and a machine identifier: the host name with Linux's boot id, because cloned machines may share a name."""
     host, boot = socket.gethostname(), ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -59,9 +60,9 @@ def this_machine() -> tuple[str, str]:
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
-    If all processes report a node rank, machines are numbered by it. Otherwise, processes are taken to be on the same machine if their
-    machine identifiers are equal and no two of them have the same local rank. (Containers on one host may have equal identifiers, and each
-    counts as a machine.) Machines are then numbered in the order of their lowest rank.
+    If all processes report a node rank, machines are numbered by node rank. Otherwise, processes are taken to be on the same machine if
+    their machine identifiers are equal and no two of them have the same local rank. (Containers on one host may have equal identifiers, and
+    each counts as a machine.) Machines are then numbered in the order of the lowest rank on each machine.
 
     Args:
         places: The place of every process, ordered by rank.

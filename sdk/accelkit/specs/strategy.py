@@ -37,12 +37,12 @@ class Strategy:
     """A strategy: how one program spans devices. It is selected by name, and must not keep a reference to the accelerator.
 
     Args:
-        device: The device or device type that the strategy was created for, if any. The runtime raises an error if it contradicts the
-            selected device.
+        device: The device or device type that the strategy was created for, if any. The runtime raises an error if this device contradicts
+            the selected device.
 
     Attributes:
-        is_distributed: Whether the strategy trains with one process per device and a process group of all processes (even if there is
-            only one).
+        is_distributed: Whether the strategy trains with one process per device and a process group of all processes (even if there is only
+            one process).
         drives_all_devices: Whether one process drives all devices of its machine as if they were one.
         name: The name by which the strategy was selected. Set when accelkit creates the instance.
         plugin: The plugin's ``dist==version``.
@@ -61,7 +61,7 @@ class Strategy:
         """Check that this accelerator supports the strategy. Called by the constructor of a Runtime. Does not initialise the driver.
 
         If the strategy is distributed, the default raises an error for an accelerator that declared the capability ``process_group`` as
-        ``none``. It accepts an accelerator that declared nothing about it.
+        ``none``. The default accepts an accelerator that declared nothing about this capability.
 
         Raises:
             UnsupportedError: If the accelerator does not support the strategy.
@@ -128,7 +128,7 @@ class Strategy:
         return None
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """Return the device of this process. Called by its Runtime at first use, after ``setup``. Does not initialise the driver.
+        """Return the device of this process. Called by the Runtime at first use, after ``setup``. Does not initialise the driver.
 
         Args:
             accelerator: The accelerator of the devices.
@@ -157,7 +157,7 @@ class Strategy:
     def place_batch(self, batch: T) -> T:
         """Return a batch, already on the device, in the layout that the strategy needs. Called for prepared loaders and ``to_device``.
 
-        If it is overridden, it is called in every step.
+        If this method is overridden, it is called in every step.
         """
         return batch
 
@@ -178,7 +178,7 @@ class Strategy:
         Called by ``Runtime.save_state`` and ``Runtime.load_state`` on every process.
 
         Raises:
-            CheckpointError: If they cannot.
+            CheckpointError: If they cannot be saved and loaded in this way.
         """
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -191,8 +191,8 @@ class Strategy:
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which the parameters of this module (wrapped or not) are unsharded, for reading.
 
-        It unshards parameters that are sharded in the strategy's own way. Parameters that are DTensors may stay sharded. All processes must
-        enter and leave the context together.
+        The context manager unshards parameters that are sharded in the strategy's own way. Parameters that are DTensors may stay sharded.
+        All processes must enter and leave the context together.
         """
         return nullcontext()
 

@@ -55,10 +55,10 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
         accelerator: The accelerator whose device type is meant.
         name: The name of the function in ``torch.accelerator``.
         arguments: The arguments, which are the same in both places.
-        module_name: The name of the function in the device's module, if it differs.
+        module_name: The name of the function in the device's module, if that name differs.
 
     Raises:
-        UnsupportedError: If neither has the function. Errors of the device itself are passed on.
+        UnsupportedError: If neither ``torch.accelerator`` nor the module has the function. Errors of the device itself are passed on.
     """
     import torch
 
@@ -87,7 +87,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
 
 
 def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, float]:
-    """Return the number of bytes that are allocated on ``device``, and its peak. Values that torch does not report are left out."""
+    """Return the number of bytes allocated on ``device``, and the peak of this number. Values that torch does not report are left out."""
     found: dict[str, float] = {}
     for key, name in _MEMORY_STATISTICS.items():
         with contextlib.suppress(UnsupportedError):
@@ -99,7 +99,7 @@ def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> N
     """Set the peak of ``memory_stats`` to the number of bytes that are allocated now. Does nothing if the accelerator reports no peak.
 
     Raises:
-        UnsupportedError: If it reports a peak that cannot be reset.
+        UnsupportedError: If the accelerator reports a peak that cannot be reset.
     """
     try:
         call(accelerator, "reset_peak_memory_stats", device)
@@ -109,16 +109,16 @@ def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> N
 
 
 def empty_cache(accelerator: Accelerator) -> None:
-    """Release the allocator's cached memory. Does nothing if torch has no function for it, as on a device without a cache."""
+    """Release the allocator's cached memory. Does nothing if torch has no function for this, as on a device without a cache."""
     with contextlib.suppress(UnsupportedError):
         call(accelerator, "empty_cache")
 
 
 def set_device(accelerator: Accelerator, device: torch.device) -> None:
-    """Make ``device`` current. Does nothing if it has no index, or if it is device 0 and torch cannot select devices.
+    """Make ``device`` current. Does nothing if the device has no index, or if it is device 0 and torch cannot select devices.
 
     Raises:
-        UnsupportedError: If it is another device, and torch cannot select it.
+        UnsupportedError: If ``device`` has an index other than 0, and torch cannot select the device.
     """
     try:
         if device.index is not None:

@@ -1,4 +1,4 @@
-"""Trackers of Hugging Face Accelerate. Nothing is imported from it: a program that has such a tracker has imported it."""
+"""Trackers of Hugging Face Accelerate. Nothing is imported from Accelerate: a program that has such a tracker has imported it."""
 
 from __future__ import annotations
 
@@ -50,10 +50,11 @@ class AccelerateTracker(Tracker):
 
 
 def _start_accelerate() -> None:
-    """Create Accelerate's ``PartialState``, without which its loggers raise an error. It uses the CPU and creates no process group.
+    """Create Accelerate's ``PartialState``, without which its loggers raise an error. The state uses the CPU and creates no process group.
 
     Raises:
-        UsageError: If the processes of the job have not joined the process group. Accelerate would create one on this process alone.
+        UsageError: If the processes of the job have not joined the process group. Accelerate would create a process group on this process
+            alone.
     """
     accelerate, distributed = sys.modules.get("accelerate"), sys.modules.get("torch.distributed")
     if not hasattr(accelerate, "PartialState"):

@@ -63,7 +63,7 @@ class CSV(MetricsFileTracker):
         return csv.DictWriter(file, self._columns, lineterminator="\n")
 
     def _rewrite(self, rows: list[dict[str, str]], further: Iterable[str] = ()) -> None:
-        """Replace the file with one that contains these rows. It has a column for each name in them, and for each name in ``further``."""
+        """Replace the file with these rows. The new file has a column for each name in the rows, and for each name in ``further``."""
         self._columns = list(dict.fromkeys([STEP, *(name for row in rows for name in row), *further]))
         self._num_rows = len(rows)
         with atomic_file(self._path, is_durable=False) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
@@ -74,7 +74,7 @@ class CSV(MetricsFileTracker):
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """Return the rows, without empty cells. A process that was killed may have left the last row incomplete: it has no line break."""
+    """Return the rows, without empty cells. A last row without a line break is omitted: a killed process may have left it incomplete."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:

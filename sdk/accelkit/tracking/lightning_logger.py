@@ -1,4 +1,4 @@
-"""Loggers of Lightning. Nothing is imported from it: a program that has such a logger has imported it."""
+"""Loggers of Lightning. Nothing is imported from Lightning: a program that has such a logger has imported it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LightningLogger(Tracker):
         self._logger.log_metrics(dict(values), step=step)
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
-        with contextlib.suppress(NotImplementedError):  # Fabric's CSVLogger records none
+        with contextlib.suppress(NotImplementedError):  # Fabric's CSVLogger records no hyperparameters
             self._logger.log_hyperparams(dict(values))
 
     def flush(self) -> None:

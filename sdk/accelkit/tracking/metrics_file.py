@@ -1,4 +1,4 @@
-"""Trackers that write one file of values and one of hyperparameters."""
+"""Trackers that write a file of values and a file of hyperparameters."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from accelkit.tracking.lightning_logger import LightningLogger
 from accelkit.tracking.tracker import Tracker
 
 CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "WandB"}
-"""The class of each tracker that can be selected by name. Its module has the name of the tracker."""
+"""The class of each tracker that can be selected by name. The module of the class has the name of the tracker."""
 
 
 def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
     """Return a tracker for each of ``given``, and the objects that the user gets from ``rt.trackers``.
 
     Raises:
-        UsageError: If one of them is not a tracker, or if the package that it needs is not installed.
+        UsageError: If an element of ``given`` is not a tracker, or if a package that a tracker needs is not installed.
     """
     if isinstance(given, str):
         raise UsageError(f"trackers={given!r} is a string", why="a list is expected", hint=f"write trackers=[{given!r}]")

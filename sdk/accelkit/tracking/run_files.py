@@ -30,7 +30,7 @@ def new_run_folder() -> Path:
 
 
 def set_aside(file: Path) -> None:
-    """Rename the file of an earlier run, if there is one: ``metrics.csv`` becomes ``metrics.1.csv``, or the next free number."""
+    """Rename the file of an earlier run, if there is one: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
     if not file.exists():
         return
     names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))
@@ -38,6 +38,6 @@ def set_aside(file: Path) -> None:
 
 
 def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write the hyperparameters of the newest run in a folder. A value that JSON does not have is written as its ``str``."""
+    """Write the hyperparameters of the newest run in a folder. A value that JSON cannot represent is written as its ``str``."""
     with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
         file.write_text(json.dumps(values, indent=2, default=str) + "\n", "utf-8")

@@ -18,9 +18,9 @@ class TensorBoard(FolderTracker):
 
     Numbers become scalars, and strings become texts. Hyperparameters appear in the tab HPARAMS.
 
-    If a program continues from a checkpoint, a new event file tells TensorBoard to ignore earlier events with a step after the last one
-    of the checkpoint (``purge_step``). This works if steps do not decrease during the run. So count optimizer steps for everything that
-    is logged, not epochs for some values. If a new run begins in a folder that has event files, TensorBoard ignores their events.
+    If a program continues from a checkpoint, a new event file tells TensorBoard to ignore earlier events with a step after the last step of
+    the checkpoint (``purge_step``). This works if steps do not decrease during the run. So count optimizer steps for everything that is
+    logged, not epochs for some values. If a new run begins in a folder that has event files, TensorBoard ignores their events.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

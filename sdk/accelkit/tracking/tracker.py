@@ -13,7 +13,7 @@ from accelkit.tracking.run_files import new_run_folder
 
 Scalar = bool | int | float | str
 Outcome = Literal["finished", "failed", "interrupted"]
-"""The way in which a run ended. It was interrupted if it will be continued, after a preemption or from an earlier checkpoint."""
+"""The way in which a run ended. A run was interrupted if it will be continued, after a preemption or from an earlier checkpoint."""
 
 
 class Tracker(abc.ABC):
@@ -36,7 +36,7 @@ class Tracker(abc.ABC):
         """Check that the package is installed, without importing it. Called on every process when the Runtime is created.
 
         Raises:
-            UsageError: If it is not installed.
+            UsageError: If the package is not installed.
         """
         if self.module and importlib.util.find_spec(self.module) is None:
             raise UsageError(
@@ -73,7 +73,7 @@ class Tracker(abc.ABC):
         """Go back to an earlier position of the run. Called if the program loads a checkpoint after it has logged values.
 
         Args:
-            state: The result of ``state()`` in the checkpoint. None if the checkpoint has none of this tracker.
+            state: The result of ``state()`` in the checkpoint. None if the checkpoint has no state of this tracker.
         """
         self.close("interrupted")
         self.open(state)
@@ -83,12 +83,12 @@ class FolderTracker(Tracker):
     """A tracker that writes files into a folder.
 
     Args:
-        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. It is
-            chosen when the run begins.
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. That
+            folder is chosen when the run begins.
 
     Attributes:
         folder: The folder, or None before the run begins.
-        run_folder: Returns the folder of the run. The Runtime sets this attribute before it calls ``open``.
+        run_folder: A function that returns the folder of the run. The Runtime sets this attribute before it calls ``open``.
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:

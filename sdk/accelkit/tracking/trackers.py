@@ -31,7 +31,7 @@ class Trackers:
     Args:
         given: Names, trackers and functions, as given to ``Runtime``.
         ranks: This process's place in the job. Only the main process writes.
-        describe: Returns a description of the selection, which is recorded with the hyperparameters.
+        describe: A function that returns a description of the selection, which is recorded with the hyperparameters.
 
     Attributes:
         objects: The trackers, in the order of ``given``. Objects of other libraries and functions are the user's own.

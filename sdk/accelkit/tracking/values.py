@@ -17,8 +17,8 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the values as plain bools, ints, floats and strings. Reading a tensor waits for its device.
 
     Raises:
-        UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if something is not a
-            single value.
+        UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if an element of ``values``
+            is not a single value.
     """
     if not isinstance(values, Mapping):
         given = type(values).__name__
@@ -58,7 +58,7 @@ def checked_step(step: Any) -> int:
     """Return the step as an int.
 
     Raises:
-        UsageError: If it is not a whole number, or is negative.
+        UsageError: If the step is not a whole number, or is negative.
     """
     number = whole_number(step)
     if number is None or number < 0:

@@ -25,8 +25,8 @@ class Change:
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
         aspect: The aspect that changed.
-        old, new: The old and the new signature, or "" if there is none.
-        parameter: The name of the parameter, if the change is about one.
+        old, new: The old and the new signature, or "" for a record that does not have the member.
+        parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
         what_to_do: What the authors of these plugins must do.
@@ -118,7 +118,7 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """Return the renamed members as ``{old name: new name}``: removed members, and equal new members with a similar name."""
+        """Return the renamed members as ``{old name: new name}``: removed members, if an equal new member has a similar name."""
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]

@@ -33,8 +33,8 @@ SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent
 
 Role = Literal["accelerator", "precision", "cluster", "strategy", "hooks", "made", "given"]
-"""How a plugin uses a specification: it subclasses it (then the role is the plugin's kind), implements its hooks, creates objects of
-the class (``made``), or receives them from accelkit (``given``)."""
+"""How a plugin uses a specification: it subclasses the specification (the role is then the plugin's kind), implements its hooks, creates
+objects of the class (``made``), or receives such objects from accelkit (``given``)."""
 
 Record = dict[str, Any]
 """A dict with ``schema``, ``version``, ``released`` (a date, empty before the release) and ``specifications``.
@@ -79,7 +79,8 @@ def definitions(cls: type, specification: type) -> dict[str, Any]:
     """Return what a plugin's class defines beyond its specification.
 
     Returns:
-        A dict with its ``members``, the names that its code ``mentions``, and the names of the ``specifications`` that it subclasses.
+        A dict with the class's ``members``, the names that its code ``mentions``, and the names of the ``specifications`` that it
+        subclasses.
     """
     own = [one for one in cls.__mro__ if one not in (object, *specification.__mro__, *SPECIFICATIONS)]
     return {
@@ -176,13 +177,13 @@ def write(path: Path, released: str = "") -> None:
 
 
 def read(old: str) -> Record:
-    """Read the record of a version that is included in accelkit, or one from a file.
+    """Read the record of a version that accelkit includes, or a record from a file.
 
     Args:
         old: A version (``0.1.0``, ``0.1``) or the path of a JSON file.
 
     Raises:
-        UsageError: If there is no such record, or it cannot be read.
+        UsageError: If there is no such record, or if the record cannot be read.
     """
     path = Path(old) if old.endswith(".json") else _path_of(old)
     try:

@@ -28,7 +28,7 @@ RULES: Mapping[str, tuple[Rule, ...]] = {
     "results": (wrong_results,),
     "hooks": (lambda plugin: wrong_hooks(plugin.cls), unused_hooks),
 }
-"""The rules, by name. ``tests/discovery/test_vendor_mistakes.py`` has an example of a mistake for each."""
+"""The rules, by name. ``tests/discovery/test_vendor_mistakes.py`` has an example of a mistake for each rule."""
 
 TORCH_AT_IMPORT = Finding(
     "import",
@@ -40,12 +40,12 @@ TORCH_AT_IMPORT = Finding(
 
 
 def find_mistakes(kind: Kind, cls: type, rules: Iterable[str] = tuple(RULES)) -> list[Finding]:
-    """Return the mistakes in the class of a plugin. None of its methods is called.
+    """Return the mistakes in the class of a plugin. No method of the class is called.
 
     Args:
         kind: The kind of the plugin.
-        cls: Its class.
-        rules: The names of the rules to apply. The default is all.
+        cls: The class of the plugin.
+        rules: The names of the rules to apply. The default is all rules.
     """
     plugin = PluginClass(kind, cls)
     return [Finding(name, *found) for name in rules for rule in RULES[name] for found in rule(plugin)]

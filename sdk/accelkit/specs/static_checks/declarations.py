@@ -16,7 +16,7 @@ _DTYPES = (
     "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex128", "complex64", "complex32",
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
 )  # fmt: skip
-"""Names of torch's dtypes. Other names are not reported unless they resemble one of these."""
+"""Names of torch's dtypes. Other names are not reported unless they resemble a name in this tuple."""
 _ABBREVIATIONS: Mapping[str, str] = {
     "bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32", "fp64": "float64", "double": "float64",
     "long": "int64", "int": "int32", "short": "int16", "i8": "int8", "u8": "uint8", "fp8": "float8_e4m3fn",
@@ -81,7 +81,7 @@ def _meant(key: str) -> str:
 
 
 def _type_of(plugin: PluginClass, name: str) -> Any:
-    """Return the type of an attribute or property of the specification, or None if it is not known without torch."""
+    """Return the type of an attribute or property of the specification, or None if the type is not known without torch."""
     theirs = plugin.specified[name]
     if is_property(theirs):
         return _PROPERTY_TYPES.get(str(inspect.signature(theirs.fget).return_annotation))

@@ -69,7 +69,7 @@ def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
 
 
 def unused_hooks(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find hook implementations that are never called, because they lack the marker or their name is not that of a hook.
+    """Find hook implementations that are never called, because they lack the marker or have a name that no hook has.
 
     Also find wrappers that do not yield, and hook plugins that implement no hook.
     """

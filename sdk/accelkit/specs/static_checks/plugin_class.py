@@ -85,7 +85,7 @@ def is_method(value: Any) -> bool:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return a hint with the most similar name, or ``otherwise`` and all names."""
+    """Return a hint with the most similar name or, if no name is similar, with ``otherwise`` and all names."""
     known = list(names)
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known) or 'none'}"

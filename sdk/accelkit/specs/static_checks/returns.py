@@ -25,7 +25,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "Sequence": ("list", "tuple"),
     "Mapping": ("dict",),
 }
-"""The built-in types that are accepted for a type of the specification. For any other type, only the type itself is accepted."""
+"""The built-in types that are accepted for a type of the specification. For a type that is not listed, only the type itself is accepted."""
 _DISPLAYS: Mapping[type[ast.expr], str] = {
     ast.JoinedStr: "str", ast.Dict: "dict", ast.DictComp: "dict", ast.List: "list", ast.ListComp: "list", ast.Tuple: "tuple",
     ast.Set: "set", ast.SetComp: "set",
@@ -37,8 +37,8 @@ _READ = ("os.environ", "self.environ", "environ")
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
 
-    If the annotation of a method says that it returns a built-in type that the specification does not allow, only this is reported, and
-    the ``return`` statements are not examined.
+    If the annotation of a method says that it returns a built-in type that the specification does not allow, only the annotation is
+    reported, and the ``return`` statements are not examined.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name, specified_hooks().get(name))
@@ -94,7 +94,7 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
 
 
 def _type_of(value: ast.expr | None) -> str:
-    """Return the name of the built-in type that an expression certainly has, or "" if it is not certain."""
+    """Return the name of the built-in type that an expression certainly has, or "" if the type is not certain."""
     if value is None:
         return "None"
     if isinstance(value, ast.Constant):
@@ -149,7 +149,7 @@ def _definition(function: Any) -> ast.FunctionDef | None:
 
 @functools.cache
 def _definitions(filename: str) -> Mapping[tuple[int, str], ast.FunctionDef]:
-    """Return the functions in a file, by the number of their first line (that of the first decorator, if there is one) and name."""
+    """Return the functions in a file, by their first line (the line of the first decorator, if there is one) and their name."""
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError):

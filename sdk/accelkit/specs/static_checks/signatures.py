@@ -9,7 +9,7 @@ from accelkit.specs.static_checks.plugin_class import PluginClass, did_you_mean,
 
 
 def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods that do not accept the arguments of their specification, both by name and by position."""
+    """Find methods that do not accept every argument of their specification, by name as well as by position."""
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name)
         function, specified = function_of(mine), function_of(theirs)
@@ -49,7 +49,7 @@ def missing_methods(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def _problem(taken: Sequence[inspect.Parameter], wanted: Sequence[inspect.Parameter]) -> tuple[str, str] | None:
-    """Return what is wrong with the parameters of a method, and what to write instead. None if accelkit can call the method."""
+    """Return what is wrong with the parameters of a method, and what to write instead, or None if accelkit can call the method."""
     takes_any_name = any(one.kind is one.VAR_KEYWORD for one in taken)
     takes_any_number = any(one.kind is one.VAR_POSITIONAL for one in taken)
     names = [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
