@@ -18,7 +18,7 @@ MANDATORY = (
     "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
-"""Areas in which no failure may be declared. Failures may be declared in the others: layout, operators, autograd, modules, compile,
+"""Areas in which no failure may be declared. Failures may be declared in the other areas: layout, operators, autograd, modules, compile,
 profiling and bridges."""
 LEAST_RUN = 0.95
 
@@ -31,7 +31,7 @@ def objections(
     expired: Sequence[str] = (),
     torch_defects: Sequence[Expectation] = (),
 ) -> list[str]:
-    """Return the reasons why a run cannot be certified; an empty list if it can.
+    """Return the reasons why a run cannot be certified. The list is empty if the run can be certified.
 
     Args:
         tests: The ids of all tests of the profile.

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from accelkit import UsageError
 
 Profile = Literal["contract", "smoke", "training", "distributed", "full"]
-"""The profiles. Each one includes those before it."""
+"""The profiles. Each profile includes the profiles before it."""
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 AREAS = (
@@ -56,13 +56,13 @@ class Check:
         area: The area that contains the check.
         name: The name of the check within its area.
         function: The function that makes the assertion.
-        profile: The first profile that includes the check; a case may have its own.
+        profile: The first profile that includes the check. A case may have a first profile of its own.
         requires: The capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
         probes: The capability whose presence the check determines, if any. The check runs even if the capability is declared ``none``; if
-            it then passes, the result is ``over-unsupported``.
+            the check then passes, the result is ``over-unsupported``.
         cases: A function that returns the cases; None for a check without parameters.
         needs_hardware: Whether the subject is loaded before the check runs.
-        is_distributed: Whether several processes run the check together. Its first parameter is their number.
+        is_distributed: Whether several processes run the check together. The first parameter of the check is the number of processes.
         seconds: The time limit in seconds.
         kind: The kind of plugin that the check tests, or EVERY_KIND.
     """

@@ -14,7 +14,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import RERUN, Result
 
 _FAILURES = 8
-_TIMEOUT_COUNTS = 4  # the number of failures that one timeout counts as, because each takes long
+_TIMEOUT_COUNTS = 4  # one timeout counts as this number of failures, because each timeout takes long
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Loss:
 
     Attributes:
         last_passed: The id of the last test that passed on the device; empty if none did.
-        failed: The ids of the tests that have failed since then.
+        failed: The ids of the tests that have failed since ``last_passed``.
         status: The current status of the device: ``absent`` or ``broken``.
         reason, hint: Why the device cannot be used, and what would help.
     """
@@ -71,7 +71,7 @@ class LossDetector:
         return self.find_loss()
 
     def find_loss(self) -> Loss | None:
-        """Try the device in a child process, and return a ``Loss`` if it cannot be used. None otherwise."""
+        """Try the device in a child process. Return a ``Loss`` if the device cannot be used, and None otherwise."""
         for record, verdict in probing.ask_all(self._records, is_trial=True).items():
             verdict_cache.remember(record, verdict)
             if verdict.status != "usable":

@@ -1,8 +1,8 @@
 """Expected failures: known defects that a vendor declares in a file, each with a reason and an expiry date.
 
-The file is TOML. The vendor's wheel declares it with an entry point in the group ``accelkit.conformance`` whose name is that of
-the accelerator and whose value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. A file can also be
-given with ``--expected-failures``::
+The file is TOML. The vendor's wheel declares the file with an entry point in the group ``accelkit.conformance``. The name of the entry
+point is that of the accelerator, and its value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. A file can also
+be given with ``--expected-failures``::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
@@ -14,9 +14,9 @@ given with ``--expected-failures``::
     issue = "https://..."
     expires = 2027-06-30
 
-Expectations are strict: one that matches no test is an error, and a test that passes although it is declared to fail is a
-failure. An expired one still counts as expected, so that a released wheel can be tested later, but the run cannot be certified
-and its report says so.
+Expectations are strict: an expectation that matches no test is an error, and a test that passes although it is declared to fail is a
+failure. An expired failure still counts as expected, so that a released wheel can be tested later, but the run cannot be certified and its
+report says so.
 
 The suite has a list of its own for accelerators, ``torch_defects.toml``: failures that are caused by torch and not by the device. They are
 not strict, because they need not occur on every device, and they do not prevent certification.
@@ -127,7 +127,8 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
 
 
 def torch_defects(torch_version: str) -> list[Expectation]:
-    """Return the expected failures of accelerators that are caused by this version of torch: none, if it is not a valid version."""
+    """Return the expected failures of accelerators that this version of torch causes. The list is empty if ``torch_version`` is not a valid
+    version."""
     try:
         Version(torch_version)
     except InvalidVersion:
@@ -198,7 +199,7 @@ def check_all_match(expectations: Iterable[Expectation], tests: Sequence[str]) -
     """Check that every expectation matches at least one test.
 
     Raises:
-        UsageError: If one matches no test. The message names all such expectations.
+        UsageError: If an expectation matches no test. The message names all such expectations.
     """
     idle = [one for one in expectations if not any(one.matches(test) for test in tests)]
     if idle:

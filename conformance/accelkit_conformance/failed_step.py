@@ -14,7 +14,8 @@ _COMPARISONS = ("tolerance", "testing")
 
 
 def failed_step(error: BaseException) -> str:
-    """Return ``comparison``, ``operator``, ``helper NAME`` (a function of the suite) or ``end`` (waiting for the device after the test)."""
+    """Return ``comparison``, ``operator``, ``helper NAME`` (a function of the suite) or ``end`` (waiting for the device after the test).
+    Return an empty string if the error has no traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""

@@ -61,7 +61,7 @@ def generated(page: Path) -> str:
 
 
 def _numbers(scores: mutation_scores.Scores) -> list[str]:
-    """Return the section with the number of tests of each kind of plugin by profile, and how many of its mutants were detected."""
+    """Return the section that says, for each kind of plugin, how many tests each profile has, and how many mutants were detected."""
     minors = [path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")]
     newest = max(minors, key=lambda one: [int(number) for number in one.split(".")])
     text = (

@@ -1,4 +1,4 @@
-"""Mutation testing with generated mutants: run a sample of them, and report which of them the suite detects.
+"""Mutation testing with generated mutants: run a sample of the mutants, and report which of them the suite detects.
 
 A mutant is killed if a test of its own area fails on it and then passes without the fault, in the same process if that is still usable.
 Many mutants can share a worker process, because they differ only in their fault.

@@ -67,7 +67,7 @@ class Journal:
         """Apply one line of the file to this journal.
 
         Raises:
-            ValueError: If it is not a valid line of a journal.
+            ValueError: If ``entry`` is not a valid line of a journal.
         """
         if not isinstance(entry, dict):
             raise ValueError("it is no object")
@@ -145,5 +145,5 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return the error to raise if there is no earlier run, although ``option`` needs one."""
+    """Return the error for an ``option`` that needs an earlier run, when there is no earlier run."""
     return UsageError(f"{option}: there is no {what} of these tests with this installation", hint=f"run the command without {option} first")

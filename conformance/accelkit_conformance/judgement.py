@@ -50,7 +50,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
         where = f"{surprise.sample}: " if surprise.sample else ""
         return _failed(test, _kind_of(surprise.error), surprise, f"{on}{where}", count)
     strict = [one for one in expected if not one.is_torch_defect]
-    whole = [one for one in strict if not one.sample]  # the others apply only to the inputs that they select
+    whole = [one for one in strict if not one.sample]  # the other expectations apply only to the inputs that they select
     if subject.passed_though_expected or (whole and not subject.failures):
         which = f" ({subject.passed_though_expected[0]})" if subject.passed_though_expected else ""
         return Result(test, "unexpected-pass", reason=f"declared to fail, but it passes{which}: {strict[0].reason}")
@@ -63,7 +63,8 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
 
 
 def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: str) -> Result:
-    """Return the result of a check that failed on an input. Its reason is the error in one line, between ``before`` and ``after``."""
+    """Return the result of a check that failed on an input. The reason of the result is the error in one line, between ``before`` and
+    ``after``."""
     error, step = failure.error, failed_step(failure.error)
     said = "reported late: " if step == "end" else ""
     if step.startswith("helper "):
@@ -98,7 +99,7 @@ def _kind_of(error: BaseException) -> Kind:
 
 
 def _line(error: BaseException) -> str:
-    """Return the error in one line. The class name is omitted if it is an AssertionError with a message."""
+    """Return the error in one line. The class name is omitted if the error is an AssertionError with a message."""
     text = message_in_one_line(error)[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
         return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"

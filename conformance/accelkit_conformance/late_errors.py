@@ -11,10 +11,10 @@ from accelkit_conformance.subject import Subject
 
 
 def wait_for_late_errors(subject: Subject) -> None:
-    """Wait for the work of a test, so that an error that the device reports late is an error of this test and not of the next one.
+    """Wait for the work of a test, so that an error that the device reports late is an error of this test and not of the next test.
 
-    If the accelerator does not support ``synchronize``, a number is copied from the device to the host instead, which also waits. If the
-    device cannot hold a single number either, this function does not wait.
+    If the accelerator does not support ``synchronize``, this function waits by copying a number from the device to the host. If the device
+    cannot hold a single number either, this function does not wait.
     """
     if not subject.is_loaded:
         return
@@ -44,7 +44,7 @@ def _copy_number(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
-    """Context manager that asserts that the block raises an error of one of these classes whose text contains ``about``, ignoring case.
+    """Context manager that asserts that the block raises one of ``errors``. The text of the error must contain ``about``, ignoring case.
 
     At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 

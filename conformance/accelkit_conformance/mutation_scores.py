@@ -77,7 +77,7 @@ def section(scores: Scores) -> list[str]:
 
 
 def _rows(samples: Sequence[Mapping[str, Any]], key: str, names: Iterable[str]) -> list[list[object]]:
-    """Return the rows of a table: one for each group of mutants with the same value of ``key``, and a last one for all mutants."""
+    """Return the rows of a table: one for each group of mutants with the same value of ``key``, and a last row for all mutants."""
     groups: dict[str, list[collections.Counter[str]]] = collections.defaultdict(lambda: [collections.Counter() for _ in samples])
     for index, sample in enumerate(samples):
         for one in sample["outcomes"]:
@@ -116,7 +116,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def read(path: Path) -> Scores:
-    """Read scores from a file; return an empty dictionary if there is none."""
+    """Read scores from a file. Return an empty dictionary if the file does not exist."""
     return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
 
 

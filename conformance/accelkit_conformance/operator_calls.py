@@ -31,7 +31,7 @@ class Operator:
     """The calls of one operator in one training step of each model.
 
     Attributes:
-        name: Its name and overload, for example ``aten::sum.dim_IntList``.
+        name: The name and the overload of the operator, for example ``aten::sum.dim_IntList``.
         is_on_cpu: Whether the device left at least one call to the CPU.
         calls: The number of calls for each model.
         seconds: The time in seconds that the host spent in these calls. It includes the time for which a fallback waits for earlier work.
@@ -54,7 +54,7 @@ class ModelRun:
     Attributes:
         model: The name of the model.
         seconds: The time that the step took under the profiler, in seconds.
-        error: Why the model could not be trained; empty if it could.
+        error: Why the model could not be trained; empty if it was trained.
     """
 
     model: str
@@ -63,7 +63,7 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, in which the driver is initialised, and return the second step and its operators.
+    """Train a model for two steps in a new process, which initialises the driver. Return the second step and its operators.
 
     Args:
         record: The accelerator.
@@ -92,7 +92,7 @@ def ranked(operators: Iterable[Operator]) -> list[Operator]:
 
 
 def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool, float]]:
-    """Yield each call in a profile that computes on tensors of the device: its operator, whether it ran on the CPU, and its seconds.
+    """Yield each recorded call that computes on tensors of the device: its operator, whether it ran on the CPU, and its seconds.
 
     Views, new tensors and copies are left out. Composite operators are left out too, because the operators that they call are counted.
 
@@ -116,7 +116,7 @@ def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool
 
 
 def _crosses(event: Any, device_type: str) -> bool:
-    """Return whether the call, or one that it makes, copies between the host and the device."""
+    """Return whether the call, or a call that it makes, copies between the host and the device."""
     if device_type == "cpu" or event.name in _READS:
         return False
     if event.name in _COPIES and {"cpu", device_type} <= _devices(event):
@@ -154,7 +154,7 @@ def _computes(name: str, overload: str) -> bool:
 
 
 def _train(record: PluginRecord, model_name: str) -> dict[str, Any]:
-    """Train a model for two steps, and profile the second one. Runs in the child process."""
+    """Train a model for two steps, and profile the second step. Runs in the child process."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -22,7 +22,7 @@ _SECONDS = 300.0
 def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[str, str] | None:
     """Return why the plugin can be used on none of the accelerators, as ``reason`` and ``hint``, or None if it can be used on one of them.
 
-    Any other error is not a refusal: the tests will report it.
+    Only an UnavailableError or UnsupportedError is a refusal; the tests will report other errors.
     """
     try:
         found = ask(__name__, about(record) | {"accelerators": [as_request(one) for one in accelerators]}, _SECONDS)["refusals"]
@@ -37,7 +37,8 @@ def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[
 
 
 def _refusal(record: PluginRecord, cls: type, on: PluginRecord) -> dict[str, Any] | None:
-    """Use the plugin on the first device of an accelerator, as a Runtime does, and return the error if the plugin refuses."""
+    """Use the plugin on the first device of an accelerator, as a Runtime does. Return the error if the plugin refuses, and None
+    otherwise."""
     subject = Subject(record, cls)
     accelerator = loading.instantiate(loading.load_class(on), on)
     try:

@@ -60,7 +60,8 @@ def conformance(name: str, *, profile: Profile = "training", kind: str = "accele
 
     Args:
         name: The name of the plugin, as for ``accelkit conformance run``.
-        profile: The tests to run: ``contract``, ``smoke``, ``training``, ``distributed`` or ``full``. Each includes those before it.
+        profile: The tests to run: ``contract``, ``smoke``, ``training``, ``distributed`` or ``full``. Each profile includes the profiles
+            before it.
         kind: The kind of the plugin: ``accelerator``, ``precision``, ``strategy``, ``cluster`` or ``hooks``.
         select: Patterns that select tests of the profile, as for ``--select``. Empty for all tests.
 

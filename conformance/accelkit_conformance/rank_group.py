@@ -22,12 +22,12 @@ class RankGroup:
         self._refusal = ""
 
     def join(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
-        """Initialise the process group on the accelerators' backends, unless that has been done.
+        """Initialise the process group on the accelerators' backends, unless it is initialised already.
 
-        A check that runs on one process leaves this to the Runtime.
+        A check that runs on one process leaves the initialisation to the Runtime.
 
         Raises:
-            NotSupported: If several ranks must share a device, and the backend raises an error for that, as NCCL does.
+            NotSupported: If several ranks must share a device, and the backend does not allow this, as NCCL does not.
         """
         import torch.distributed as dist
 

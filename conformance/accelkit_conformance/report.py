@@ -32,7 +32,8 @@ def summarise(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def declared_none(results: Sequence[Result]) -> dict[str, int]:
-    """Return, by area, the number of results that are unsupported because a capability is declared ``none``, if there are any."""
+    """Return, by area, the number of results that are unsupported because a capability is declared ``none``. Areas without such results are
+    left out."""
     found = collections.Counter(checks.area_of(result.id) for result in results if result.is_declared_none)
     return {area: found[area] for area in checks.AREAS if found[area]}
 
@@ -103,7 +104,7 @@ def parsed(content: bytes, origin: Path) -> Report:
     """Parse the content of a report file.
 
     Raises:
-        UsageError: If it is not a report.
+        UsageError: If the content is not a report.
     """
     try:
         report = untrusted_json.parse(content)

@@ -21,10 +21,10 @@ CRASHED: tuple[Kind, ...] = ("crash", "timeout")
 """The kinds of result that remain failures even if the test passes when it is run again."""
 
 TRIGGERED = "the fault was triggered"
-"""The note in a result if the fault of a generated mutant has changed the result of an operator."""
+"""The note that a result has if the fault of a generated mutant has changed the result of an operator."""
 
 DECLARED_NONE = "declared none"
-"""The text in the reason of an unsupported result if nothing was run because the capability is declared ``none``."""
+"""The text that the reason of an unsupported result contains if nothing was run because the capability is declared ``none``."""
 
 MEANING: Mapping[Kind, str] = {
     "pass": "the assertion holds",
@@ -42,7 +42,7 @@ MEANING: Mapping[Kind, str] = {
 
 
 class WrongError(AssertionError):
-    """Raised if a check expects an error and gets a different one."""
+    """Raised if a check expects an error and gets a different error."""
 
 
 class WrongValues(AssertionError):
@@ -62,7 +62,7 @@ class WrongDtype(AssertionError):
 
 
 class Absent(AssertionError):
-    """Raised by a check if the device behaves like one that lacks the capability under test, and computes nothing wrong.
+    """Raised by a check if the device behaves like a device that lacks the capability under test, and computes nothing wrong.
 
     The result is ``unsupported`` if a capability of the test is undeclared, and otherwise a failure.
     """
@@ -113,7 +113,7 @@ class Result:
         return self.kind == "unsupported" and DECLARED_NONE in self.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary, without empty ones."""
+        """Return the fields as a dictionary. Empty fields are left out, except ``seconds``."""
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if value or name in ("id", "kind", "seconds")}
 

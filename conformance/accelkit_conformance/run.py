@@ -49,7 +49,7 @@ class Options:
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
             run remains a failure.
-        on: The names of the accelerators on which a plugin of another kind is tested; empty for the CPU and, if it is installed, the fake
+        on: The names of the accelerators on which a precision or a strategy is tested; empty for the CPU and, if it is installed, the fake
             XPU.
     """
 
@@ -75,14 +75,14 @@ def find_subject(name: str, kind: str) -> PluginRecord:
 
 
 def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord, ...]:
-    """Return the accelerators on which a plugin of this kind is tested; none for a kind that is tested without one.
+    """Return the accelerators on which a plugin of this kind is tested. The tuple is empty if the kind is tested without an accelerator.
 
     Args:
         kind: The kind of the plugin.
         names: Names that Runtime accepts. By default, the CPU and, if it is installed, the fake XPU.
 
     Raises:
-        UsageError: If there are names for a kind that is tested without an accelerator, or if one cannot be used on this machine.
+        UsageError: If names are given for a kind that is tested without an accelerator, or if an accelerator cannot be used here.
         UnknownNameError, PluginError: If a name does not refer to an accelerator.
     """
     if kind not in TESTED_ON_ACCELERATORS:
@@ -104,8 +104,8 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
     """Return whether a plugin can be used on this machine, by probing and trying it in a child process.
 
-    A precision or a strategy is tried on the accelerators with the names ``on``, as in ``accelerators_for``. It is ``absent`` if it can be
-    used on none of them, for example because its package is not installed.
+    A precision or a strategy is tried on the accelerators with the names ``on``, as in ``accelerators_for``. If it can be used on none of
+    them, for example because its package is not installed, its status is ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
@@ -125,7 +125,7 @@ class Run:
 
     Args:
         record: The plugin under test.
-        availability: The outcome of its probe and trial: ``status``, ``reason``, ``hint``. Unless the plugin is usable, only the
+        availability: The outcome of the plugin's probe and trial: ``status``, ``reason``, ``hint``. Unless the plugin is usable, only the
             profile ``contract`` is run.
         options: The options of the run.
 
@@ -166,7 +166,7 @@ class Run:
     def execute(self, watch: Watcher) -> Report:
         """Run the tests and return the report. If the run is interrupted, the journal has the results so far.
 
-        If the device is lost, the run ends. The first test that failed keeps its result, and the results of those after it are dropped.
+        If the device is lost, the run ends. Of the failures on the lost device, only the first is kept.
 
         Args:
             watch: A function that is called with every event.
@@ -281,7 +281,7 @@ class Run:
         return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return the result or, if the test crashed earlier according to the journal, that crash, because a rerun does not undo it."""
+        """Return ``result``. If the journal says that the test crashed earlier, return the crash, because a rerun does not undo a crash."""
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 

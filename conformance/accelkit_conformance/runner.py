@@ -140,7 +140,7 @@ class Runner:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The description of the device by the first worker that loaded the plugin; empty before that."""
+        """The description of the device by the first worker that loaded the plugin; empty until a worker has loaded it."""
         return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property

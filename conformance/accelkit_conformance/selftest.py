@@ -1,8 +1,8 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
 A mutant is killed if a test of its area fails on it. The tests that run on a mutant of an accelerator are those of the profile ``smoke``
-and those of its area in the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges`` and
-``precision``). Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all
+and those of the mutant's area in the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges``
+and ``precision``). Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all
 tests for that kind run.
 """
 
@@ -63,7 +63,8 @@ class Autopsy:
 
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
-    """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, only those of its area."""
+    """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, return only the tests of its
+    area."""
     version = installed_version("torch") or ""
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests
@@ -116,7 +117,7 @@ def examine(
 
 
 def _by_profile(tests: Sequence[str], kind: str) -> list[list[str]]:
-    """Group tests by the smallest profile that has them. Leaves out profiles that add none."""
+    """Group tests by the smallest profile that has them. Profiles that add no test are left out."""
     version = installed_version("torch") or ""
     left, groups = list(tests), []
     for profile in checks.PROFILES:
@@ -137,7 +138,7 @@ def examine_all(
     """Run each mutant's tests on it, several mutants at a time.
 
     The same tests first run on the plugins without a fault, because a test that fails there proves nothing about a mutant. With
-    ``is_until_killed``, only the tests that failed on mutants run there, after the mutants.
+    ``is_until_killed``, only the tests that failed on mutants run on the plugins without a fault, after the mutants.
 
     Args:
         mutants: The broken plugins.
@@ -184,7 +185,7 @@ def _check_healthy(
     """Run the tests of each mutant on the plugin without a fault. ``tests`` maps the name of each mutant to the ids of its tests.
 
     Raises:
-        AccelkitError: If a test fails there.
+        AccelkitError: If a test fails on the plugin without a fault.
     """
     for number, ((kind, base), record) in enumerate(bases.items()):
         chosen = dict.fromkeys(test for one in mutants if (one.kind, one.base) == (kind, base) for test in tests[one.name])
@@ -269,7 +270,7 @@ def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: bool = False) -> Report:
     """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``.
 
-    With ``is_until_killed``, it does not say which checks detect only one mutant or none, because most of the tests did not run.
+    With ``is_until_killed``, the matrix does not say which checks detect only one mutant or none, because most of the tests did not run.
     """
     return {
         "schema": "accelkit.conformance.selftest/1",

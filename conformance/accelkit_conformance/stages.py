@@ -12,7 +12,7 @@ from accelkit_conformance.results import BAD, Result
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage.
+    """One stage of a new device.
 
     Attributes:
         name: What a device can do once the stage has passed.
@@ -30,7 +30,7 @@ class Stage:
 
 
 def read() -> list[Stage]:
-    """Read the stages of a new device from ``stages.toml``, in the order in which it should pass them."""
+    """Read the stages of a new device from ``stages.toml``, in the order in which a device should pass them."""
     found = tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8"))["stage"]
     return [Stage(**{**one, "tests": tuple(one["tests"])}) for one in found]
 
@@ -41,8 +41,8 @@ class Outcome:
 
     Attributes:
         stage: The stage.
-        num_tests: The number of its tests.
-        failed: The tests that failed. The stage has passed if there is none.
+        num_tests: The number of tests of the stage.
+        failed: The tests that failed. The stage has passed if no test failed.
     """
 
     stage: Stage

@@ -58,7 +58,8 @@ class Subject:
         without_numbers: The names of accelerators whose devices cannot hold a single float32 number.
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
-        tell: A function that tells the runner what is called (``doing``), or ends this process because a call does not return (``hung``).
+        tell: A function that sends the runner a message, which says what is called (``doing``) or that a call does not return (``hung``).
+            After ``hung``, it ends this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -78,14 +79,14 @@ class Subject:
         self._index = -1
 
     def use(self, accelerator: Accelerator, index: int | None = None) -> None:
-        """Use a loaded accelerator, and set up the device with this index; by default, that of this process's rank."""
+        """Use a loaded accelerator, and set up its device with this index. By default, the device is that of this process's rank."""
         if accelerator is not self._accelerator:
             self._accelerator, self._index = accelerator, -1
             self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))
         self.switch_to(self.rank % len(self.devices) if index is None else index)
 
     def switch_to(self, index: int) -> None:
-        """Use the device with this index from now on. It is set up unless it is the current one."""
+        """Use the device with this index from now on. The device is set up unless it is already in use."""
         if index != self._index:
             self._index, self.device = index, self.devices[index]
             self.accelerator.setup_device(self.device)
@@ -110,7 +111,7 @@ class Subject:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the device if the accelerator is loaded; otherwise those that its class declares."""
+        """The capabilities of the device if the accelerator is loaded; otherwise those that the plugin's class declares."""
         if self._accelerator is not None:
             return self._accelerator.capabilities(self.device)
         return getattr(self.cls, "declared_capabilities", Capabilities())
@@ -158,8 +159,8 @@ class Subject:
     def runtime(self, **options: Any) -> Runtime:
         """Return a Runtime that uses this accelerator and device.
 
-        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of it, unless ``options`` has another one. If
-        several processes run the check together, they are the processes of the Runtime's job.
+        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin, unless ``options`` contains an
+        instance. If several processes run the check together, they are the processes of the Runtime's job.
 
         Raises:
             NotSupported: If there are fewer devices than processes.
@@ -177,14 +178,14 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Make a lazy device run all pending operations as one program. Without this call, each result that is read runs a program."""
+        """Make a lazy device run all pending operations as one program. Without this call, reading each result runs a program."""
         self.accelerator.step_end()
 
     def allocated(self) -> float:
         """Return the number of bytes that this process has allocated on the device.
 
         Raises:
-            NotImplementedError: If the device does not count them.
+            NotImplementedError: If the device does not count allocated bytes.
         """
         statistics = self.accelerator.memory_stats(self.device)
         if "memory.allocated.bytes" not in statistics:
@@ -228,7 +229,7 @@ class Subject:
             return None
 
     def assert_on_device(self, *tensors: torch.Tensor) -> None:
-        """Assert that all tensors are on the device, so that nothing has silently fallen back to another one."""
+        """Assert that all tensors are on the device, so that nothing has silently fallen back to another device."""
         assert_on_device(self.device, *tensors)
 
     @contextlib.contextmanager
@@ -257,12 +258,12 @@ class Subject:
                 self.passed_though_expected.append(description)
 
     def crashing_last(self, inputs: Iterable[Input], facts: Callable[[Input], Mapping[str, Any]]) -> Iterable[Input]:
-        """Return the inputs of a check in another order: those that are expected to kill this process come after all others."""
+        """Return the inputs of a check in another order: the inputs that are expected to kill this process come last."""
         deadly = [one for one in self.expectations if one.is_crash]
         return sorted(inputs, key=lambda one: any(crash.holds_for(facts(one)) for crash in deadly)) if deadly else inputs
 
     def begin(self, expectations: tuple[Expectation, ...]) -> None:
-        """Prepare for the next check: set its expectations and clear the state of the last one."""
+        """Prepare for the next check: set its expectations and clear the state of the last check."""
         self.expectations, self.failures, self.passed_though_expected, self.unsupported = expectations, [], [], []
         self.num_samples = 0
 

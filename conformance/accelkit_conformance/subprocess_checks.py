@@ -1,4 +1,4 @@
-"""Run steps with a plugin in a new process and report what they changed there."""
+"""Run steps with a plugin in a new process and report what the steps changed in that process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def check_exit(record: PluginRecord, seconds: float) -> None:
     """Check the exit status of a new process that calls ``sys.exit`` with a status right after a backward pass on the device.
 
     Raises:
-        AssertionError: If the process exceeds the time limit or ends with another status; then the message has the end of its output.
+        AssertionError: If the process exceeds the time limit, or ends with another status. With another status, the message has the end of
+            its output.
     """
     run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]
@@ -150,7 +151,8 @@ def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
 
 
 def _is_driver_up(device_type: str) -> bool:
-    """Return whether ``torch.<device_type>`` reports that its driver is initialised. False for the CPU, or if torch has no such module."""
+    """Return whether ``torch.<device_type>`` reports that its driver is initialised. Returns False for the CPU, or if torch has no such
+    module."""
     module = getattr(sys.modules["torch"], device_type, None) if device_type else None
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False

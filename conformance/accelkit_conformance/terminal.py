@@ -25,7 +25,7 @@ _COLOURS = {"pass": "green", "flaky": "yellow", "expected-failure": "yellow", "u
 class Progress:
     """Show the progress of a run on standard error.
 
-    On a terminal this is a bar with the current test and the remaining time; otherwise a line every ten seconds.
+    On a terminal, it shows a bar with the current test and the remaining time; otherwise, it prints a line every ten seconds.
     """
 
     def __init__(self, total: int) -> None:

@@ -79,7 +79,7 @@ class Worker:
         cls = loading.load_class(self._record)
         self.subject = Subject(self._record, cls, **{name: request[name] for name in ("rank", "world_size", "most_samples")})
         self.subject.tell = self._tell
-        self._accelerators: list[tuple[Accelerator, int]] = []  # with the number of their devices
+        self._accelerators: list[tuple[Accelerator, int]] = []  # each with the number of its devices
         self._recorder: DispatchRecorder | None = None
         self._switchable: Any = None  # the accelerator, if it is a Switchable mutant
         if request["needs_hardware"]:
@@ -160,7 +160,7 @@ class Worker:
         return result
 
     def record(self, test: str, recorder: DispatchRecorder) -> tuple[str, ...]:
-        """Run a test to record its ATen overloads, and return the new ones.
+        """Run a test to record its ATen overloads, and return the overloads that are new.
 
         The outcome of the test is ignored, because torch takes other paths while a recorder is active.
         """
@@ -212,9 +212,10 @@ class Worker:
         return found_places or [(None, 0)]
 
     def _device_indices(self, test: str, found: checks.Check, count: int) -> Sequence[int]:
-        """Return which of ``count`` devices a test runs on: the one of the rank if it is distributed, otherwise one derived from its id.
+        """Return the indices of the devices, among ``count``, on which a test runs.
 
-        The checks of ``_ON_EVERY_DEVICE`` run on every device.
+        A distributed test runs on the device of this process's rank. The checks of ``_ON_EVERY_DEVICE`` run on every device. Every other
+        test runs on one device, which is derived from its id.
         """
         if found.is_distributed:
             return (self.subject.rank % count,)
@@ -229,7 +230,8 @@ class Worker:
         return dataclasses.replace(result, kind="expected-failure", reason=f"{crash.reason} ({crash.issue})", error=crash.error)
 
     def _load(self, records: Sequence[PluginRecord]) -> None:
-        """Load the accelerators on which the tests run: the plugin under test, or those on which a plugin of another kind is tested."""
+        """Load the accelerators on which the tests run: the plugin under test, or the accelerators on which a plugin of another kind is
+        tested."""
         if records:
             import torch
 

@@ -1,4 +1,4 @@
-"""Groups of worker processes. The processes of a group run a test together; most tests need a group of one."""
+"""Groups of worker processes. The processes of a group run a test together; most tests need a group of one process."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class WorkerGroup:
             rank = results.index(worst)
             worst = dataclasses.replace(worst, reason=f"on rank {rank}: {worst.reason}")
             if not all(result.kind in BAD for result in results):
-                self.end()  # its processes may no longer agree on what comes next
+                self.end()  # the processes may no longer agree on which collective comes next
         if worst.kind in CRASHED:
             self.end()  # after a device error, every further call in the process may fail
         elif why := next((answer["spoilt"] for answer in answers if answer["spoilt"]), ""):
@@ -192,7 +192,7 @@ class WorkerGroup:
         return size == self.size and needs_hardware == self.needs_hardware and not self.is_spent
 
     def kill(self) -> None:
-        """Kill every process of the group and everything that it started.
+        """Kill every process of the group and all processes that they started.
 
         Any thread may call this; the thread that runs tests must still call ``end``.
         """

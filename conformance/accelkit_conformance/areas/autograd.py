@@ -101,7 +101,7 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
-    """If several indices name the same element, counted from the start or from the end, all of them add to its gradient."""
+    """If several indices, positive or negative, name the same element, the gradient of the element is the sum over all of them."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
 
     for name, (function, wanted) in INDEXING.items():
@@ -110,8 +110,8 @@ def repeated_indices(subject: Subject) -> None:
 
 @check("smoke")
 def leaf_gradients_stay(subject: Subject) -> None:
-    """The gradient of a leaf has the leaf's device, dtype and shape. A second backward pass adds to it, and ``zero_grad(set_to_none=True)``
-    removes it."""
+    """The gradient of a leaf has the leaf's device, dtype and shape. A second backward pass adds to the gradient.
+    ``zero_grad(set_to_none=True)`` removes the gradient, and the next backward pass computes a new gradient."""
     import torch
 
     leaf = torch.ones(2, 3, device=subject.device, requires_grad=True)
@@ -145,7 +145,8 @@ def hooks_see_device_tensors(subject: Subject) -> None:
 
 @check("smoke")
 def custom_functions(subject: Subject) -> None:
-    """A ``torch.autograd.Function`` can save device tensors, and receives them and the output gradient on the device."""
+    """A ``torch.autograd.Function`` can save tensors on the device. Its ``backward`` receives the saved tensors and the output gradient on
+    the device, and the input gets the right gradient."""
     import torch
 
     class Square(torch.autograd.Function):
@@ -195,8 +196,8 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
-    """A backward pass on a device that is not the current one gives the same gradients as on the current one. Results and gradients are
-    on the device of the inputs."""
+    """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
+    gradients are on the device of the inputs."""
     import torch
 
     from accelkit_conformance.oracle.differentiable import COMMON
@@ -236,8 +237,8 @@ def second_derivatives(subject: Subject) -> None:
 
 @check("training")
 def activation_checkpointing(subject: Subject) -> None:
-    """The forward pass that ``torch.utils.checkpoint`` repeats draws the same dropout mask as the first, so that the gradients of the input
-    and the parameters equal those without checkpointing."""
+    """When ``torch.utils.checkpoint`` repeats the forward pass, it draws the same dropout mask again. The gradients of the input and the
+    parameters equal those without checkpointing."""
     import torch
     from torch.utils.checkpoint import checkpoint
 

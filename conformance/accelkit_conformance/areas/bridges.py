@@ -18,7 +18,7 @@ from accelkit_conformance.results import NotSupported
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-# Lightning's name of each precision, with Accelerate's name for it and the capability that it needs.
+# Maps Lightning's name of each precision to Accelerate's name and to the capability that the precision needs.
 _PRECISIONS = {"32-true": ("no", "dtype.float32"), "bf16-mixed": ("bf16", "autocast.bfloat16"), "16-mixed": ("fp16", "autocast.float16")}
 _PACKAGES = {"trainer": "lightning.pytorch", "fabric": "lightning.fabric", "accelerate": "accelerate"}
 
@@ -69,8 +69,9 @@ def _accelerate_of_its_own() -> Iterator[None]:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def lightning_trainer(subject: Subject, precision: str) -> None:
-    """``Trainer(**trainer_kwargs(...))`` fits, validates, tests and predicts on the device, and a fit that is resumed from a checkpoint
-    ends with the same weights."""
+    """``Trainer(**trainer_kwargs(...))`` trains on the device as a plain loop does on the CPU. Validating and testing with the same data
+    give the same metrics, and every batch gets a prediction. A fit that is resumed from a checkpoint ends with the same weights as an
+    uninterrupted fit."""
     import torch
 
     _needs(subject, precision)
@@ -114,7 +115,8 @@ def lightning_fabric(subject: Subject, precision: str) -> None:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def accelerate_loop(subject: Subject, precision: str) -> None:
-    """A loop with ``accelerate.Accelerator`` trains on the device as a plain loop does on the CPU, and can load the state that it saved."""
+    """A loop with ``accelerate.Accelerator`` trains on the device as a plain loop does on the CPU. ``load_state`` restores the parameters
+    that ``save_state`` saved."""
     import torch
 
     theirs = _needs(subject, precision)

@@ -127,7 +127,7 @@ def numbered_devices(subject: Subject) -> None:
     if torch.empty(1, device=torch.device(subject.device_type, 0)).device.index != 0:
         raise Absent("the device of a tensor on device 0 has another index")
     with raises(subject, RuntimeError, AssertionError, doing=f"torch.ones on {subject.device_type}:99"):
-        torch.ones(1, device=torch.device(subject.device_type, 99)).cpu()  # a lazy device creates it when it is read
+        torch.ones(1, device=torch.device(subject.device_type, 99)).cpu()  # a lazy device creates the tensor when it is read
 
 
 @check("smoke", probes="subnormals")

@@ -70,8 +70,8 @@ def resuming_equals_uninterrupted_training(subject: Subject) -> None:
 
 @check("training")
 def state_is_restored(subject: Subject) -> None:
-    """Loading a checkpoint restores parameters, buffers, the optimizer's moments and step counts, the learning rate and the device's random
-    state."""
+    """Loading a checkpoint restores parameters, buffers, the optimizer's moments and step counts, the learning rate and, if the capability
+    ``random_state`` is declared, the device's random state."""
     import torch
 
     runtime = subject.runtime()

@@ -1,5 +1,5 @@
-"""Which processes a cluster environment claims: those of its own jobs, and no others. Foreign processes are those in the recorded
-environments of accelkit's own cluster environments."""
+"""Which processes a cluster environment claims: those of its own jobs, and no others. Foreign processes are the recorded processes of other
+cluster environments: those of accelkit, and those that the plugin ships."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _builtins(subject: Subject) -> list[ClusterEnvironment]:
 
 
 def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> Detection | None:
-    """Return the claim of a new instance that reads ``environ`` on a process with the variables ``argument``."""
+    """Check and return the result of ``detect_cluster(argument)`` on a new instance that reads ``environ``."""
     claim = environment_for(subject, environ).detect_cluster(argument)
     if claim is None:
         return None
@@ -63,8 +63,8 @@ def own_jobs_are_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
-    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or one with a lower priority than that environment's
-    claim. A ``Detection`` with a negative priority is not a claim: it says why the environment does not claim the process.
+    """On a process of another cluster environment, ``detect_cluster`` makes no claim, or a claim with a lower priority than that
+    environment's claim. A ``Detection`` with a negative priority is not a claim: it says why the environment does not claim the process.
     """
     owners = {other.name: other for other in _builtins(subject)}
     for one in foreign_processes(subject):
@@ -80,8 +80,8 @@ def foreign_jobs_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_uses_its_argument(subject: Subject) -> None:
-    """The claim depends only on the variables that are passed to ``detect_cluster``, not on ``os.environ`` or an earlier call, and these
-    variables are not changed."""
+    """The claim depends only on the variables that are passed to ``detect_cluster``, not on ``os.environ`` or an earlier call.
+    ``detect_cluster`` does not change these variables."""
     for one in _processes(subject):
         with one.variables() as environ:
             before = dict(environ)

@@ -1,5 +1,5 @@
-"""What a cluster environment says if variables are missing, have unexpected values or contradict each other: what it said before, or an
-error that names a variable, but never a job of a different size."""
+"""If variables are missing, have unexpected values or contradict each other, a cluster environment gives the same values as before, or
+raises an error. It never describes a job of a different size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _check_places(before: Answers, after: Answers, how: str) -> None:
-    """Check that every rank and size is as before, or cannot be read."""
+    """Check that every rank and size is the same as before, if both can be read."""
     for name in _PLACES:
         if not isinstance(after[name], AccelkitError) and not isinstance(before[name], AccelkitError):
             assert after[name] == before[name], f"{how}: {name} is silently {after[name]!r} instead of {before[name]!r}"
@@ -44,9 +44,9 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """If one of the variables of a process is missing, every rank and size is the same as before, or reading it raises an error. The error
-    names a variable, or says that the value is not known before the processes join, and it says what to do. In particular, the process does
-    not silently become a job of its own."""
+    """If one of the variables of a process is missing, every rank and size is the same as with all variables, or reading it raises an
+    error. The error names a variable, or says that the value is not known before the processes join, and it says what to do. In particular,
+    the process does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -57,7 +57,7 @@ def missing_variables_are_named(subject: Subject) -> None:
 
 
 def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
-    """Check that each new error names one of the variables."""
+    """Check that each new error names one of the variables or is a NotJoinedError, and says what to do."""
     for name in SETTINGS:
         error = after[name]
         if isinstance(error, AccelkitError) and not isinstance(before[name], AccelkitError):
@@ -74,7 +74,8 @@ def _is_unknown(error: AccelkitError) -> bool:
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
     """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, every rank
-    and size is the same as before, or reading it raises an error that names the variable and says what to do."""
+    and size is the same as before, or reading it raises an error. The error names the variable, or says that the value is not known before
+    the processes join, and it says what to do."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:

@@ -1,5 +1,5 @@
-"""What a cluster environment does in a job: its processes find each other, a notice of preemption reaches the program, and a job that
-cannot be requeued gives an error, False or None. The checks send no requests to a scheduler."""
+"""What a cluster environment does in a job: its processes find each other, ``is_preempted`` returns in time, and ``requeue`` without a
+scheduler raises an error or returns False or None. The checks send no requests to a scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_NOTICE_SECONDS = 30.0
 
 @check("distributed", needs_hardware=False, kind="cluster", seconds=180)
 def processes_find_each_other(subject: Subject) -> None:
-    """The processes of a job that is generated from the plugin's description and started on this machine read their ranks from the cluster
+    """A job is generated from the plugin's description and started on this machine. Its processes read their ranks from the cluster
     environment, form a process group and reduce a tensor. The job has the smallest number of processes above one that the plugin
     describes."""
     job = job_on_this_machine(subject)
@@ -39,8 +39,9 @@ def processes_find_each_other(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
-    """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. It returns within 30 seconds and within
-    six times ``preemption_poll_seconds``, because a Runtime warns that the method does not work if it takes longer than that.
+    """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. ``preemption_poll_seconds`` is a
+    positive number. ``is_preempted`` returns within 30 seconds and within six times ``preemption_poll_seconds``. If it takes longer, a
+    Runtime warns that it does not work.
     """
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
@@ -69,9 +70,9 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
-    """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, which names the plugin and says what to do,
-    or returns False or None. It neither ends the process nor returns True although its request failed. The check does not let ``requeue``
-    start a program or open a connection, and uses a job id that no scheduler has assigned."""
+    """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, or returns False or None. The error names
+    the plugin and says what to do. ``requeue`` neither ends the process nor returns True although its request failed. The check does not
+    let ``requeue`` start a program or open a connection, and uses a job id that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

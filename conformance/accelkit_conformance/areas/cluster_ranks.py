@@ -54,9 +54,9 @@ def package_has_sample_jobs(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def values_have_the_right_types(subject: Subject) -> None:
-    """Ranks, sizes, port and restart count are ints, the address is a string, the job id a string or None, and
-    ``creates_processes_externally`` a bool. They are properties, not methods. If the plugin ships no recorded environment, the variables
-    that it reads get plausible values."""
+    """Ranks, sizes, port and restart count are ints, the address is a string, the job id is a string or None, and
+    ``creates_processes_externally`` is a bool. They are properties, not methods. If the plugin ships no recorded environment, the check
+    gives plausible values to the variables that the plugin reads."""
     for one in own_processes(subject):
         with one.variables() as environ:
             _check_types(read_all(environment_for(subject, environ)), one.name)
@@ -91,8 +91,9 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def properties_match_recordings(subject: Subject) -> None:
-    """Every property has the value that the recording expects. If the recording expects an error, a property raises it. If the
-    expected value is null, the property is None or raises one of accelkit's errors, because it is not known before the processes join."""
+    """Every property has the value that the recording expects. If the recording expects an error, at least one property raises this error.
+    If the expected value is null, the property is None or raises one of accelkit's errors, because its value is not known before the
+    processes join."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))
@@ -141,8 +142,8 @@ def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
     """In jobs of several shapes that are generated from the plugin's description, every rank and size is right on every process. A
-    value that depends on which machines the processes run on, such as a local rank, needs to be right only after the processes have told
-    each other their machines."""
+    value that depends on which machines the processes run on, such as a local rank, needs to be right only after the processes have
+    exchanged the names of their machines."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         raise NotSupported(f"generated jobs: {DECLARED_NONE}, because the plugin ships no description of a job")
@@ -174,8 +175,8 @@ def main_address_and_port_agree(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two jobs that are generated with consecutive job ids, or with the ports that the launcher chose, have different ports, because they
-    may run on one machine."""
+    """Two generated jobs, whose job ids are consecutive and whose launchers chose different ports, have different values of ``main_port``,
+    because they may run on one machine."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]
@@ -201,8 +202,8 @@ def launcher_starts_the_processes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def settings_are_compared(subject: Subject) -> None:
-    """``validate_settings`` accepts the numbers of devices and machines with which a job was started, and raises a ContradictionError for
-    others."""
+    """``validate_settings`` accepts None and the numbers of devices and machines with which a job was started, and raises a
+    ContradictionError for other numbers."""
     for job in large_jobs(subject):
         first = job[0]
         devices, nodes = first.expected.get("local_world_size"), first.expected.get("num_nodes")

@@ -44,7 +44,8 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
     """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and ``all_reduce`` of an empty tensor raises no error. Unless the
-    backend is gloo, ``all_reduce`` and ``broadcast`` of a slice change only its elements, or raise RuntimeError or ValueError."""
+    backend is gloo, ``all_reduce`` and ``broadcast`` of a slice give the right values and change only the elements of the slice, or raise
+    RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
 
@@ -69,7 +70,7 @@ def strided_and_empty(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def broadcast(subject: Subject, size: str) -> None:
-    """Every rank receives the tensor of the source, whichever rank that is."""
+    """For each rank as the source, every rank receives the source's tensor."""
     import torch.distributed as dist
 
     for source in range(int(size)):
@@ -80,7 +81,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """The destination receives the reduction, for sum and average, whichever rank is the destination."""
+    """For each rank as the destination, the destination receives the sum and the average of all ranks' tensors."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -183,7 +184,7 @@ def uneven_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def send_and_receive(subject: Subject, size: str) -> None:
-    """Tensors arrive in a ring of ``isend`` and ``irecv``, called as a batch, and with ``send`` and ``recv`` between two ranks."""
+    """Tensors arrive in a ring with ``batch_isend_irecv``, and from one rank to another with ``send`` and ``recv``."""
     import torch
     import torch.distributed as dist
 
@@ -268,9 +269,9 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """The collective gives the right result and writes nothing outside its tensors, or raises an error, for combinations of dtype, length
     (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these
-    settings, the combinations contain every pair of values. For contiguous float32 tensors, without a reduction or with SUM, it must not
-    raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, the parts have different lengths, and one of
-    them is empty."""
+    settings, the combinations contain every pair of values. For contiguous float32 tensors, without a reduction or with SUM, the collective
+    must not raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, the parts have different lengths, and
+    one of them is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

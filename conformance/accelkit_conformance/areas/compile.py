@@ -47,8 +47,8 @@ def forward_and_backward(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def dynamic_shapes(subject: Subject) -> None:
-    """A function that was compiled with ``dynamic=True`` gives the same results as the eager function for several batch sizes, on the
-    device."""
+    """A function that was compiled with ``dynamic=True`` gives the same results as the eager function for several batch sizes. The results
+    are on the device."""
     import torch
 
     function = lambda x: (x.softmax(-1) * x.shape[0]).sum(0)  # noqa: E731

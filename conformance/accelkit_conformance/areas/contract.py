@@ -93,7 +93,7 @@ def import_needs_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` can be called on the class and returns an Availability, which has a reason unless it is usable."""
+    """``probe()`` can be called on the class and returns an Availability. If its status is not usable, it has a reason."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
     assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"
@@ -108,7 +108,8 @@ def probe_is_repeatable(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_imports_no_torch(subject: Subject) -> None:
-    """In a new process, importing and probing the plugin do not import torch, which would slow down every command that probes plugins."""
+    """In a new process, importing and probing the plugin do not import torch. Importing torch would slow down every command that probes
+    plugins."""
     found = in_child(subject.record, "import", "probe")
     assert not found["imported_torch"], "import or probe imported torch"
 
@@ -122,7 +123,7 @@ def probe_is_quick(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_leaves_fork_usable(subject: Subject) -> None:
-    """After the probe, a forked process still works and can itself probe."""
+    """After the probe, a forked process still works and can itself probe the plugin."""
     if not hasattr(__import__("os"), "fork"):
         return
     found = in_child(subject.record, "import", "probe", "fork")
@@ -147,7 +148,7 @@ def repr_names_the_plugin(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def capabilities_are_known(subject: Subject) -> None:
-    """``declared_capabilities`` is a Capabilities, which rejects unknown keys, and the dtypes that the keys name exist in torch."""
+    """``declared_capabilities`` is a Capabilities object, which accepts only known keys. The dtypes that the keys name exist in torch."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]

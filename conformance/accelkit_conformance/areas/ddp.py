@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
-    """Return a model and the batch of the whole job, the same on every rank. Both are on the CPU."""
+    """Return a model and the batch of the whole job. Both are the same on every rank, and are on the CPU."""
     import torch
 
     torch.default_generator.manual_seed(0)
@@ -20,7 +20,7 @@ def model_and_batch(size: int) -> tuple[Any, Any]:
 
 
 def alone(model: Any, batch: Any) -> Any:
-    """Return a copy of the model that has the gradients of one process on the whole batch."""
+    """Return a copy of the model with the gradients that one process computes on the whole batch."""
     single = copy.deepcopy(model)
     single(batch).square().mean().backward()
     return single
@@ -28,7 +28,8 @@ def alone(model: Any, batch: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_are_averaged(subject: Subject, size: str) -> None:
-    """After a backward pass, every rank has the gradients of one process on the whole batch, on the device. A second pass adds to them."""
+    """After a backward pass, every rank has the gradients that one process computes on the whole batch. The gradients are on the device. A
+    second backward pass adds to them."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -45,8 +46,8 @@ def gradients_are_averaged(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """Inside ``no_sync``, each rank accumulates its own gradients. The next backward pass outside averages the accumulated gradients over
-    all ranks."""
+    """Inside ``no_sync``, each rank accumulates its own gradients. The next backward pass outside ``no_sync`` averages the accumulated
+    gradients over all ranks."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -109,8 +110,8 @@ def weights_stay_equal(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
     """With ``find_unused_parameters=True``, a parameter that only some ranks have used gets the average of all ranks' gradients on every
-    rank, and one that no rank has used gets no gradient. Which of them are used may change from pass to pass, and the gradients may be
-    reduced in one bucket or in several."""
+    rank, and a parameter that no rank has used gets no gradient. Which parameters are used may change from pass to pass, and the gradients
+    may be reduced in one bucket or in several."""
     import torch
 
     from accelkit_conformance.oracle.partial_models import PartialModel

@@ -96,11 +96,11 @@ def bad_index_raises(subject: Subject) -> None:
     """Creating a tensor on a device whose index does not exist raises RuntimeError or AssertionError instead of using another device."""
     import torch
 
-    are_numbered = torch.ones(1, device=torch.device(subject.device_type, 0)).device.index is not None  # those of torch's CPU are not
+    are_numbered = torch.ones(1, device=torch.device(subject.device_type, 0)).device.index is not None  # torch's CPU has no index
     for index in (len(subject.devices) + 7, 99):
         device = torch.device(subject.device_type, index)
         with raises(subject, RuntimeError, AssertionError, doing=f"torch.ones on {device}", may_be_absent=not are_numbered):
-            torch.ones(1, device=device).cpu()  # a lazy device creates it when it is read
+            torch.ones(1, device=device).cpu()  # a lazy device creates the tensor when it is read
 
 
 @check("smoke", requires=["numbered_devices"])
@@ -202,7 +202,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``get_device_name`` of the device's module returns a name that is not empty. Without an argument, it returns the name of the current
-    device. If ``get_device_properties`` returns a name and a total memory, the name is the same, and the memory is more than 0 bytes."""
+    device. If ``get_device_properties`` returns a name or a total memory, the name is the same, and the memory is more than 0 bytes."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -290,8 +290,8 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and, unless this is the CPU, its device. To format the values, torch uses float64, int64 and
-    bool."""
+    """``repr`` of a tensor shows its values and, unless the device is the CPU, its device. To format the values, torch uses float64, int64
+    and bool."""
     import torch
 
     subject.needs("float64", "int64", "bool")

@@ -50,8 +50,8 @@ def dtypes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def indices_outside(subject: Subject) -> None:
-    """An index outside a tensor raises IndexError in Python indexing, and a dimension or an index that does not exist raises IndexError or
-    RuntimeError in ``sum`` and ``select``."""
+    """An index outside a tensor raises IndexError in Python indexing. In ``sum``, a dimension that does not exist raises IndexError or
+    RuntimeError, and so does an index outside the tensor in ``select``."""
     import torch
 
     a = torch.ones(3, device=subject.device)
@@ -95,8 +95,8 @@ def changed_in_place(subject: Subject) -> None:
 
 @check("smoke")
 def factorisations_that_fail(subject: Subject) -> None:
-    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular one, raise RuntimeError, for example its
-    subclass LinAlgError."""
+    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular matrix, raise RuntimeError or a subclass, such as
+    LinAlgError."""
     import torch
 
     subject.needs("int32")  # the dtype in which torch's kernels say which factorisations failed
@@ -146,7 +146,7 @@ def missing_operators_raise(subject: Subject) -> None:
     import torch
 
     operator, _ = _operator_of_no_device()
-    x = torch.ones(2, device=subject.device)  # a device that cannot make it fails, rather than raise the wrong error
+    x = torch.ones(2, device=subject.device)  # outside the block: an error here is not the expected one
     with raises(subject, NotImplementedError, RuntimeError, about="nowhere", doing="an operator that no device has"):
         operator(x)
     _works(subject)

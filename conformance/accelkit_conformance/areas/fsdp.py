@@ -112,8 +112,8 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def initialization_from_meta(subject: Subject, size: str) -> None:
-    """If a layer is created on ``meta``, sharded and then initialised, no other shard has the same numbers as the first, and the backward
-    pass gives the right gradient."""
+    """If a layer is created on ``meta``, sharded and then initialised, no other shard has the same numbers as the first shard, and the
+    backward pass gives the right gradient."""
     import torch
     from torch.distributed.fsdp import fully_shard
 

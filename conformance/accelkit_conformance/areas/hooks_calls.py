@@ -65,7 +65,7 @@ def doctor_checks_are_availabilities(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def make_precision_ignores_unknown_names(subject: Subject) -> None:
-    """``make_precision`` returns a Precision or None, and None for a name that no plugin has."""
+    """For the name ``32-true``, ``make_precision`` returns a Precision or None. For a name that no plugin has, it returns None."""
     from accelkit import Precision
 
     calls = HookCalls(subject)
@@ -79,8 +79,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns a Detection with a reason, or None, and does not change the variables that are passed to it. On a process
-    of one of accelkit's own cluster environments, its ``Detection.priority`` is lower than that of this environment.
+    """``detect_cluster`` returns None or a Detection with a reason. It does not change the variables that are passed to it. On a process of
+    one of accelkit's own cluster environments, the ``priority`` of the Detection is lower than the priority of this environment's own
+    Detection.
     """
     from accelkit.cluster.detection import make_environment
 
@@ -102,8 +103,8 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def requeue_returns_a_bool_or_none(subject: Subject) -> None:
-    """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let it start programs or open
-    connections; after an attempt to do so, ``requeue`` may raise any error."""
+    """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let ``requeue`` start programs or open
+    connections. If ``requeue`` tries to do so, it may raise any error."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("requeue",)):
         answer = calls.call_confined(hook)
@@ -113,7 +114,8 @@ def requeue_returns_a_bool_or_none(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="hooks")
 def training_is_unchanged(subject: Subject) -> None:
-    """A model that is trained, saved and loaded with the plugin has bit for bit the weights of one that is trained without it."""
+    """A model that is trained, saved and loaded with the plugin has, bit for bit, the weights of a model that is trained without the
+    plugin."""
     import torch
 
     without, plugin = train([]), new_plugin(subject)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_results_on(subject: Subject) -> None:
-    """A hook that wraps others returns a result of the same type as theirs. If the result is a list, it has at least as many items as
-    theirs. If items were missing, the accelerator's statistics or the precision would be lost.
+    """A hook wrapper returns a result of the same type as the result of the wrapped hook. If the result of the wrapped hook is a list, the
+    wrapper returns at least as many items. If items were missing, the accelerator's statistics or the precision would be lost.
     """
     calls = HookCalls(subject)
     for hook in calls.wrapped():
@@ -32,8 +32,8 @@ def wrappers_pass_results_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_errors_on(subject: Subject) -> None:
-    """If a hook that the plugin wraps raises an error, the error passes through. If the plugin caught it, a program would go on
-    with a device that could not be set up."""
+    """If a hook that the plugin wraps raises an error, the error passes through. If the plugin caught the error, a program would go on with
+    a device that could not be set up."""
     calls = HookCalls(subject)
 
     def fail() -> object:
@@ -60,7 +60,7 @@ def wrapped_hooks_are_called_once(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def errors_name_the_hook_plugin_that_failed(subject: Subject) -> None:
-    """If another hook plugin fails, the error names that plugin and the hook, and not the plugin under test."""
+    """If another hook plugin fails, the error names the hook that failed, and does not name the plugin under test."""
     from accelkit import HookError
 
     calls = HookCalls(subject)

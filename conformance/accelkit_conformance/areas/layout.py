@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-_GUARD = 17  # odd, so that slices do not start where a vector would
+_GUARD = 17  # odd, so that slices are not aligned as vector instructions need it
 _CANARY = -7.25
 _INPUT_LAYOUTS = ("strided", "offset", "transposed")
 # Operators whose result depends on the layout of the input.
@@ -173,8 +173,8 @@ def channels_last(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
-    """Results and gradients have the same values as on the CPU in three cases: all inputs are in channels_last; only the first is, and the
-    others are contiguous; or the first is contiguous, and all others are in channels_last.
+    """Results and gradients have the same values as on the CPU in three cases: all inputs are in channels_last; the first input is in
+    channels_last, and the others are contiguous; or the first input is contiguous, and the others are in channels_last.
     """
     from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged

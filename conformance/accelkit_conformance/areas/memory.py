@@ -20,7 +20,7 @@ _PETABYTE = 1 << 50
 
 
 def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
-    """Return an uninitialised tensor of this size on the device. Its dtype is float32, which every device supports."""
+    """Return an uninitialised tensor of ``num_bytes`` bytes on the device. Its dtype is float32, which every device supports."""
     import torch
 
     return torch.empty(num_bytes // 4, dtype=torch.float32, device=subject.device)
@@ -59,8 +59,8 @@ def views_cost_nothing(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peak_is_kept_and_reset(subject: Subject) -> None:
-    """The peak is the largest number of bytes that were allocated at the same time since the last reset. Resetting sets it to the number
-    that is currently allocated."""
+    """The peak is the largest number of bytes that were allocated at the same time since the last reset. Resetting the peak sets it to the
+    number of bytes that are currently allocated."""
 
     def peak() -> float:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
@@ -126,7 +126,7 @@ def peaks_are_per_device(subject: Subject) -> None:
         stats = [subject.accelerator.memory_stats(device) for device in (subject.device, other)]
         return stats[0]["memory.peak.bytes"], stats[1]["memory.peak.bytes"]
 
-    subject.allocated_before()  # what is freed later would lower the memory above which the peak rises
+    subject.allocated_before()  # frees garbage: if it were freed later, the peak would rise from a lower level
     for device in (subject.device, other):
         subject.accelerator.reset_peak_memory_stats(device)
     before = peaks()
@@ -159,8 +159,8 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
-    """An operator whose result does not fit raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, where memory is counted,
-    leaves nothing allocated."""
+    """An operator whose result does not fit raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, if the capability
+    ``memory_statistics`` is declared, leaves nothing allocated."""
     import torch
 
     x = torch.ones(1 << 20, device=subject.device)

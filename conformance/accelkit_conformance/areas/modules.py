@@ -25,9 +25,10 @@ _SMOKE = (
     "MaxPool2d",
 )
 _STAGES = 2
-"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and the errors of both add up."""
+"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and their errors add up."""
 _MORE_STAGES = {"MultiheadAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
-"""Modules that call more: attention has three products and a softmax, and recurrent modules call theirs once for each step of time."""
+"""Modules that call more operators: attention computes three products and a softmax, and recurrent modules repeat theirs in each time
+step."""
 
 
 def _modules() -> Iterator[Case]:
@@ -62,10 +63,10 @@ def module(subject: Subject, name: str) -> None:
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
-    """Run a module on the CPU, and return its state, arguments and results, whose dtypes the device needs for the comparison.
+    """Run a module on the CPU, and return its state, arguments and results. The comparison is possible if the device has their dtypes.
 
-    A module whose constructor has float64 arguments is not run, and only these are returned. A module without a forward input is not run
-    either, and only its state is returned.
+    A module whose constructor has float64 arguments is not run, and only the constructor's arguments are returned. A module without a
+    forward input is not run either, and only its state is returned.
     """
     import torch
 
@@ -172,8 +173,8 @@ def to_moves_everything(subject: Subject) -> None:
 
 @check("training")
 def to_empty_from_meta(subject: Subject) -> None:
-    """``to_empty`` allocates memory on the device for a module that was created on ``meta``, and ``reset_parameters`` initialises it
-    there."""
+    """``to_empty`` allocates memory on the device for a module that was created on ``meta``, and ``reset_parameters`` initialises the
+    module on the device."""
     import torch
 
     with torch.device("meta"):

@@ -156,8 +156,8 @@ def _composed() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_composed)
 def overloads(subject: Subject, name: str) -> None:
-    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU:
-    called as recorded, with ``out=``, and in place."""
+    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU
+    in three kinds of calls: as recorded, with ``out=``, and in place."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
@@ -166,8 +166,8 @@ def overloads(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def calls_outside_op_db(subject: Subject, name: str) -> None:
-    """Calls that torch's own database does not contain give the same results as on the CPU: shifts, in-place integer operators, resampling,
-    padding, fused layers, forward-mode gradients."""
+    """Calls that torch's own database does not contain (shifts, in-place integer operators, resampling, padding, fused layers, forward-mode
+    gradients) give the same results as on the CPU."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -264,7 +264,8 @@ _OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int
     "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
 )
 def wide_integers(subject: Subject, name: str) -> None:
-    """int64 is computed in 64 bits: results above 2**40 are exact. Sums and products of int32 are int64, and computed in 64 bits too."""
+    """int64 is computed in 64 bits: results above 2**40 are exact. Sums and products of int32 tensors are int64, and are computed in 64
+    bits too."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

@@ -1,5 +1,5 @@
-"""Every optimizer of torch.optim makes the same steps on the device as on the CPU, in each of its implementations; schedulers and clipping
-work there too."""
+"""Every optimizer of torch.optim makes the same steps on the device as on the CPU, in each of its implementations. Schedulers and clipping
+work on the device too."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 _SPARSE_ONLY = ("SparseAdam",)
 _MATRICES_ONLY = ("Muon",)
 _IN_BFLOAT16 = 32
-"""How many times the error of an operator is allowed for Muon, which orthogonalises updates of a thousandth of a weight in bfloat16."""
+"""For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises updates of a thousandth of a weight
+in bfloat16."""
 _TARGET = 3.0
-"""A value above all results of the model. Together with batches of positive numbers, it keeps the signs of gradients: where a mean of
-gradients nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
+"""A value above all results of the model. The batches contain only positive numbers, so that with this target gradients keep their signs.
+If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
 
 
 def _optimizers() -> Iterator[Case]:
@@ -98,7 +99,8 @@ def steps(subject: Subject, name: str) -> None:
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
     """After a step, all tensors of the state are on the device, except those of shape (), such as the step count, which may be on the CPU.
-    If a copy of the state on the CPU is loaded into another optimizer, the same holds for the loaded state, and it has the same values."""
+    Another optimizer that loads a copy of this state from the CPU has the same values in its state, and its tensors are on the device with
+    the same exception."""
     import torch
 
     model = _model().to(subject.device)
@@ -180,7 +182,7 @@ def schedulers(subject: Subject) -> None:
     assert rates(2) == [0.25, 0.25], "the scheduler did not go on from its saved state"
 
 
-_NOT_EMPTY = ("Adafactor",)  # it divides by the number of elements
+_NOT_EMPTY = ("Adafactor",)  # Adafactor divides by the number of elements
 _SHAPES = ((), (0,), (1,), (3, 5), (257,), (2, 3, 4), (70_001,), (33, 65))
 
 
@@ -223,7 +225,7 @@ def foreach_and_fused(subject: Subject, name: str, dtype: str) -> None:
                 subject.compute()
         return [parameter.detach() for parameter in parameters]
 
-    rate = 0.01 if dtype == "float32" else 0.1  # more than what rounding to the dtype hides
+    rate = 0.01 if dtype == "float32" else 0.1  # large enough that rounding to the dtype does not hide a step
     cpu = torch.device("cpu")
     truth, reference = (trained(cpu, computed, foreach=False) for computed in (torch.float64, opdb.dtype_of(dtype)))
     for way in _ways(subject, info):

@@ -45,8 +45,8 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator on one of the autocast lists of torch's own devices computes in the dtype of autocast, in float32 or in
-    the widest dtype of its arguments, as the list says. The values and the gradients are those that the CPU gives for arguments of that
+    """Under autocast, an operator in an autocast list of torch's own devices computes in the dtype that the list states: the dtype of
+    autocast, float32 or the widest dtype of its arguments. The values and the gradients are those that the CPU gives for arguments of that
     dtype.
     """
     from accelkit_conformance.oracle.autocast_lists import check_listed
@@ -80,7 +80,8 @@ def nesting(subject: Subject) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def gradients_are_float32(subject: Subject) -> None:
-    """Under autocast, parameters in float32 have gradients in float32, which differ from those without autocast, but by less than 5 %."""
+    """Under autocast, parameters in float32 have gradients in float32. The gradients differ from those without autocast, but by less than 5
+    %."""
     import torch
 
     layer = torch.nn.Linear(16, 4).to(subject.device)
@@ -101,7 +102,7 @@ def gradients_are_float32(subject: Subject) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def weights_are_cast_again_after_a_step(subject: Subject) -> None:
-    """After an optimizer step, the next autocast region computes with the new weights, not with a cached copy of the old ones."""
+    """After an optimizer step, the next autocast region computes with the new weights, not with a cached copy of the old weights."""
     import torch
 
     layer = torch.nn.Linear(4, 1, bias=False).to(subject.device)
@@ -120,8 +121,8 @@ def weights_are_cast_again_after_a_step(subject: Subject) -> None:
 
 @check("smoke")
 def unsupported_dtypes_are_reported(subject: Subject) -> None:
-    """Autocast to a dtype that no device supports (int32) raises an error, or warns and uses float32. torch raises errors of different
-    types for different devices, AssertionError among them."""
+    """Autocast to a dtype that no device supports (int32) raises an error, or warns and uses float32. The error may be a RuntimeError,
+    ValueError, TypeError or AssertionError, because torch raises different errors for different devices."""
     import warnings
 
     import torch
@@ -140,7 +141,7 @@ def unsupported_dtypes_are_reported(subject: Subject) -> None:
 
 
 def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Make one step with a scaler, and return the scaler and the parameter before and after."""
+    """Make one step with a scaler, and return the scaler and the parameter before and after the step."""
     import torch
 
     parameter = torch.nn.Parameter(torch.arange(1.0, 5.0, device=subject.device))
@@ -200,8 +201,8 @@ def scaler_unscales_once(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"], over=["one_optimizer", "two_optimizers", "twice"])
 def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
-    """The scaler finds an infinity in any parameter, whatever the dtypes and the number of the parameters, and skips the step of the
-    optimizer that has this parameter, but not that of another optimizer. One infinity halves the scale once, even if ``unscale_`` was
+    """The scaler finds an infinity in any parameter, whatever the dtypes and the number of the parameters. It skips the step of the
+    optimizer that has this parameter, but not the step of another optimizer. One infinity halves the scale once, even if ``unscale_`` was
     called before the step."""
     from accelkit_conformance.oracle.scaler_cases import check_several_dtypes
 
@@ -210,8 +211,8 @@ def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
 
 @check("training", requires=["autocast.{0}"], over=[f"{dtype},{way}" for dtype in _DTYPES for way in ("checkpoint", "reentrant")])
 def autocast_in_recomputation(subject: Subject, dtype: str, way: str) -> None:
-    """The forward pass that activation checkpointing repeats in the backward pass computes in the same dtypes as the first, both under
-    autocast and inside a region where it is disabled, and the gradients equal those without checkpointing."""
+    """When activation checkpointing repeats the forward pass during the backward pass, it computes in the same dtypes again, both under
+    autocast and inside a region where autocast is disabled. The gradients equal those without checkpointing."""
     from accelkit_conformance.oracle.scaler_cases import check_recomputation
 
     check_recomputation(subject, dtype, is_reentrant=way == "reentrant")

@@ -1,4 +1,5 @@
-"""A precision works under ``ddp`` and ``fsdp`` on two and three processes, as on one, or refuses the strategy with a clear error."""
+"""A precision works under ``ddp`` and ``fsdp`` on two and three processes, as on one process, or refuses the strategy with a clear
+error."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _CASES = ("2,ddp", "3,ddp", "2,fsdp", "3,fsdp")
 
 
 def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
-    """Return a trainer under a strategy, or None if the precision or the strategy refuses, with an error that names the precision."""
+    """Return a trainer under a strategy. If the precision or the strategy refuses, check that the error names the precision, and return
+    None."""
     from accelkit import AccelkitError
     from accelkit_conformance.oracle.precision_training import trainer
 
@@ -28,8 +30,8 @@ def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> None:
-    """The gradients and the weights after a step are those of one process on the whole batch in float64, within the tolerance of the
-    dtype, and the same on all processes."""
+    """The gradients and the weights after a step are those of one process on the whole batch in float64, within the tolerance of the dtype.
+    The weights are the same on all processes, bit for bit."""
     from accelkit_conformance.oracle.precision_models import ROWS
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, weights_of
 
@@ -48,8 +50,8 @@ def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> N
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: str) -> None:
-    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process. After it has clipped
-    them to half of this norm, the optimizer step matches a step in float64 with the same clipping."""
+    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process. After the gradients have been
+    clipped to half of this norm, the optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of

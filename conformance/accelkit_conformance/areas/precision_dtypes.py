@@ -54,7 +54,7 @@ def layers_compute_as_declared(subject: Subject) -> None:
 @check("smoke", kind="precision")
 def arguments_are_converted_wherever_they_are(subject: Subject) -> None:
     """All floating-point tensors in the arguments of a forward pass reach the module in one dtype: in positional and keyword arguments, and
-    nested in dicts, lists, tuples, named tuples and dataclasses. Integers, booleans and other objects reach it unchanged."""
+    nested in dicts, lists, tuples, named tuples and dataclasses. Integers, booleans and other objects reach the module unchanged."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
@@ -141,8 +141,8 @@ def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision", over=["pass", "error"])
 def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
-    """After a forward pass, and after an error inside one, torch's default dtype, autocast state and grad mode are what they were
-    before."""
+    """After a forward pass, and after an error inside a forward pass, torch's default dtype, autocast state and grad mode are what they
+    were before."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import trainer
@@ -166,7 +166,7 @@ def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
 @check("training", kind="precision")
 def modules_keep_their_structure(subject: Subject) -> None:
     """A prepared module keeps the names of its state dict, its frozen parameters, its shared weights and the dtype of integer buffers. A
-    forward pass in training mode updates its buffers, and one in evaluation mode does not."""
+    forward pass in training mode updates its buffers, and a forward pass in evaluation mode does not."""
     import torch
 
     from accelkit_conformance.oracle.precision_models import FEATURES, Normalized

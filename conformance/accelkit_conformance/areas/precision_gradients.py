@@ -1,4 +1,5 @@
-"""Gradients, optimizer steps and accumulation in a precision match those in float64, within the tolerance of the dtype it computes in."""
+"""Gradients, optimizer steps and accumulation in a precision match those in float64, within the tolerance of the dtype in which the
+precision computes."""
 
 from __future__ import annotations
 
@@ -120,8 +121,8 @@ def accumulation_adds_up(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["SGD", "LBFGS"])
 def closures_are_used_or_refused(subject: Subject, name: str) -> None:
-    """``optimizer.step(closure)`` trains as in float64 with unscaled gradients, and returns the loss of the closure. A precision that
-    cannot do that raises one of accelkit's errors, which names the precision, and changes no parameter."""
+    """``optimizer.step(closure)`` trains as in float64 with unscaled gradients, and returns the loss of the closure. A precision that does
+    not support closures raises one of accelkit's errors. The error names the precision, and no parameter changes."""
     import torch
 
     from accelkit import AccelkitError

@@ -21,7 +21,7 @@ _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
 
 @check("smoke", kind="precision")
 def steps_call_only_what_is_overridden(subject: Subject) -> None:
-    """During a step, a method that the class does not override is called only if the class overrides another one for the same pass. A
+    """During a step, a method that the class does not override is called only if the class overrides another method for the same pass. A
     precision that overrides nothing for forward passes leaves the class of a prepared module as it was."""
     import sys
 
@@ -52,7 +52,7 @@ def steps_call_only_what_is_overridden(subject: Subject) -> None:
 @check("smoke", kind="precision")
 def overridden_methods_do_something(subject: Subject) -> None:
     """No method that is called in every step is overridden by a copy of the default, such as a ``convert_input`` that returns its argument:
-    each override costs time in every step, and an inherited one costs nothing. ``forward_context`` does not return a ``nullcontext``."""
+    each override costs time in every step, and an inherited method costs nothing. ``forward_context`` does not return a ``nullcontext``."""
     import contextlib
 
     runtime = subject.runtime()
@@ -111,8 +111,8 @@ def _torch_settings(subject: Subject) -> dict[str, Any]:
 
 @check("training", kind="precision")
 def a_runtime_starts_again(subject: Subject) -> None:
-    """After ``Runtime.teardown``, even if it is called twice, the Runtime starts again at its next use, and the precision trains as
-    float64 does."""
+    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use, and the gradients match those in
+    float64."""
     from accelkit_conformance.oracle.precision_training import Trainer, check_close, exact_gradients, model_and_data, sgd, trainer
 
     first = trainer(subject)

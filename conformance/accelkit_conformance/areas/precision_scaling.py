@@ -1,6 +1,6 @@
 """Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients,
 adapts its scale, and leaves everything else as it was. A precision that multiplies losses by a fixed number and does not compute in
-float16 need neither skip steps nor adapt its scale."""
+float16 does not have to skip steps or to adapt its scale."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def clipping_by_norm(subject: Subject) -> None:
-    """``clip_grad_norm_`` returns the norm of the unscaled gradients. After it has clipped them to half of this norm, the optimizer step
-    matches a step in float64 with the same clipping."""
+    """``clip_grad_norm_`` returns the norm of the unscaled gradients. After the gradients have been clipped to half of this norm, the
+    optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of
@@ -38,8 +38,8 @@ def clipping_by_norm(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def clipping_by_value(subject: Subject) -> None:
-    """``clip_grad_value_`` clips the unscaled gradients. After it has clipped them to a third of their largest value, the optimizer step
-    matches a step in float64 with the same clipping."""
+    """``clip_grad_value_`` clips the unscaled gradients. After the gradients have been clipped to a third of their largest value, the
+    optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of
@@ -131,8 +131,8 @@ def the_scale_adapts(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def the_scale_grows(subject: Subject) -> None:
-    """If the state of the precision has a ``growth_interval``, like that of torch's GradScaler, the scale grows after that many steps
-    without an infinite gradient, and not earlier."""
+    """If the state of the precision has a ``growth_interval``, like that of torch's GradScaler, the scale grows after ``growth_interval``
+    steps without an infinite gradient, and not earlier."""
     from accelkit_conformance.results import DECLARED_NONE, NotSupported
 
     trained = _scaled(subject)
@@ -175,8 +175,8 @@ def schedulers_wait_for_steps(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
-    """If two optimizers step after one backward pass and only the gradients of the first are infinite, the first is skipped, the second
-    makes the same step as in float64, and the next loss has a smaller scale."""
+    """If two optimizers step after one backward pass and only the gradients of one optimizer are infinite, the step of this optimizer is
+    skipped, the step of the other optimizer is the same as in float64, and the next loss has a smaller scale."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, model_and_data, sgd, weights_of
@@ -184,7 +184,7 @@ def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
     trained = _scaled(subject)
     other = trained.runtime.prepare(model_and_data()[0])
     optimizer = trained.runtime.prepare(sgd(other.parameters()))
-    trained.step()  # the scale fits from now on
+    trained.step()  # after this step, the scale causes no overflow
     trained.optimizer.zero_grad()
     before, scale = weights_of(trained.model), trained.scale()
     trained.runtime.backward(trained.loss() + mean_square(other(trained.data[0]), trained.data[1]))

@@ -62,8 +62,8 @@ def checkpoints_restore_everything(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def states_are_safe_and_independent(subject: Subject) -> None:
-    """``state_dict`` returns objects that ``torch.load(weights_only=True)`` accepts. Neither further steps nor ``load_state_dict`` change
-    what it returned."""
+    """``state_dict`` returns objects that ``torch.load(weights_only=True)`` accepts. Neither further steps nor ``load_state_dict`` change a
+    state that ``state_dict`` has returned."""
     import copy
     import io
 
@@ -121,7 +121,7 @@ def copies_of_modules_compute_the_same(subject: Subject, how: str) -> None:
 @check("training", kind="precision", over=["deepcopy", "pickle"])
 def copies_of_the_precision_have_its_state(subject: Subject, how: str) -> None:
     """A copy of the precision, made by ``deepcopy`` or ``pickle``, has the name of the original. A copy that is made after training also
-    has its state, and steps with the original do not change the copy.
+    has the state of the original, and steps with the original do not change the copy.
     """
     fresh = subject.plugin()
     assert _copy(fresh, how).name == fresh.name

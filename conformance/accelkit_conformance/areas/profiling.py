@@ -47,8 +47,8 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
     """The profiler records the kernels of a matmul that takes 10 ms or more (or has 8192 rows). In total, the kernels take between a third
-    and 105 % of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the one
-    with the largest ratio of kernel time to elapsed time counts."""
+    and 105 % of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the
+    recording with the largest ratio of kernel time to elapsed time counts."""
     matmul = _long_matmul(subject)
     found = []
     for _ in range(_RECORDINGS):

@@ -19,8 +19,8 @@ _DRAWS = 20_000
 
 @check("smoke", requires=["random_state"])
 def reseeding_repeats(subject: Subject) -> None:
-    """The same seed gives the same numbers and another seed gives different ones, whether the accelerator or ``torch.manual_seed`` sets
-    it."""
+    """The same seed gives the same numbers and another seed gives different numbers, whether ``manual_seed`` of the accelerator or
+    ``torch.manual_seed`` sets the seed."""
     import torch
 
     def drawn(seed: int, seeder: Callable[[int], Any]) -> torch.Tensor:
@@ -36,7 +36,7 @@ def reseeding_repeats(subject: Subject) -> None:
 @check("smoke")
 def draws_differ(subject: Subject) -> None:
     """Two draws without seeding in between differ. Of the 10,000 numbers of a draw, more than 9,900 are different, and the second half does
-    not repeat the first."""
+    not repeat the first half."""
     import torch
 
     first, second = torch.rand(10_000, device=subject.device).cpu(), torch.rand(10_000, device=subject.device).cpu()
@@ -228,7 +228,7 @@ def strided_destinations(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
-    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and those drawn with ``uniform_(-2, 3)`` are in
+    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and numbers drawn with ``uniform_(-2, 3)`` are in
     that interval. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and the last third
     does not repeat the first."""
     from accelkit_conformance.oracle.samplers import check_bounds
@@ -247,7 +247,7 @@ def without_replacement(subject: Subject) -> None:
 
 @check("training", requires=["random_state"])
 def seeds_reach_every_device(subject: Subject) -> None:
-    """``torch.manual_seed`` seeds every device, and different seeds give different numbers on each."""
+    """``torch.manual_seed`` seeds every device, and different seeds give different numbers on each device."""
     import torch
 
     for device in subject.devices:
@@ -262,7 +262,8 @@ def seeds_reach_every_device(subject: Subject) -> None:
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
     """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set
-    again, and a different one without seeding in between. It keeps the mean, and its gradient has the mask of the forward pass."""
+    again, and a different result without seeding in between. The result keeps the mean, and its gradient has the mask of the forward
+    pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)
@@ -279,8 +280,8 @@ def seeding_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
-    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, or the one that
-    ``seed`` chose. If the state of a generator is set on another one, that one repeats the numbers of the first."""
+    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, or the seed that
+    ``seed`` chose. A generator that is given the state of another generator draws the numbers of that other generator again."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 
     check_initial_seeds(subject)
@@ -288,9 +289,9 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """The state of a device that is not current can be saved and restored with the accelerator's functions, with those of the device's
-    module (called with a device, with its name, or for all devices), and with ``fork_rng``. Unless the states of all devices are restored,
-    this does not change the numbers that the current device draws."""
+    """The state of a device that is not current can be saved and restored with the accelerator's functions, with the functions of the
+    device's module (called with a device, with its name, or for all devices), and with ``fork_rng``. Unless the states of all devices are
+    restored, restoring the state does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

@@ -1,5 +1,5 @@
-"""Saved tensors can be loaded, to their own device or to the one that ``map_location`` names, and tensors that shared memory still share
-it. Device objects can be pickled and copied."""
+"""Saved tensors can be loaded, to their own device or to the device that ``map_location`` names, and tensors that shared memory before they
+were saved share memory again. Device objects can be pickled and copied."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def same_device(subject: Subject) -> None:
 
 @check("smoke")
 def map_location_both_ways(subject: Subject) -> None:
-    """``map_location`` loads tensors that were saved on the CPU onto the device (given as a string, a device and a dict) and tensors that
-    were saved on the device onto the CPU (given as a string and a function), with their values."""
+    """If ``map_location`` is a string, a device or a dict, tensors that were saved on the CPU can be loaded onto the device. If it is a
+    string or a function, tensors that were saved on the device can be loaded onto the CPU. The tensors keep their values."""
     import torch
 
     there, here = torch.arange(5.0, device=subject.device), torch.arange(5.0)
@@ -185,8 +185,8 @@ def files_load_elsewhere(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def another_current_device(subject: Subject) -> None:
-    """Whichever device is current, a tensor is loaded to the device on which it was saved, or to the one with the index that
-    ``map_location`` names. A ``map_location`` without an index, and ``to`` without an index, mean the current device."""
+    """Whichever device is current, a tensor is loaded to the device on which it was saved, or to the device that ``map_location`` names
+    with an index. A ``map_location`` without an index, and ``to`` without an index, mean the current device."""
     import torch
 
     other, kind = subject.second_device(), subject.device_type
@@ -208,7 +208,7 @@ def another_current_device(subject: Subject) -> None:
 
 @check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
 def large_tensors(subject: Subject, way: str) -> None:
-    """Tensors of 1 MiB and 5 MiB, and those that are a few bytes longer or shorter, are saved and loaded without losing a byte: onto the
+    """Tensors of 1 MiB and 5 MiB, and tensors that are a few bytes longer or shorter, are saved and loaded without losing a byte: onto the
     device and the CPU, from a file, from a file that is mapped into memory, and with pickle."""
     from accelkit_conformance.oracle.saved_files import check_large_tensors
 

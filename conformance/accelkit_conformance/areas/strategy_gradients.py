@@ -60,8 +60,8 @@ def accumulation(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def no_sync(subject: Subject, size: str) -> None:
-    """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside it, the step is the same as in a single
-    process that saw both batches. The gradients of later passes are reduced again."""
+    """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside ``no_sync``, the step is the same as in a
+    single process that saw both batches. The gradients of later passes are reduced again."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
@@ -75,7 +75,8 @@ def no_sync(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """If the strategy has ``no_sync``, a gradient is not reduced inside it: it is that of this process alone, or does not exist yet."""
+    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``: each is the gradient of this process alone, or does
+    not exist yet."""
     import torch
 
     from accelkit import Strategy
@@ -126,7 +127,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def frozen_parameters(subject: Subject, size: str) -> None:
-    """Parameters that do not require gradients stay as they are, and the others are trained as in one process."""
+    """Parameters that do not require gradients stay as they are, and the other parameters are trained as in one process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime
 
@@ -162,7 +163,7 @@ def shared_parameters(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def two_models(subject: Subject, size: str) -> None:
     """Two models with an optimizer each, prepared one after the other and trained in turn, are trained as in one process; or preparing the
-    second raises UnsupportedError."""
+    second model raises UnsupportedError."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of, optional, runtime
 
@@ -178,7 +179,7 @@ def two_models(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def buffers(subject: Subject, size: str) -> None:
-    """Buffers are on the device, keep their values and dtypes through ``prepare``, and updates made by the forward pass are kept."""
+    """Buffers are on the device, keep their values and dtypes through ``prepare``, and keep the updates that the forward pass makes."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel

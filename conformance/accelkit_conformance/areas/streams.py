@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
-    """Queue work on ``stream`` that takes a while and writes ones into ``target``: kernels and, if the device has pinned memory, a copy."""
+    """Queue slow work on ``stream`` that writes ones into ``target``: kernels and, if the device has pinned memory, a copy."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import on_stream
@@ -53,7 +53,7 @@ def current_stream_is_kept(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def waiting_streams_see_the_value(subject: Subject) -> None:
-    """A stream that has waited for another, with ``wait_stream`` or with an event, reads the values that the other wrote."""
+    """A stream that has waited for another stream, with ``wait_stream`` or with an event, reads the values that the other stream wrote."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
@@ -133,7 +133,7 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 def events_measure_time(subject: Subject) -> None:
     """``elapsed_time`` returns the duration of the work between two recorded events in milliseconds. If ``t``
     milliseconds pass on the host until this work is done, the result is more than 0 and at most ``1.5 * t + 5``. In at least one of five
-    attempts, it is at least ``t / 4``."""
+    attempts, the result is at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event
@@ -222,8 +222,8 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["events", "pinned_memory"])
 def a_new_recording_replaces_the_old(subject: Subject) -> None:
-    """If an event that has completed is recorded again, it completes only when the new work has, and streams that wait for it see the
-    results of this work."""
+    """If an event that has completed is recorded again, it completes only when the new work has completed, and streams that wait for it see
+    the results of this work."""
     from accelkit_conformance.oracle.queued_copies import check_new_recording
 
     check_new_recording(subject)
@@ -231,7 +231,7 @@ def a_new_recording_replaces_the_old(subject: Subject) -> None:
 
 @check("training", requires=["streams", "events", "pinned_memory", "numbered_devices"], over=["wait_stream", "wait_event", "event.wait"])
 def waiting_for_another_device(subject: Subject, way: str) -> None:
-    """A stream that has waited for a stream or an event of another device sees the values that the work there wrote."""
+    """A stream that has waited for a stream or an event of another device sees the values that the work on that device wrote."""
     from accelkit_conformance.oracle.queued_copies import check_waiting_for_another_device
 
     check_waiting_for_another_device(subject, way)
@@ -262,7 +262,7 @@ def memory_is_not_reused_too_early(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def streams_are_per_device(subject: Subject) -> None:
-    """Entering a stream of another device makes that device and the stream current. Leaving it, even through an error, restores the
+    """Entering a stream of another device makes that device and the stream current. Leaving the stream, even through an error, restores the
     previous device and the previous streams of both devices."""
     import torch
 

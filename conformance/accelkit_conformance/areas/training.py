@@ -138,8 +138,8 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training")
 def runtime_trains(subject: Subject) -> None:
-    """If a Runtime prepares a model with tied weights and an optimizer that was created before, the weights stay tied, and after
-    ``Runtime.backward`` a step changes them as it does on the CPU."""
+    """If a Runtime prepares a model with tied weights and an optimizer that was created before ``prepare``, the weights stay tied, and
+    after ``Runtime.backward`` a step changes them as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

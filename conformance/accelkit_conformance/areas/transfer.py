@@ -58,7 +58,7 @@ def within_the_device(subject: Subject, dtype: str) -> None:
 @check("smoke")
 def strided_copies(subject: Subject) -> None:
     """Copies of transposed, strided, offset, expanded and permuted tensors to the device, into a strided tensor there, and back into a
-    strided one keep each value in its place."""
+    strided tensor keep each value in its place."""
     import torch
 
     base = torch.arange(60.0).view(5, 12)
@@ -176,8 +176,8 @@ def pinned_copies(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"], over=["float32", "float64", "bfloat16", "int64"])
 def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
-    """Of two copies with ``non_blocking=True``, from the device to pinned memory and from there to the device, the second sees what the
-    first wrote, even if the stream is busy. The dtypes at both ends may be the same or differ, and either side may be strided."""
+    """Of two copies with ``non_blocking=True``, from the device to pinned memory and from there to the device, the second copy sees what
+    the first copy wrote, even if the stream is busy. The dtypes at both ends may be the same or differ, and either side may be strided."""
     from accelkit_conformance.oracle.queued_copies import check_order_of_copies
 
     check_order_of_copies(subject, dtype)
@@ -186,7 +186,7 @@ def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
 @check("smoke", requires=["pinned_memory"])
 def pinned_memory_is_reused_safely(subject: Subject) -> None:
     """Pinned tensors of several sizes, some without elements, and the results of ``to("cpu", non_blocking=True)`` keep their values when
-    others of them are freed in any order."""
+    other such tensors are freed in any order."""
     import torch
 
     sizes = (0, 3, 0, 1 << 16, 0, 5)
@@ -229,8 +229,8 @@ def between_devices(subject: Subject) -> None:
 
 @check("smoke")
 def host_scalars_are_operands(subject: Subject) -> None:
-    """An operator that gets a tensor of shape () on the CPU as one operand, in the first or the second place, uses its value. The result is
-    on the device, with the dtype of the other operand.
+    """An operator that gets a tensor of shape () on the CPU as one operand, in the first or the second place, uses the value of this
+    tensor. The result is on the device, with the dtype of the other operand.
     """
     import torch
 
@@ -284,7 +284,7 @@ def every_kind_of_copy(subject: Subject, direction: str) -> None:
 
 @check("training")
 def large_copies(subject: Subject) -> None:
-    """A tensor of 64 MiB, and one whose size is not a multiple of a block size, keep all values on the way to the device and back."""
+    """A tensor of 64 MiB, and a tensor whose size is not a multiple of a block size, keep all values on the way to the device and back."""
     import torch
 
     for count in (16 << 20, (1 << 20) + 13):

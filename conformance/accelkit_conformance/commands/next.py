@@ -58,7 +58,7 @@ def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -
 
 
 def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) -> int:
-    """Run the stages up to the first that fails, print the outcome, and return the exit code.
+    """Run the stages up to the first stage that fails, print the outcome, and return the exit code.
 
     Raises:
         BrokenPluginError: If the plugin is broken.
@@ -88,7 +88,7 @@ def _package_of(record: PluginRecord) -> Path:
     """Return the folder of the package that the plugin is in.
 
     Raises:
-        UsageError: If it is not in a package that is a folder.
+        UsageError: If the plugin is not in a package that is a folder.
     """
     name = record.value.partition(":")[0].partition(".")[0]
     spec = importlib.util.find_spec(name) if name else None

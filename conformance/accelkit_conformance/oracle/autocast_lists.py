@@ -1,4 +1,4 @@
-"""The operators on autocast's lists, and their comparison with the CPU, where each is computed in the dtype that the lists prescribe.
+"""The operators on autocast's lists, and their comparison with the CPU, where each operator computes in the dtype that the lists prescribe.
 
 The lists are those of torch's devices (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``, ``AT_FORALL_FP32_SET_OPT_DTYPE`` and
 ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), with the names of the operators in torch's ``op_db``. The CPU's own list is
@@ -73,8 +73,8 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
-        AssertionError: If a result has another dtype, or other values.
-        Absent: If a result has the dtype that it has without autocast, or that of autocast instead of float32.
+        AssertionError: If a result differs from that of the CPU in its dtype or its values.
+        Absent: If a result has the dtype that it has without autocast, or has the dtype of autocast instead of float32.
     """
     lower = opdb.dtype_of(dtype)
     is_lower = name in LOWER_EVERYWHERE or name in LOWER

@@ -29,7 +29,7 @@ def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[A
 
     Args:
         batch_size: The number of rows in a batch.
-        is_shared: Whether the rows are distributed among the processes, so that this loader has only those of this process.
+        is_shared: Whether the rows are distributed among the processes, so that this loader has only the rows of this process.
     """
     rows = torch.randn(8 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(rows, rows.sum(1, keepdim=True))
@@ -58,7 +58,7 @@ def step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
 
 
 def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int = 8) -> None:
-    """Assert that a trained model matches one trained in a plain loop on the CPU in float32.
+    """Assert that a trained model matches a model that a plain loop on the CPU trains in float32.
 
     Args:
         trained: The model of ``make_model``, after ``EPOCHS`` epochs.
@@ -67,7 +67,7 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
         batch_size: The batch size of the whole job.
 
     Raises:
-        AssertionError: If they differ.
+        AssertionError: If the models differ.
     """
     host = torch.device("cpu")
     plain, mine = make_model(), copy.deepcopy(trained).cpu().float()
@@ -143,7 +143,7 @@ def _with_trainer(name: str) -> torch.nn.Module:
 
 
 def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
-    """Train a model in a plain loop with a launched Fabric, on this device, and return it."""
+    """Train a model in a plain loop with a launched Fabric, on this device, and return the model."""
     model = make_model()
     wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
     loader = fabric.setup_dataloaders(make_loader())
@@ -186,7 +186,7 @@ FRAMEWORKS = {"trainer": _with_trainer, "fabric": _with_fabric, "accelerate": _w
 
 
 def main(framework: str, name: str) -> None:
-    """Train as one of two ranks, and compare the model with one that a single process trained on the batches of both ranks."""
+    """Train as one of two ranks, and compare the model with a model that a single process trained on the batches of both ranks."""
     trained = FRAMEWORKS[framework](name)
     assert torch.distributed.get_world_size() == 2, f"{torch.distributed.get_world_size()} processes train together"
     check_trained(trained, is_exact=True, batch_size=16)

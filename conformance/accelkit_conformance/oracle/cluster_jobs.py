@@ -33,7 +33,7 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
     Raises:
         NotSupported: If the plugin has no such job.
         AssertionError: If the address or the port of the job cannot be read, or if the ports of several jobs are in use after they have
-            been read, which suggests that the plugin itself listens there.
+            been read, which suggests that the plugin itself listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"
@@ -102,7 +102,8 @@ def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[di
 
 
 def job_of_no_scheduler(subject: Subject) -> dict[str, str]:
-    """Return the variables of a process of a job that does not exist in any scheduler; none if the plugin describes no job."""
+    """Return the variables of a process of a job that does not exist in any scheduler; an empty dictionary if the plugin describes no
+    job."""
     for description in own_descriptions(subject):
         return dict(description.job(*description.shapes[0], job_id=_NO_JOB)[0].environ)
     return {}

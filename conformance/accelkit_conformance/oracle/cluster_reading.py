@@ -88,7 +88,7 @@ def read(environment: ClusterEnvironment, name: str) -> Any:
     """Return the value of a property, or the AccelkitError that reading it raised.
 
     Raises:
-        AssertionError: If it raised any other error.
+        AssertionError: If reading the property raised another error.
     """
     with accelkit_errors_only(f"reading {name}"):
         try:

@@ -23,7 +23,7 @@ from accelkit.discovery.catalog import plugins
 
 FOLDER = "sample_jobs"
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2), (3, 2))
-"""The numbers of machines, and of processes on each, of the generated jobs."""
+"""The shapes of the generated jobs: the number of machines, and the number of processes on each machine."""
 JOB_ID, PORT = 4711, 29511
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
@@ -34,11 +34,11 @@ class Process:
 
     Attributes:
         name: The name of the file, and the place of the process in it.
-        environ: Its variables, without those that contain the path of a file.
+        environ: The variables of the process, without those that contain the path of a file.
         files: The contents of files, by the variable that contains the path.
         expected: ``environment`` (the name of the right cluster environment) and the values of its properties. None marks a value that
-            cannot be read before the processes join. ``error`` means that reading at least one property raises an error whose text
-            contains this value.
+            cannot be read before the processes join. If ``error`` is present, reading at least one property raises an error whose text
+            contains the value of ``error``.
         host: The machine, if the job is generated.
     """
 
@@ -77,7 +77,7 @@ class Description:
     Attributes:
         name: The name of the file.
         environ, files, expected: As in ``Process``, with placeholders such as ``{global_rank}``.
-        shapes: The shapes of the jobs that the launcher can start: the number of machines, and of processes on each.
+        shapes: The shapes of the jobs that the launcher can start: the number of machines, and the number of processes on each machine.
     """
 
     name: str

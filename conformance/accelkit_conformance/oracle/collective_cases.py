@@ -31,7 +31,7 @@ AXES: dict[str, tuple[str, ...]] = {
 """The axes, each with its values.
 
 ``some`` is a group that does not contain all ranks: the first and the last of three, or only the second of two. An ``offset`` tensor is a
-part of a larger storage, and a ``strided`` one consists of every second element of such a part.
+part of a larger storage, and a ``strided`` tensor consists of every second element of such a part.
 """
 
 _GUARD = 16
@@ -44,7 +44,7 @@ _NO_ORDER = ("complex64",)
 @functools.cache
 def cases() -> list[dict[str, str]]:
     """Return the combinations of settings with which collectives are tested. A reduction that is not defined for the dtype of its
-    combination is replaced by one that is, so that the other settings are still tested."""
+    combination is replaced by a defined reduction, so that the other settings are still tested."""
     return [
         case if _is_defined(case["dtype"], case["reduction"]) else {**case, "reduction": "BOR" if case["dtype"] == "bool" else "SUM"}
         for case in covering_rows(AXES)
@@ -99,7 +99,7 @@ class Case:
 
         Raises:
             AssertionError: If the result is wrong, or if the device rejects a call that it must support: on contiguous float32 tensors, a
-                collective without a reduction or with SUM. It may reject any other call by raising an error on every rank.
+                collective without a reduction or with SUM. The device may reject other calls by raising an error on every rank.
         """
         if self._subject.rank not in self.members:
             return

@@ -23,19 +23,20 @@ AXES: dict[str, tuple[str, ...]] = {
     "place": ("the current device", "another device", "another current device", "another thread", "another stream", "after an error"),
     "dtype": ("as recorded", "bfloat16", "float16"),
 }
-"""The axes, each with its values. The first value of each is the ordinary one.
+"""The axes, each with its values. The first value of each axis is the ordinary value.
 
 ``dtype`` is the dtype to which the float32 arguments are converted.
 
-The sizes, apart from the recorded one:
+The sizes, apart from the recorded size:
 
 - ``edge``: the length of the last dimension is a power of two or differs by one from a power of two.
 - ``many rows`` and ``long rows``: the first or the last dimension, respectively, is lengthened until the largest result has more than
   2^16 elements (2^14 for slow calls). If no result grows, the dimension itself gets that length.
 - ``tiny``: the length of the last dimension is 0 or 1.
 
-If the call has an argument ``dim``, the dimension that it names takes the place of the last one, and ``many rows`` lengthens another. The
-other dimensions are odd where the call allows it, because a number of elements that is a multiple of four leaves no incomplete block.
+If the call has an argument ``dim``, the dimension that this argument names takes the place of the last dimension, and ``many rows``
+lengthens another dimension. The other dimensions are odd where the call allows it, because a number of elements that is a multiple of four
+leaves no incomplete block.
 """
 
 # Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
@@ -51,12 +52,13 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 
 @functools.cache
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
-    """Return the combinations of conditions for calls with contiguous tensors, or for those in which a tensor is not contiguous.
+    """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
 
-    The combinations in the recorded dtype contain every pair of conditions. Those in bfloat16 and float16, in which a small error may go
-    unnoticed, contain every condition of the other axes at least once, but not every pair. In two more combinations, the tensors have six
-    dimensions. If all tensors are contiguous, there is also a combination that gives slow calls as many rows as other calls. If a tensor is
-    not contiguous, there is also one combination for each mixed layout. The call under ordinary conditions is not among the combinations.
+    The combinations in the recorded dtype contain every pair of conditions. The combinations in bfloat16 and float16, dtypes in which a
+    small error may go unnoticed, contain every condition of the other axes at least once, but not every pair. In two more combinations, the
+    tensors have six dimensions. If all tensors are contiguous, there is also a combination that gives slow calls as many rows as other
+    calls. If a tensor is not contiguous, there is also one combination for each mixed layout. The call under ordinary conditions is not
+    among the combinations.
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

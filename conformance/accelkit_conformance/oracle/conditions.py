@@ -1,7 +1,7 @@
 """Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
 are recorded, and on which device, thread and stream it runs.
 
-A check repeats each ATen call that was recorded on the CPU under a few combinations of these (see :mod:`condition_rows`).
+A check repeats each ATen call that was recorded on the CPU under a few combinations of these conditions (see :mod:`condition_rows`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
 
-# Calls that return indices. Among elements that are equal, or incomparable because of NaN, the device may choose any.
+# Calls that return indices. Among elements that are equal, or incomparable because of NaN, the device may choose any element.
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
 # Calls that return the flat indices of maxima within the last two or three dimensions.
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
-# Calls for which torch itself rejects out= on all devices except those that are built into torch, or which it never makes with out=.
+# Calls for which torch itself rejects out= on all devices except those that are built into torch, or which torch never makes with out=.
 _NO_OUT = re.compile(r"mode$|_stack$")
 
 
@@ -62,7 +62,7 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return the conditions, with ordinary values in place of those that do not apply to this call or this device."""
+        """Return the conditions, with ordinary values in place of conditions that do not apply to this call or this device."""
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
             found["destination"] = "a new tensor"
@@ -90,8 +90,8 @@ class ConditionedCall:
 
         The CPU's result under the conditions may differ from its result for contiguous arguments and a newly allocated output: in torch
         2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. The device
-        may then return either of the two. If the CPU rejects the call, the device may do so too. If the CPU writes outside the given
-        output tensor, nothing is asserted.
+        may then return either of these two results. If the CPU rejects the call, the device may reject it too. If the CPU writes outside
+        the given output tensor, nothing is asserted.
 
         Args:
             subject: The plugin under test, with its device.
@@ -214,8 +214,8 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results in their dtypes and in double precision, and the largest number of terms
-        that may be summed in one element of a result."""
+        """Return the arguments, the CPU's results in their dtypes and in double precision, and the largest number of terms that may be
+        summed in one element of a result. Return None if the CPU cannot make the call."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None
@@ -237,8 +237,9 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure is recorded in the subject, and names the fewest conditions under which the call still fails. After three failures, the
-    remaining combinations are skipped. Otherwise, the call is repeated ten times under ordinary conditions at the end.
+    A failure is recorded in the subject, and names the fewest conditions under which the call still fails. After three failures, or if the
+    device no longer computes, the remaining combinations are skipped. Otherwise, the call is finally repeated ten times under ordinary
+    conditions.
 
     Args:
         subject: The plugin under test, with its device.

@@ -31,8 +31,8 @@ AXES: dict[str, tuple[str, ...]] = {
 
 @functools.cache
 def cases() -> list[dict[str, str]]:
-    """Return the combinations of settings with which copies are tested. In each, the conversion of the source's values to the target's
-    dtype is defined."""
+    """Return the combinations of settings with which copies are tested. In each combination, the conversion of the source's values to the
+    target's dtype is defined."""
     return covering_rows(AXES)
 
 

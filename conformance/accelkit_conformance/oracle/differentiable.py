@@ -25,7 +25,7 @@ dimension of a GPU's grid."""
 
 
 def random_inputs(*shapes: Sequence[int]) -> list[torch.Tensor]:
-    """Return tensors of random numbers, the same ones every time."""
+    """Return tensors of random numbers. Every call with the same shapes returns the same numbers."""
     generator = torch.Generator().manual_seed(3)
     return [torch.randn(*shape, generator=generator) for shape in shapes]
 
@@ -51,7 +51,7 @@ def check_function(
         inputs: The inputs in float32 on the CPU. Their memory layout is kept.
         wanted: The indices of the inputs with respect to which gradients are computed. None means all inputs. If it is empty, only the
             result is compared.
-        change: A function that takes a random output gradient and returns the one to use.
+        change: A function that takes a random output gradient and returns the output gradient to use.
         num_terms: The largest number of terms that are summed in one element of a result.
 
     Raises:
@@ -125,7 +125,7 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 
 
 def _indices(like: torch.Tensor, count: int = 6) -> torch.Tensor:
-    """Return indices of ``count`` elements, which are repeated, not sorted, and partly counted from the end."""
+    """Return indices into ``count`` elements. They are not sorted; some are repeated, and some are negative."""
     return torch.tensor([-1, count - 1, 0, 5, -count, 2, 2, -1]).to(like.device)
 
 

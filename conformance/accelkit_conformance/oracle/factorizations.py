@@ -1,6 +1,6 @@
 """Check that the factors of a matrix give the matrix again.
 
-Factors are unique only up to the signs or phases of vectors, so that comparing magnitudes with the CPU's leaves wrong signs unnoticed.
+Factors are unique only up to the signs or phases of vectors. Comparing their magnitudes with those of the CPU would not detect wrong signs.
 """
 
 from __future__ import annotations

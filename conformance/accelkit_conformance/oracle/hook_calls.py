@@ -48,11 +48,11 @@ class HookCalls:
         return bool(getattr(self.manager.hook, hook).spec.opts["firstresult"])
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call a hook and return its result or, if all results are used, the list of those that are not None.
+        """Call a hook and return its result or, if all results are used, the list of the results that are not None.
 
         Args:
             hook: The name of the hook.
-            arguments: Arguments that replace the usual ones.
+            arguments: Arguments that replace the usual arguments.
 
         Raises:
             AssertionError: If an implementation raises an error or exceeds the time limit.
@@ -81,10 +81,10 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
 
-        Returns None if the implementation raises one of accelkit's errors, or any error after it has tried to do one of these.
+        Returns None if the implementation raises one of accelkit's errors, or if it raises any error after such an attempt.
 
         Raises:
-            AssertionError: If the implementation raises any other error, or exceeds the time limit.
+            AssertionError: If the implementation raises another error without such an attempt, or exceeds the time limit.
         """
         with confined() as attempts:
             try:
@@ -132,7 +132,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
 
 def inner_result(hook: str) -> Any:
-    """Return a value that an implementation of the hook may return. None if results are ignored."""
+    """Return a value that an implementation of the hook may return. Return None if the hook's results are ignored."""
     from accelkit import Precision
 
     results: dict[str, Any] = {
@@ -184,7 +184,7 @@ def _trained(hooks: Sequence[object]) -> dict[str, Any]:
 def restored_state() -> Iterator[list[str]]:
     """Context manager that restores the environment variables, the working directory, torch's default dtype and the grad mode.
 
-    It yields a list, to which it adds at the end the names of those that were changed.
+    It yields a list. At the end of the block, it adds the names of those that were changed to the list.
     """
     import torch
 

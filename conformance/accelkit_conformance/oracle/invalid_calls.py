@@ -108,7 +108,7 @@ def check_indices(subject: Subject) -> None:
 
 
 def main() -> None:
-    """Make the calls of a request, until one leaves the device unusable. Runs in the child process."""
+    """Make the calls of a request, until a call leaves the device unusable. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])

@@ -40,7 +40,8 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
 
 
 def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether elements chosen along a dimension of ``values`` occur there as often as those that the CPU has chosen.
+    """Return whether the elements ``found``, chosen along a dimension of ``values``, occur there as often as the CPU's choice
+    ``reference``.
 
     ``torch.mode`` may return any of the most frequent values. All tensors are on the CPU; the dimension may be kept or not.
     """
@@ -62,10 +63,10 @@ def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
     Args:
         op: The OpInfo of the operator, or None.
         given: The arguments of the call.
-        overload: The name of the ATen overload, if the call is one.
+        overload: The name of the ATen overload, if the call is a call of an overload.
 
     Raises:
-        NotSupported: Instead of the error, if PyTorch has no CUDA kernel for the operator, or none for a dtype of the arguments.
+        NotSupported: Instead of the error, if PyTorch has no CUDA kernel for the operator, or no CUDA kernel for a dtype of the arguments.
     """
     try:
         yield

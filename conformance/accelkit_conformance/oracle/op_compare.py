@@ -103,7 +103,7 @@ def check_results(
         given: The arguments, as ``(input, args, kwargs)``.
         leaves: For each leaf, the device's result, the CPU's, and the CPU's in double precision or None.
         device: The device on which the results must be.
-        overload: The name of the ATen overload, if the call is one.
+        overload: The name of the ATen overload, if the call is a call of an overload.
 
     Raises:
         AssertionError: If a result is wrong.
@@ -128,7 +128,7 @@ def compare_backward(
     expected: Callable[..., Any] | None = None,
     compared: torch.dtype | None = None,
 ) -> bool:
-    """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any.
+    """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any gradients.
 
     Args:
         subject: The plugin under test, with its device.
@@ -209,8 +209,8 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
     """Detect whether calls of this operator inside the block draw random numbers on the CPU.
 
     Usually, the state of the CPU's generator is compared before and after the block. Some OpInfos of torch seed the generator and restore
-    its state (``wrapper_set_seed``), so this comparison would find nothing. For these, a dispatch mode detects calls of ATen operators
-    with the tag ``nondeterministic_seeded``.
+    its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch mode detects calls of ATen
+    operators with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)
@@ -224,7 +224,8 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
-    """Return the results in double precision. An entry is None if it is not available; all are None if no result has a lower precision."""
+    """Return the results in double precision. An entry is None if it is not available; all entries are None if no result has a lower
+    precision."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )

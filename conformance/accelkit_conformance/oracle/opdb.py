@@ -80,8 +80,8 @@ def operators() -> dict[str, Any]:
 def _freeze_only_states_that_exist() -> None:
     """Change torch's ``freeze_rng_state``, which raises an error on a device whose random state cannot be read.
 
-    Operators that draw no numbers, such as attention without dropout, could not be tested on such a device. There, only the state of the
-    CPU is restored.
+    Operators that draw no numbers, such as attention without dropout, could not be tested on such a device. On such a device, only the
+    state of the CPU is restored.
     """
     from torch.testing import _utils
 
@@ -160,7 +160,7 @@ def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
 
 
 def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> Iterator[Any]:
-    """Yield sample inputs on the CPU, the same ones every time.
+    """Yield sample inputs on the CPU, the same samples every time.
 
     If there are more than ``most`` samples, only ``most`` of them are yielded: evenly spaced, and including the first and the last. The
     ``name`` of a sample is its index among all samples.
@@ -195,7 +195,7 @@ def modules() -> dict[str, Any]:
 
 
 def module_inputs(info: Any, *, training: bool) -> list[Any]:
-    """Return the ModuleInputs to construct and call a module, in float32 on the CPU, the same ones every time."""
+    """Return the ModuleInputs to construct and call a module, in float32 on the CPU, the same inputs every time."""
     torch.default_generator.manual_seed(0)
     found: list[Any] = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
     return found

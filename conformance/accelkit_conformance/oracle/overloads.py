@@ -59,7 +59,7 @@ class Calls(TorchDispatchMode):
 
 
 def out_overload(func: Any) -> tuple[Any, list[str]] | None:
-    """Return the ``out=`` overload of ``func``, and the names of its output arguments; None if there is none."""
+    """Return the ``out=`` overload of ``func``, and the names of its output arguments; None if there is no such overload."""
     packet = func.overloadpacket
     for name in packet.overloads():
         other = getattr(packet, name)
@@ -70,7 +70,7 @@ def out_overload(func: Any) -> tuple[Any, list[str]] | None:
 
 
 def in_place_overload(func: Any) -> Any:
-    """Return the overload that writes the result of ``func`` into its first argument; None if there is none."""
+    """Return the overload that writes the result of ``func`` into its first argument; None if there is no such overload."""
     packet = getattr(torch.ops.aten, func.overloadpacket.__name__ + "_", None)
     others = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     return next((other for other in others if _types(other) == _types(func)), None)
@@ -82,7 +82,7 @@ class Variant:
 
     Attributes:
         name: The name of the overload that is called.
-        call: A function that calls it with the arguments of the recorded call.
+        call: A function that calls the overload with the arguments of the recorded call.
         functional: A function that takes the same arguments and returns the same result, without ``out=`` and not in place.
         is_in_place: Whether ``call`` writes into its first argument.
     """
@@ -94,8 +94,8 @@ class Variant:
 
 
 def variants(func: Any) -> Iterator[Variant]:
-    """Yield the variants of an overload: itself, its aliases, and those that take a number in place of a tensor; each in its
-    functional, ``out=`` and in-place form."""
+    """Yield the variants of an overload: the overload itself, its aliases, and overloads that take a number in place of a tensor. Each is
+    yielded in its functional, ``out=`` and in-place form."""
     same = [func, *_aliases(func)]
     for functional, numbers in [*((one, _NO_NUMBERS) for one in same), *(found for one in same for found in _with_numbers(one))]:
         given = _converting(numbers)
@@ -187,7 +187,7 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
     """Return functional ATen calls that programs make on the CPU.
 
     Args:
-        programs: The programs. One that raises an exception still contributes the calls before it.
+        programs: The programs. A program that raises an exception still contributes the calls before the exception.
         each: The largest number of calls of one overload to return.
 
     Returns:
@@ -203,8 +203,8 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
     """Return the functional ATen calls in the forward and backward pass of an operator of torch's database.
 
-    They are in float32 or, if the operator does not support it, in the first dtype of ``DTYPES`` that it supports. For an operator on lists
-    of tensors, only the forward pass is run.
+    The calls are in float32 or, if the operator does not support float32, in the first dtype of ``DTYPES`` that it supports. For an
+    operator on lists of tensors, only the forward pass is run.
     """
     if name in opdb.foreach_operators():
         foreach = opdb.foreach_operators()[name]

@@ -1,6 +1,6 @@
 """Pairwise covering arrays: a small set of combinations that contains every pair of values of any two settings.
 
-Most faults depend on one or two settings, so that testing all pairs detects nearly as many as testing all combinations (D. R. Kuhn,
+Most faults depend on one or two settings, so that testing all pairs detects nearly as many faults as testing all combinations (D. R. Kuhn,
 D. R. Wallace, A. M. Gallo, "Software fault interactions and implications for software testing", IEEE TSE 30(6), 2004).
 """
 

@@ -1,8 +1,8 @@
-"""The dtypes in which a precision declares to store parameters and to compute, and the error that these dtypes permit.
+"""The dtypes in which a precision stores parameters and computes according to its declarations, and the error that these dtypes permit.
 
-A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. If the precision has another name, its ``required_capabilities`` state
-them. Parameters are stored in the dtypes of the capabilities ``dtype.*``, or in float32 if there are none. Layers compute in the dtypes of
-the capabilities ``autocast.*``, or in the dtypes of the parameters if there are none.
+A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. If the precision has another name, its ``required_capabilities`` state the
+dtypes. Parameters are stored in the dtypes of the capabilities ``dtype.*``, or in float32 if there are none. Layers compute in the dtypes
+of the capabilities ``autocast.*``, or in the dtypes of the parameters if there are none.
 """
 
 from __future__ import annotations

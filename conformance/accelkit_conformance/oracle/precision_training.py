@@ -60,7 +60,7 @@ class Trainer:
         return mean_square(self.model(self.data[0]), self.data[1])
 
     def backward(self, times: float = 1.0) -> None:
-        """Run a forward and a backward pass of the loss, multiplied by ``times``."""
+        """Run a forward pass, multiply the loss by ``times``, and run a backward pass."""
         self.runtime.backward(self.loss() * times)
 
     def scale(self) -> float:
@@ -83,12 +83,12 @@ class Trainer:
             self.optimizer.step()
 
     def finite_gradients(self) -> dict[str, torch.Tensor]:
-        """Run backward passes until the unscaled gradients are finite, and return them in float64 on the CPU.
+        """Run backward passes until the unscaled gradients are finite, and return the gradients in float64 on the CPU.
 
         A scaler may begin with a scale that is too large; its steps are then skipped until the scale is small enough.
 
         Raises:
-            AssertionError: If they are not finite after 40 passes.
+            AssertionError: If the gradients are not finite after 40 passes.
         """
         for _ in range(_MOST_SKIPPED):
             self.optimizer.zero_grad()
@@ -120,7 +120,7 @@ class Trainer:
 def trainer(subject: Subject, name: str = "perceptron", optimizer: MakeOptimizer = sgd, **options: Any) -> Trainer:
     """Return a trainer of the named model, with a new Runtime and a new instance of the precision under test.
 
-    If several processes run the check together, each has its part of the batch.
+    If several processes run the check together, each process has its part of the batch.
     """
     runtime = subject.runtime(**options)
     model, *data = model_and_data(name, rows=ROWS * subject.world_size)

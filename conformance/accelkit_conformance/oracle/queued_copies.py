@@ -1,4 +1,4 @@
-"""Checks with copies that are still queued on a busy stream: work that depends on them must wait for them."""
+"""Checks with copies that are still queued on a busy stream: work that depends on the copies must wait for them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
 
 def check_new_recording(subject: Subject) -> None:
-    """Check that an event that is recorded again completes only after the new work, and that streams which wait for it see that work.
+    """Check that an event that is recorded again completes only after the new work, and that streams that wait for it see the results.
 
     Raises:
         AssertionError: If the event completes too early, or if a stream does not wait.

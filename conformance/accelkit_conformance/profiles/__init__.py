@@ -1,7 +1,7 @@
 """Profiles: frozen lists of test ids, so that two reports of one profile cover the same tests.
 
-There is one file for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` rewrites the file of the
-installed torch; a test compares it with the code.
+There is one file for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` rewrites the file of the installed
+torch; a test compares this file with the code.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 
 @functools.cache
 def first_profiles() -> dict[str, Profile]:
-    """Return the smallest profile that contains a test of each check, for any version of torch. The keys are ``area/check``."""
+    """Return, for each check, the smallest profile that contains one of its tests with any version of torch. The keys are
+    ``area/check``."""
     smallest: dict[str, Profile] = {}
     for path in sorted(FOLDER.glob("torch-*.txt")):
         for profile, test in _read(path.stem.removeprefix("torch-")):

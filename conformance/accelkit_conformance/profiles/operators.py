@@ -35,4 +35,4 @@ CORE = (
     "bernoulli", "nn.functional.dropout", "take_along_dim", "cumprod", "floor_divide", "meshgrid.variadic_tensors", "tile", "index_copy", "index_fill",
     "logit", "constant_pad_nd", "empty_like", "linspace", "nn.functional.pixel_shuffle", "nn.functional.embedding_bag", "square", "hypot",
 )  # fmt: skip
-"""The operators of torch's Core ATen IR, and those into which layers and losses decompose."""
+"""The operators of torch's Core ATen IR, and the operators into which layers and losses decompose."""

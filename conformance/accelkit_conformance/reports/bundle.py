@@ -107,7 +107,7 @@ def _unpacked(content: bytes) -> tuple[dict[str, bytes], list[str]]:
 
 
 def verify(path: Path) -> list[str]:
-    """Return the problems of a bundle, one line each; an empty list if it is valid. Nothing is written to disk."""
+    """Return the problems of a bundle, one line each; an empty list if the bundle is valid. Nothing is written to disk."""
     members, problems = unpack(path)
     problems += [f"{name} is missing" for name in _FIXED if name not in members]
     problems += _check_sums(members)

@@ -26,7 +26,7 @@ def put(made: str, path: Path, what: str) -> None:
         what: The name of the text, as in the markers.
 
     Raises:
-        UsageError: If the page does not have each marker once, the first before the last.
+        UsageError: If the page does not have each marker once, the start marker before the end marker.
     """
     before, first, rest = path.read_text("utf-8").partition(begin(what))
     _, last, after = rest.partition(end(what))

@@ -26,7 +26,7 @@ def of(report: Report) -> Report:
     and, for each area, the number of results that are unsupported because a capability is declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
-    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # names the machine's kernel
+    kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # platform names the kernel
     expected = [one for one in explained(report) if one["explains"]]
     return kept | {"schema": SCHEMA, "expected_failures": expected, "declared_none": reports.declared_none(results_of(report))}
 
@@ -42,7 +42,7 @@ def read(path: Path) -> Report:
     """Read a summary from a file. If the file holds a report, return the summary of that report.
 
     Raises:
-        UsageError: If the file holds neither.
+        UsageError: If the file holds neither a summary nor a report.
     """
     content = reports.content_of(path)
     try:
