@@ -237,9 +237,8 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure is recorded in the subject, and names the fewest conditions under which the call still fails. After three failures, or if the
-    device no longer computes, the remaining combinations are skipped. Otherwise, the call is finally repeated ten times under ordinary
-    conditions.
+    A failure is recorded in the subject, with the fewest conditions under which the call still fails. After three failures, or if the
+    device no longer computes, this function returns. Otherwise, it finally repeats the call ten times under ordinary conditions.
 
     Args:
         subject: The plugin under test, with its device.
