@@ -38,9 +38,10 @@ def wait_for_threads() -> None:
     """Wait until torch's threads are idle, or have computed for five seconds. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
-    lock when it starts, and the first backward pass does not wait for the threads of other devices. If Python shuts down before one of
-    these threads has finished, the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done
-    all its work: https://github.com/pytorch/pytorch/issues/190489.
+    lock when it starts, and the first backward pass does not wait for the threads of other devices. It takes the lock again to release
+    the objects of a backward pass, which may have returned by then. If Python shuts down before one of these threads has finished, the
+    thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
+    https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
     The five seconds are processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function

@@ -61,7 +61,8 @@ def test_of_an_accelerator_that_does_not_load_its_package(plugin_site):
     plugin_site.install("vendor-acme-plugin", source, accelerators={"acme": "AcmeAccelerator"})
     with pytest.raises(accelkit.BrokenPluginError) as caught:
         accelkit.Runtime("acme")
-    assert_quoted("accelerator.md", "its probe() reports it as usable, but RuntimeError: Expected one of cpu, cuda", caught.value)
+    quote = "its probe() reports it as usable, but its check() failed: RuntimeError: Expected one of cpu, cuda"
+    assert_quoted("accelerator.md", quote, caught.value)
 
 
 class ReturnsNothing(Precision):

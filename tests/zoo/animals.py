@@ -114,7 +114,7 @@ ANIMALS = [
     # -- its probe and what follows -----------------------------------------------------------------------------------
     Animal("raises", "RuntimeError: firmware 3 is too old", with_probe("raise RuntimeError('firmware 3 is too old')")),
     Animal("stuck", "it exceeded the time limit of", with_probe("import time; time.sleep(3600)"), "ACCELKIT_LOAD_TIMEOUT"),
-    Animal("lies", "its probe() reports it as usable, but RuntimeError", HEALTHY.replace('"cpu"', '"zoodevice"'), "report it to the vendor"),
+    Animal("lies", "its probe() reports it as usable, but its check() failed: RuntimeError", HEALTHY.replace('"cpu"', '"zoodevice"'), "report it to the vendor"),
     Animal("wrong", "[0, 1, 2, 3] + 1 gave", HEALTHY + "    def check(self):\n        from accelkit import Availability\n        return Availability.broken('[0, 1, 2, 3] + 1 gave [0, 0, 0, 0]')\n", "report it to the vendor"),
     Animal("nonsense", "it returned True (bool)", with_probe("return True"), "must be a classmethod that returns accelkit.Availability"),
     Animal("load", "it crashed with SIGSEGV in load()", HEALTHY + "    def load(self):\n        import ctypes; ctypes.string_at(0)\n"),

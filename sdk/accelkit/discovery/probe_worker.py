@@ -186,7 +186,7 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
         )
     if not checked.is_usable:
         return Availability.broken(
-            f"its probe() reports it as usable, but {checked.reason}", checked.hint or _remedy(checked.reason, instance)
+            f"its probe() reports it as usable, but its check() failed: {checked.reason}", checked.hint or _remedy(checked.reason, instance)
         )
     if type(instance).check is not Accelerator.check:
         facts["checked"] = checked.reason or "its check() passed"

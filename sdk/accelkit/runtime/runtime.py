@@ -608,8 +608,9 @@ class Runtime:
             New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
 
         Raises:
-            TypeError: For the mean of integers, for the maximum or minimum of complex numbers, and for a reduction of any other type.
-            ValueError: If ``reduction`` is a name other than these.
+            TypeError: For the mean of integers, for the maximum or minimum of complex numbers, and if ``reduction`` is neither a string nor
+                a ``ReduceOp``.
+            ValueError: If ``reduction`` is a string other than those listed above.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
 

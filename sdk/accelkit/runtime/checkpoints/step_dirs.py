@@ -38,7 +38,7 @@ def numbers(root: Path) -> list[int]:
 
 
 def find(path: Path) -> Path:
-    """Return ``path`` if it is a step. Otherwise, return the step that the file LATEST in the folder ``path`` names.
+    """Return ``path`` if it is a step. Otherwise, return the step that is named in the file ``path/LATEST``.
 
     If LATEST is missing or damaged, or if the step that it names does not exist, return the step with the highest number.
 
