@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary path to write to, which replaces ``path`` when the block ends without an error.
+    """Yield a temporary path to write to. The file there replaces ``path`` when the block ends without an error.
 
     Args:
         path: The file to replace. Its folder must exist.

@@ -118,9 +118,9 @@ class CppLibrary:
         return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:
-        """Return why the library can be neither loaded nor built, and how to fix that. None if it can be loaded or built.
+        """Return why the library can be neither loaded nor built, and how to fix that. Return None if it can be loaded or built.
 
-        Compiles at most one empty function, so ``Accelerator.probe`` may call it.
+        Compiles at most one empty function, so ``Accelerator.probe`` may call this.
         """
         try:
             torch_version()

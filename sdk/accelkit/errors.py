@@ -123,7 +123,7 @@ class UsageError(AccelkitError):
 
 
 class UnknownNameError(UsageError):
-    """No plugin provides this name. The hint suggests a similar name or the package that provides it."""
+    """No plugin provides this name. The hint suggests a similar name or the package that provides this name."""
 
 
 class UnknownAttributeError(UsageError, AttributeError):

@@ -109,7 +109,7 @@ def get_logger(name: str, log_level: str | int | None = None) -> RankLogger:
 
 @functools.cache
 def _detected_ranks() -> _Ranks:
-    from accelkit.cluster.detection import check_environment, select_cluster  # takes time, and most programs have a Runtime
+    from accelkit.cluster.detection import check_environment, select_cluster  # imported late: slow, and most programs have a Runtime
 
     environment = select_cluster().environment
     check_environment(environment)

@@ -1,4 +1,4 @@
-"""Safe opening of files that others may have created. Links are not followed, and pipes and devices do not block the caller."""
+"""Safe opening of files that other users may have created. Links are not followed, and pipes and devices do not block the caller."""
 
 from __future__ import annotations
 

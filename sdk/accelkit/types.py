@@ -88,7 +88,7 @@ class PluginRecord:
         is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
             precedence.
         fingerprint: A value that changes when the installed distribution changes, used as the key of cached verdicts.
-        registered_class: The class itself, if it was registered by code.
+        registered_class: The class itself if it was registered by code, otherwise None.
     """
 
     kind: Kind

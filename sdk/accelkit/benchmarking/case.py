@@ -59,7 +59,7 @@ class Case:
         name: The name, as in a ``Result``.
         unit: The unit of the result.
         prepare: A function that creates the tensors on a target and returns the call to measure.
-        amount: The amount of the unit in one call: bytes, FLOP or samples.
+        amount: The number of bytes, FLOP or samples that one call processes.
         work: How much of each resource one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
         peak_of: The resource whose peak rate this case may measure, or an empty string.
         needs: Required capabilities. The case is left out if the plugin declares one of them as none, but not if a capability is

@@ -86,7 +86,7 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[Plug
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, list[Finding]]:
     """Run the static checks on plugins, and return their findings, except those that a verdict already gives as its reason."""
-    asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: its process crashed or hung, and would do so again
+    asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: the plugin's process crashed or hung, and would again
     return {
         record: [one for one in found.mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]
         for record, found in probing.ask_mistakes(asked).items()

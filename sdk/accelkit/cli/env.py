@@ -64,7 +64,7 @@ def command(is_json: bool) -> None:
 
 
 def _cache() -> str:
-    """Return the cache folder, or "" if this user has none."""
+    """Return the cache folder, or "" if this user has no cache folder."""
     try:
         return str(verdict_cache.cache_folder())
     except RuntimeError:

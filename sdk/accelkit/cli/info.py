@@ -66,7 +66,7 @@ def _find(name: str, kind: Kind | None) -> PluginRecord:
 
 
 def _precisions(row: Row) -> dict[str, Support]:
-    """Return an accelerator's support for each precision. Empty if its capabilities are unknown."""
+    """Return an accelerator's support for each precision. The result is empty if the accelerator's capabilities are unknown."""
     return precisions_of(row.verdict.capabilities) if row.verdict is not None and row.verdict.capabilities else {}
 
 

@@ -39,7 +39,7 @@ class Row:
         return self.record.description or (self.verdict.description if self.verdict else "")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields of ``accelkit list --json``."""
+        """Return the fields that ``accelkit list --json`` prints for the plugin."""
         fields = dataclasses.asdict(self.record)
         del fields["fingerprint"], fields["registered_class"]  # these are used only within this process
         return fields | {"description": self.description, "plugin": self.record.plugin, "qualified_name": self.record.qualified_name}

@@ -32,7 +32,7 @@ _registered: dict[tuple[Kind, str, str], PluginRecord] = {}
 
 
 def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
-    """Return the records of all plugins, or of one kind, sorted by kind and name, with the built-in plugins of each kind first.
+    """Return the records of all plugins, or of plugins of one kind, sorted by kind and name, built-in plugins of each kind first.
 
     Metadata is read at the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
 

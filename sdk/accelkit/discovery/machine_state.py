@@ -56,7 +56,7 @@ def _pci_devices() -> Iterator[str]:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(_PCI_DEVICES)):
             driver = ""
-            with contextlib.suppress(OSError):  # a device without a driver
+            with contextlib.suppress(OSError):  # the device has no driver
                 driver = os.readlink(f"{_PCI_DEVICES}/{name}/driver")
             yield f"{name} {driver}"
 

@@ -93,7 +93,7 @@ def ask_definitions(record: PluginRecord) -> Verdict:
 def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Run the static checks on the classes of plugins, which are imported but not called.
 
-    Built-in plugins share one child process; each other plugin is checked in a separate one.
+    Built-in plugins share one child process; each other plugin is checked in a separate process.
     """
     own = [record for record in records if record.is_builtin]
     return _ask_each(([own] if own else []) + [[record] for record in records if not record.is_builtin], "mistakes")
@@ -259,7 +259,7 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return the innermost place of a stack that is not in the standard library, as ``file.py:3 (function)``; "" if there is no stack."""
+    """Return the innermost place outside the standard library in a stack, as ``file.py:3 (function)``, or "" if there is no stack."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)

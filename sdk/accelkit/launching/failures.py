@@ -127,7 +127,7 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
 
 
 def first(endings: Sequence[Ending]) -> Ending | None:
-    """Return the failure that caused the others, or None if no process failed.
+    """Return the failure that caused the other failures, or None if no process failed.
 
     The cause is the earliest failure that is not due to a lost peer. If every process that failed lost a peer, the cause is the earliest
     CollectiveError from the log of collective calls. torch's own errors come last, because they do not say which rank is missing.

@@ -21,7 +21,8 @@ class Sample:
 
     Attributes:
         time: Seconds since the epoch.
-        stats: The statistics of each device by its name, such as ``acme:0``. Keys contain the unit, as in ``board.power.watts``.
+        stats: The statistics of each device, by the name of the device, such as ``acme:0``. Keys contain the unit, as in
+            ``board.power.watts``.
     """
 
     time: float

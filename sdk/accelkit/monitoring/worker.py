@@ -35,7 +35,7 @@ class Reader:
 
     Raises:
         BrokenPluginError: If the plugin fails.
-        DevicesError: If there are no such devices.
+        DevicesError: If the devices do not exist.
     """
 
     def __init__(self, accelerator: Accelerator, devices: str) -> None:

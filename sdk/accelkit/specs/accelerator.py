@@ -54,8 +54,8 @@ class Accelerator:
             without a backend of its own: tensors are then copied through main memory and communicated by gloo.
         compile_backend: The ``torch.compile`` backend for this device. None selects torch's default.
         visible_devices_variable: The environment variable that limits which devices a process sees, such as ``CUDA_VISIBLE_DEVICES``.
-        default_strategy: The strategy used on one device if the user names none.
-        default_distributed_strategy: The strategy used on several devices if the user names none.
+        default_strategy: The strategy used on one device if the user names no strategy.
+        default_distributed_strategy: The strategy used on several devices if the user names no strategy.
         first_call_timeout: The additional time in seconds that a conformance test may take in its first run, for a device that compiles
             each kernel when it is first called.
         is_simulated: Whether the device has no hardware behind it. ``auto`` never chooses a simulated device.

@@ -120,7 +120,7 @@ class Precision:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this precision for a checkpoint, such as a scaler's. Called by ``Runtime.save_state`` on every process."""
+        """Return the state of this precision, such as a scaler's, for a checkpoint. Called by ``Runtime.save_state`` on every process."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -155,9 +155,9 @@ class Strategy:
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """Return a batch, already on the device, in the layout that the strategy needs. Called for prepared loaders and ``to_device``.
+        """Return ``batch``, which is on the device already, in the layout that the strategy needs.
 
-        If this method is overridden, it is called in every step.
+        Called for prepared loaders and ``to_device``. If this method is overridden, it is called in every step.
         """
         return batch
 

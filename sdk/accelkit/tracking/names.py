@@ -18,7 +18,7 @@ CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "mlflow": "MLflow", "tensorboard"
 
 
 def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
-    """Return a tracker for each of ``given``, and the objects that the user gets from ``rt.trackers``.
+    """Return a tracker for each element of ``given``, and the objects that the user gets from ``rt.trackers``.
 
     Raises:
         UsageError: If an element of ``given`` is not a tracker, or if a package that a tracker needs is not installed.

@@ -35,7 +35,7 @@ def specified_hooks() -> Mapping[str, Any]:
 
 
 def mark_of(cls: type, name: str) -> Any:
-    """Return the options of the marker, or None if the attribute is not a hook implementation.
+    """Return the options of the marker on the attribute ``name``, or None if the attribute is not a hook implementation.
 
     The class and its bases are searched without evaluating properties.
     """
