@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,10 @@ def __getattr__(name: str) -> object:
 
 
 def _missing(name: str) -> Exception:
-    """Return the error for a name that accelkit does not have."""
+    """Return the error for a name that accelkit does not have, or that is a module that has not been imported yet."""
+    path = os.path.join(__path__[0], name)
+    if os.path.exists(f"{path}.py") or os.path.isdir(path):
+        return AttributeError(f"module {__name__!r} has no attribute {name!r} yet: it is a module that has not been imported")
     from accelkit.peer_names import missing_attribute  # imported only for the error, because importing accelkit must be quick
 
     error = missing_attribute("accelkit", name)

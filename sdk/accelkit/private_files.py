@@ -44,9 +44,14 @@ def check_private(path: str | os.PathLike[str]) -> None:
     """
     if os.name != "posix":
         return
-    *way, last = _way(Path(os.path.abspath(path)))
-    for folder_or_link in way:
-        _check_above(folder_or_link)
+    absolute = Path(os.path.abspath(path))
+    if absolute.is_symlink():
+        *way, last = _way(absolute)
+        for folder_or_link in way:
+            _check(folder_or_link, is_above=True)
+    else:
+        _check_way(absolute.parent)
+        last = absolute
     _check(last, is_above=False)
 
 
@@ -77,9 +82,13 @@ def _way(path: Path) -> list[Path]:
 
 
 @functools.cache
-def _check_above(path: Path) -> None:
-    """Check that nobody else can write to a folder or link above a path. The result is cached, because a private path stays private."""
-    _check(path, is_above=True)
+def _check_way(folder: Path) -> None:
+    """Check that nobody else can write to a folder above a path, or to a folder or link on the way to it.
+
+    The result is cached, because a private path stays private.
+    """
+    for folder_or_link in _way(folder):
+        _check(folder_or_link, is_above=True)
 
 
 def _check(path: Path, *, is_above: bool) -> None:

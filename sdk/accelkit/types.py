@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from typing import Any, Literal, Self, get_args
 
@@ -64,6 +63,8 @@ class Availability:
         Otherwise, return ``absent`` if the library does not exist, or ``broken`` if it cannot be opened for another reason. The reason is
         the loader's error. Opening a driver's library runs its constructors but does not create a device context.
         """
+        import ctypes  # rarely needed, and slow to import
+
         try:
             ctypes.CDLL(soname)
         except OSError as error:

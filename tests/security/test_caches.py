@@ -66,7 +66,7 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
     changed = {"file": verdict, "folder": verdict.parent, "folder above": verdict.parent.parent}[part]
     changed.chmod(0o777)
     try:
-        private_files._check_above.cache_clear()  # another process would ask anew
+        private_files._check_way.cache_clear()  # another process would ask anew
         assert verdict_cache.recall(record) is None
         if part != "file":
             with pytest.warns(RuntimeWarning, match=f"not cached.*(?s:.)*every user can write to it.*(?s:.)*chmod go-w {changed}"):

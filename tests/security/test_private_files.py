@@ -31,7 +31,7 @@ def test_a_link_in_a_folder_of_everybody_that_another_link_leads_to(real, tmp_pa
     (shared / "link").symlink_to(real.parent)
     (tmp_path / "cache").symlink_to(shared / "link")
     accelkit.check_private(tmp_path / "cache" / "file")
-    private_files._check_above.cache_clear()
+    private_files._check_way.cache_clear()
     shared.chmod(0o777)
     with pytest.raises(accelkit.UntrustedFileError, match=f"chmod go-w {shared}"):
         accelkit.check_private(tmp_path / "cache" / "file")

@@ -10,7 +10,6 @@ from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import rows_of
 from accelkit.discovery import verdict_cache
 from accelkit.discovery.catalog import plugins
-from accelkit.discovery.probing import ask_all
 from accelkit.types import Kind
 
 
@@ -26,10 +25,15 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     The exit code is always 0.
     """
     records = plugins(kind)
-    own = [record for record in records if record.is_builtin and verdict_cache.recall(record) is None]
-    verdicts = ask_all(own) if own else {}
-    for record, verdict in verdicts.items():
-        verdict_cache.remember(record, verdict)
+    own = [record for record in records if record.is_builtin]
+    verdicts = {record: verdict for record in own if (verdict := verdict_cache.recall(record)) is not None}
+    if missing := [record for record in own if record not in verdicts]:
+        from accelkit.discovery.probing import ask_all  # what starts processes is slow to import, and rarely needed
+
+        fresh = ask_all(missing)
+        for record, verdict in fresh.items():
+            verdict_cache.remember(record, verdict)
+        verdicts |= fresh
     rows = rows_of(records, verdicts)
     if is_json:
         print_json("list", {"plugins": [row.as_dict() for row in rows]})

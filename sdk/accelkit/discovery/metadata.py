@@ -6,7 +6,9 @@ import configparser
 import dataclasses
 import difflib
 import functools
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -89,7 +91,7 @@ def scan() -> Inventory:
     found: dict[str, list[tuple[Path, Installed]]] = {}
     backends: list[TorchBackend] = []
     unreadable: list[str] = []
-    for distribution in importlib_metadata.distributions():
+    for distribution in importlib_metadata.distributions(path=_existing_paths()):
         folder = Path(str(getattr(distribution, "_path", "")))  # the only way to find a distribution without METADATA
         text, complaint = _entry_points_text(distribution, folder)
         if complaint:
@@ -107,11 +109,15 @@ def scan() -> Inventory:
 @functools.cache
 def installed_version(distribution: str) -> str | None:
     """Return the version of a distribution without importing it, or None if it is not installed. Cached until ``refresh``."""
-    try:
-        metadata = _metadata(importlib_metadata.distribution(distribution))
-    except importlib_metadata.PackageNotFoundError:
-        return None
-    return None if metadata is None else metadata.get("version", [""])[0]
+    for found in importlib_metadata.distributions(name=distribution, path=_existing_paths()):
+        if (metadata := _metadata(found)) is not None:
+            return metadata.get("version", [""])[0]
+    return None
+
+
+def _existing_paths() -> list[str]:
+    """Return ``sys.path`` without what does not exist, for which importlib_metadata would import its code for zip files."""
+    return [path for path in sys.path if os.path.exists(path or os.curdir)]
 
 
 def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str]:

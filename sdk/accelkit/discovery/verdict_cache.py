@@ -23,7 +23,6 @@ from accelkit import untrusted_json
 from accelkit.atomic_file import atomic_file
 from accelkit.discovery import device_table, machine_state
 from accelkit.discovery.metadata import installed_version
-from accelkit.discovery.probing import ask_all
 from accelkit.discovery.verdict import Verdict
 from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private, private_folder
@@ -59,7 +58,7 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
     Plugins that worked before are not tried again. All others are tried in child processes, and their verdicts are cached.
     """
     found = {record: verdict for record in records if (verdict := recall(record)) is not None and verdict.status == "usable"}
-    fresh = ask_all([record for record in records if record not in found], is_trial=True)
+    fresh = _ask_all([record for record in records if record not in found], is_trial=True)
     for record, verdict in fresh.items():
         remember(record, verdict)
     return found | fresh
@@ -80,10 +79,18 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
         return {}
     state = machine_state.digest()
     found = {} if is_fresh else {record: verdict for record in records if (verdict := _recall_probe(record, state)) is not None}
-    fresh = ask_all([record for record in records if record not in found])
+    fresh = _ask_all([record for record in records if record not in found])
     for record, verdict in fresh.items():
         _write(record, verdict, state or "", is_probe=True)
     return found | fresh
+
+
+def _ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
+    if not records:
+        return {}
+    from accelkit.discovery.probing import ask_all  # what starts processes is slow to import, and not needed if all verdicts are cached
+
+    return ask_all(records, is_trial=is_trial)
 
 
 def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
