@@ -104,7 +104,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """In results of ``mul`` and of activations with more than 16 elements, the last one is zero, as if a loop ended one element early."""
+    """In results of ``mul`` and of activations with more than 16 elements, the last element is zero, as if a loop ended too early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:
@@ -244,7 +244,7 @@ class Flickers(Broken):
 
 @mutant("operators", "narrow integers")
 class AccumulatesInInt32(Broken):
-    """``cumsum`` and ``cumprod`` of int32 are computed in int32, and their results converted to int64."""
+    """``cumsum`` and ``cumprod`` of int32 are computed in int32, and their results are converted to int64."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

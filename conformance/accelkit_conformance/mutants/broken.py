@@ -43,7 +43,7 @@ class Broken(FakeXPUAccelerator):
         Faults().__enter__()
 
     def fault(self, name: str, call: Callable[[], Any], args: Any, kwargs: Any, func: Any) -> Any:
-        """Make an ATen call on the device and return its result. Mutants override this.
+        """Make an ATen call on the device and return its result. Mutants override this method.
 
         Args:
             name: The name of the overload, such as ``add.Tensor``.
@@ -67,7 +67,7 @@ def changed(result: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def is_pure(func: Any) -> bool:
-    """Return whether an overload only creates new tensors: it neither writes to an argument nor returns a view of one."""
+    """Return whether an overload only creates new tensors: it neither writes to an argument nor returns a view of an argument."""
     schema = func._schema
     return not schema.is_mutable and all(value.alias_info is None for value in schema.returns)
 

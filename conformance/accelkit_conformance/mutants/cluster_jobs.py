@@ -1,4 +1,5 @@
-"""Cluster environments whose processes do not find each other, and those that deal wrongly with preemption and requeueing."""
+"""Cluster environments whose processes do not find each other, and cluster environments that deal wrongly with preemption and
+requeueing."""
 
 from __future__ import annotations
 

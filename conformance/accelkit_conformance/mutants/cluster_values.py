@@ -110,7 +110,7 @@ class WritesVariables(SlurmEnvironment):
 
 @mutant("cluster_ranks", "side_effects", kind="cluster", base="torchelastic")
 class ReadsProcessEnvironment(TorchElasticEnvironment):
-    """``global_rank`` is read from ``os.environ`` if it is there, instead of from ``environ``."""
+    """``global_rank`` is read from ``os.environ`` if RANK is set there, instead of from ``environ``."""
 
     @property
     def global_rank(self) -> int:
@@ -119,7 +119,7 @@ class ReadsProcessEnvironment(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "side_effects", kind="cluster", base="torchelastic")
 class SharedCache(TorchElasticEnvironment):
-    """The class caches the rank that its first instance read, and every other instance returns it."""
+    """The class caches the rank that its first instance read, and every other instance returns this rank."""
 
     _rank: int | None = None
 

@@ -186,7 +186,7 @@ class UnpicklesWithoutGradient(Broken):
 
         original = torch._utils._rebuild_parameter
 
-        @functools.wraps(original)  # pickle looks it up by its name
+        @functools.wraps(original)  # pickle looks up the function by its name
         def rebuild(data: Any, requires_grad: bool, hooks: Any) -> Any:
             return original(data, requires_grad and data.device.type != "fake_xpu", hooks)
 

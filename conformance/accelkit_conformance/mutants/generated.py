@@ -68,7 +68,7 @@ class Generated:
 
     @property
     def area(self) -> str:
-        """The area whose tests should detect the mutant: that of the operator if it has one, otherwise that of the axis in ``AXES``."""
+        """The area whose tests should detect the mutant: the operator's area if it has one, otherwise the area of the axis in ``AXES``."""
         if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
             return "optimizers" if not self.operator.startswith("_amp_") else "precision"
         if self.operator in ("_to_copy", "copy"):

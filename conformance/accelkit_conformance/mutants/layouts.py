@@ -62,7 +62,7 @@ class ReadsExpandedAsDense(Broken):
 
 @mutant("layout", "writes beside")
 class WritesPastTheEnd(Broken):
-    """``fill_``, ``zero_``, ``add_`` and ``mul_`` on a slice also write the element after it."""
+    """``fill_``, ``zero_``, ``add_`` and ``mul_`` on a slice also write the element after the slice."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -82,7 +82,7 @@ class WritesPastTheEnd(Broken):
 
 @mutant("layout", "writes beside")
 class WritesIntoACopy(Broken):
-    """``add_``, ``mul_`` and ``fill_`` on a strided view write to a contiguous copy of it."""
+    """``add_``, ``mul_`` and ``fill_`` on a strided view write to a contiguous copy of the view."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("add_.Tensor", "mul_.Tensor", "fill_.Scalar") and args[0].numel() > 1 and not args[0].is_contiguous():
@@ -132,7 +132,7 @@ class ReadsOthersInTheFirstFormat(Broken):
 
 @mutant("layout", "memory formats")
 class FlipsOneChannelKernels(Broken):
-    """A transposed convolution with one output channel reads weights that are in channels_last in the wrong order."""
+    """A transposed convolution with one output channel reads weights in the wrong order if they are in channels_last."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_affected = name == "convolution" and args[1].ndim == 4 and args[6] and args[1].shape[0] == 1 and args[1].stride(3) != 1

@@ -154,7 +154,7 @@ class LooksAtTheFirstGradient(Broken):
 
 @mutant("precision", "recomputation")
 class RepeatsInFloat32(Broken):
-    """The forward pass that activation checkpointing repeats runs without autocast."""
+    """When activation checkpointing repeats the forward pass, autocast is disabled."""
 
     def install(self) -> None:
         from torch.utils import checkpoint

@@ -115,7 +115,7 @@ class CreatesAnotherDtype(Float64):
 
 @mutant("precision_dtypes", "structure", kind="precision", base="bf16-true")
 class MakesNewParameters(BFloat16):
-    """Each converted parameter is a new one that is trained, even if the original was frozen."""
+    """Each converted parameter is a new parameter that is trained, even if the original was frozen."""
 
     def convert_module(self, module: Any) -> Any:
         import torch

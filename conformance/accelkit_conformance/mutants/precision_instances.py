@@ -17,7 +17,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("precision_state", "copies of a precision", kind="precision", base="bf16-true")
 class HoldsALock(BFloat16):
-    """An instance has a lock, which cannot be copied or pickled, so modules cannot be either."""
+    """An instance has a lock, which cannot be copied or pickled, so modules cannot be copied or pickled either."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class ScalesByRank(Float16Mixed):
 
 @mutant("precision_distributed", "agreement of processes", kind="precision", base="32-true")
 class RoundsOnOneProcess(Float32):
-    """Only rank 0 computes in float32; the others round their inputs to bfloat16."""
+    """Only rank 0 computes in float32; the other ranks round their inputs to bfloat16."""
 
     def convert_input(self, data: Any) -> Any:
         import torch

@@ -60,7 +60,7 @@ class StepsWithZeros(Float16Mixed):
 
 @mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
 class SkipsAllOptimizers(Float16Mixed):
-    """If one optimizer has an infinite gradient, all others are skipped too."""
+    """If one optimizer has an infinite gradient, the steps of all other optimizers are skipped too."""
 
     def check_optimizer(self, optimizer: Any) -> None:
         super().check_optimizer(optimizer)

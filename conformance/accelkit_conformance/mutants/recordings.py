@@ -28,7 +28,7 @@ class RecordsNoKernels(_Recorded):
 
 @mutant("profiling", "times")
 class RecordsMicrosecondsAsNanoseconds(_Recorded):
-    """The recorded times are a thousandth of the real ones."""
+    """The recorded times are a thousandth of the real times."""
 
     recording = "microseconds"
 

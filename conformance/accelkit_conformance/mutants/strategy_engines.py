@@ -1,4 +1,4 @@
-"""Strategies that own the optimizer and step in the wrong way. ``AveragingEngineStrategy`` is the one without a fault."""
+"""Strategies that own the optimizer and step in the wrong way. ``AveragingEngineStrategy`` has no fault."""
 
 from __future__ import annotations
 

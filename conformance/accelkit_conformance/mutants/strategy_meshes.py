@@ -1,4 +1,4 @@
-"""Strategies that divide each layer over several processes, and do this in the wrong way."""
+"""Strategies that divide each layer over several processes in the wrong way."""
 
 from __future__ import annotations
 

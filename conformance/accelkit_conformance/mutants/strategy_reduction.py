@@ -121,7 +121,7 @@ class ThawsParameters(DDPStrategy):
 
 @mutant(AREA, "parameters", kind="strategy", base="ddp")
 class UntiesParameters(DDPStrategy):
-    """Copies a weight that two layers share, so that each layer has its own."""
+    """Copies a weight that two layers share, so that each layer has its own weight."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         seen: set[int] = set()

@@ -137,7 +137,7 @@ class Fault:
         return [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out and argument.name in kwargs]
 
     def _part(self, result: Any) -> Any:
-        """Return the view of the result that becomes wrong, or None."""
+        """Return the view of the result that becomes wrong, or None if no part does."""
         match self._axis:
             case "last_element":
                 return result[(-1,) * result.ndim]
@@ -185,7 +185,8 @@ def _base(name: str) -> str:
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Return whether a tensor is on the fake XPU, is strided, and has elements, each of which can be changed without changing others."""
+    """Return whether a tensor is on the fake XPU, is strided, and has elements, each of which can be changed without changing other
+    elements."""
     import torch
 
     is_expanded = leaf.layout is torch.strided and any(

@@ -21,7 +21,7 @@ def check_seeder(subject: Subject, name: str) -> None:
         name: The function: ``manual_seed``, ``seed``, ``manual_seed_all`` or ``seed_all``.
 
     Raises:
-        AssertionError: If it seeds other devices. Also if ``seed`` or ``seed_all`` chooses the same seed twice.
+        AssertionError: If the function seeds other devices, or if ``seed`` or ``seed_all`` chooses the same seed twice.
         NotSupported: If the device's module does not have the function.
     """
     function = _function(subject, name)
@@ -72,7 +72,7 @@ def check_state_of_a_device(subject: Subject, way: str) -> None:
 
     Raises:
         AssertionError: If a device draws other numbers.
-        NotSupported: If there is only one device, or if its module does not have the functions.
+        NotSupported: If there is only one device, or if the device's module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()
     save, restore = _functions(subject, way)
@@ -96,7 +96,7 @@ def check_state_of_a_device(subject: Subject, way: str) -> None:
 
 
 def _functions(subject: Subject, way: str) -> tuple[Callable[[torch.device], Any], Callable[[Any, torch.device], None]]:
-    """Return a function that saves the state of a device, and one that restores it."""
+    """Return a function that saves the state of a device, and a function that restores it."""
     if way == "accelerator":
         return subject.accelerator.get_rng_state, subject.accelerator.set_rng_state
     suffix = "_all" if way == "all" else ""

@@ -21,7 +21,7 @@ def check_equal(subject: Subject, tensor: torch.Tensor, *expected: float) -> Non
     """Assert that a tensor is on the device and has these values.
 
     Raises:
-        AssertionError: If it is on another device, or has other values.
+        AssertionError: If the tensor is on another device, or has other values.
     """
     subject.assert_on_device(tensor)
     found = [float(value) for value in tensor.flatten().tolist()]

@@ -23,8 +23,8 @@ from accelkit_conformance.results import NotSupported
 _TABLE = Path(__file__).parent / "recorded_calls.txt"
 _EACH = 12
 _MOST_ELEMENTS = 4096
-# Overloads for which most devices have a kernel, although torch composes them from others for a device that has none. For each, an operator
-# that calls the overload when it runs on its sample inputs.
+# Overloads for which most devices have a kernel, although torch composes them from other overloads for a device without a kernel. Each is
+# mapped to an operator that calls the overload when the operator runs on its sample inputs.
 _OFTEN_IMPLEMENTED = {
     "abs": "abs",
     "constant_pad_nd": "constant_pad_nd",
@@ -64,11 +64,11 @@ def overloads() -> Iterator[str]:
 
 
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
-    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``. ``op`` is its operator's OpInfo, or a stand-in.
+    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``. ``op`` is the operator's OpInfo, or a stand-in.
 
     Calls that return more than one element are preferred. Among these, the call is chosen whose first tensor has the most dimensions (four
     or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen only if
-    there is no other.
+    there is no other call.
 
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.
@@ -106,8 +106,9 @@ def _spelling(name: str) -> str:
 
 
 def _recorded() -> dict[str, str]:
-    """Return, for each required functional overload, an operator that calls it: if possible, one with the same name, and otherwise the one
-    that calls the fewest overloads. Overloads with random or unpredictable results are left out; those of ``_OFTEN_IMPLEMENTED`` are added.
+    """Return, for each required functional overload, an operator that calls it: if possible, an operator with the same name, and otherwise
+    the operator that calls the fewest overloads. Overloads with random or unpredictable results are left out; the overloads in
+    ``_OFTEN_IMPLEMENTED`` are added.
     """
     from accelkit_conformance.coverage import required
 

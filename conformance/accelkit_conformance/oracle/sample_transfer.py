@@ -46,7 +46,8 @@ def to_device(nested: Any, device: torch.device) -> Any:
     storages: dict[Any, torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
-        """Return a copy of the whole storage on the device. The first call with a key makes it, in its ``dtype``; later calls reuse it."""
+        """Return a copy of the whole storage on the device. The first call with a key makes the copy, in ``dtype``; later calls return the
+        same copy."""
         if key not in storages:
             there = torch.empty(0, dtype=dtype, device=storage.device)
             storages[key] = there.set_(storage).to(device, copy=True)  # type: ignore[call-overload]
@@ -83,7 +84,7 @@ def to_device(nested: Any, device: torch.device) -> Any:
 
 
 def to_double(nested: Any) -> Any:
-    """Return a copy on the CPU in which floating-point tensors and dtypes are float64, and complex ones complex128."""
+    """Return a copy on the CPU in which floating-point tensors and dtypes are float64, and complex tensors and dtypes are complex128."""
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.dtype):

@@ -80,7 +80,7 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
         name: The name of the sampler in ``IN_PLACE``.
 
     Raises:
-        AssertionError: If an element is not filled, if one outside the slice has changed, or if the numbers repeat themselves.
+        AssertionError: If an element is not filled, if an element outside the slice has changed, or if the numbers repeat themselves.
     """
     buffer = torch.full((400, 3), -7.25, device=subject.device)
     result = IN_PLACE[name](buffer[:, 1], None)
@@ -96,7 +96,8 @@ def check_bounds(subject: Subject, dtype: str) -> None:
     """Check that uniform random numbers of this dtype are within their interval, without its upper end, and are not drawn repeatedly.
 
     Raises:
-        AssertionError: If a number is outside, if the last third of the numbers repeats the first, or if the means of the two differ.
+        AssertionError: If a number is outside, if the last third of the numbers repeats the first third, or if the means of these thirds
+            differ.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),

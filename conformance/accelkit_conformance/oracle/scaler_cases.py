@@ -56,7 +56,8 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
 
 
 def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> None:
-    """Check that the forward pass that activation checkpointing repeats computes in the same dtypes as the first, with the same gradients.
+    """Check that the repeated forward pass of activation checkpointing uses the same dtypes as the first pass, and gives the same
+    gradients.
 
     Args:
         subject: The plugin under test, with its device.

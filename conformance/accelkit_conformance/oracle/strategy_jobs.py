@@ -19,7 +19,8 @@ from accelkit_conformance.subject import Subject
 from accelkit_conformance.worker_cluster import WorkerCluster
 
 _left: list[Any] = []
-"""References to destroyed process groups, so that their destructors do not run: gloo's may wait for a thread that waits for the GIL."""
+"""References to destroyed process groups, so that their destructors do not run: a destructor of gloo may wait for a thread that waits for
+the GIL."""
 
 
 class WorkerClusterAtPort(WorkerCluster):
@@ -44,7 +45,7 @@ class Jobs:
 
     Attributes:
         subject: The plugin under test. During a job, its ``world_size`` is that of the job.
-        ports: The free ports for the jobs to come; each job uses up one.
+        ports: The free ports for the jobs to come; each job uses up one port.
     """
 
     subject: Subject
@@ -52,7 +53,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def __call__(self, size: int, **options: Any) -> Iterator[Runtime | None]:
-        """Return a context manager with the Runtime of a job of ``size`` processes, or None in the processes that do not belong to it.
+        """Return a context manager with the Runtime of a job of ``size`` processes, or None in the processes outside the job.
 
         Raises:
             AssertionError: If the process group still exists after the Runtime was torn down.

@@ -38,9 +38,9 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def agree(subject: Subject, problem: str) -> None:
-    """Raise an error on every process if any process has a problem, so that none waits for a process that has failed.
+    """Raise an error on every process if any process has a problem, so that no process waits for a process that has failed.
 
-    The error describes the problem of the first rank that has one.
+    The error describes the problem of the first rank that has a problem.
 
     Args:
         subject: The plugin under test.
@@ -61,7 +61,7 @@ def check_is_suitable(subject: Subject) -> None:
     """Require a strategy that runs on this accelerator and on this number of processes.
 
     Raises:
-        NotSupported: If the strategy does not. The result of the check is then ``unsupported``.
+        NotSupported: If the strategy does not run there. The result of the check is then ``unsupported``.
     """
     if subject.world_size > 1 and not subject.cls.is_distributed:  # type: ignore[attr-defined]
         raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")
@@ -73,7 +73,7 @@ def check_is_suitable(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
-    """Return a context manager with a Runtime that uses a new instance of the strategy. It is torn down at the end.
+    """Return a context manager with a Runtime that uses a new instance of the strategy. The Runtime is torn down at the end.
 
     The Runtime computes in float64, or in float32 if the device or the strategy lacks float64, unless ``options`` has another precision.
 
@@ -101,10 +101,10 @@ def training(
 
 @contextlib.contextmanager
 def optional(what: str) -> Iterator[None]:
-    """Return a context manager for an optional feature of a strategy. If the code in it raises UnsupportedError, the check is skipped.
+    """Return a context manager for an optional feature of a strategy. If the block raises UnsupportedError, the check is skipped.
 
     Raises:
-        NotSupported: If the strategy does not support it.
+        NotSupported: If the strategy does not support the feature.
     """
     try:
         yield
@@ -153,7 +153,7 @@ class ModelPair:
         self.check()
 
     def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
-        """Run a forward and a backward pass: with the strategy on this process's share of the batch, and in one process on all of it.
+        """Run a forward and a backward pass: with the strategy on this process's share of the batch, and in one process on the whole batch.
 
         Args:
             batch: The batch of the whole job.
@@ -206,7 +206,7 @@ class ModelPair:
         """Check that, on every process, the strategy's weights are those of one process on the whole batch.
 
         Raises:
-            AssertionError: If they are not. The message names the likely mistake.
+            AssertionError: If the weights differ. The message names the likely mistake.
         """
         agree(self._subject, self.problem())
 
@@ -243,7 +243,8 @@ def is_engine(subject: Subject) -> bool:
 
 
 def dtype_of(subject: Subject) -> torch.dtype:
-    """Return the dtype of models: float64, or float32 if the device lacks it or the engine of the strategy does not support it."""
+    """Return the dtype of models: float64, or float32 if the device lacks float64 or the engine of the strategy does not support
+    float64."""
     return torch.float32 if subject.lacks("float64") or _refuses_float64(subject) else torch.float64
 
 
@@ -253,14 +254,14 @@ def precision_of(subject: Subject) -> str:
 
 
 _refusals: dict[tuple[str, str], bool] = {}
-"""Whether an engine refuses ``64-true``, by the fingerprint of its plugin and the name of the accelerator. Each process tries it once."""
+"""Whether an engine refuses ``64-true``, by the fingerprint of its plugin and the name of the accelerator. Each process tries this once."""
 
 
 def _refuses_float64(subject: Subject) -> bool:
     """Return whether this is a strategy with an engine that raises UnsupportedError for ``64-true``. Every process must call this.
 
-    Only an ``EngineStrategy`` is tried. Other strategies leave the computation to the precision, so they have no reason to refuse one, and
-    a strategy that does so fails its checks.
+    Only an ``EngineStrategy`` is tried. Other strategies leave the computation to the precision, so they have no reason to refuse float64.
+    If such a strategy refuses float64, it fails its checks.
     """
     key = (subject.record.fingerprint, subject.accelerator.name)
     if key not in _refusals:

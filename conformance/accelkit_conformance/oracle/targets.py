@@ -13,7 +13,7 @@ class Target:
     """A tensor into which a call writes."""
 
     def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> None:
-        """If ``buffer`` is given, ``tensor`` consists of every second element of it."""
+        """If ``buffer`` is given, ``tensor`` consists of every second element of ``buffer``."""
         self.tensor, self._buffer = tensor, buffer
 
     @classmethod
@@ -26,7 +26,7 @@ class Target:
         """Check that the memory between the elements was not overwritten.
 
         Raises:
-            AssertionError: If it was.
+            AssertionError: If it was overwritten.
         """
         if self._buffer is not None and self._buffer.numel():
             between = self._buffer[..., 0].cpu()
@@ -34,7 +34,7 @@ class Target:
 
 
 def targets(destination: str, first: Any, results: list[Any], device: torch.device) -> list[Target]:
-    """Return the tensors into which a call writes; none for a call that returns new tensors.
+    """Return the tensors into which a call writes. The list is empty for a call that returns new tensors.
 
     Args:
         destination: A value of ``condition_rows.AXES["destination"]``.

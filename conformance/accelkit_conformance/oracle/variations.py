@@ -20,7 +20,7 @@ _MANY = 65_536
 _MOST_ELEMENTS = 1 << 20
 _SPECIAL = (float("nan"), float("inf"), -float("inf"))
 # Calls that mix elements in a way that depends on the algorithm: fast convolutions mix neighbours, and interpolation multiplies
-# neighbours by zero. All elements of their arguments are NaN, so that the algorithm makes no difference.
+# neighbours by zero. For these calls, all elements of the arguments are NaN, so that the algorithm makes no difference.
 _MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_head|transformer|_transform_bias")
 # Calls whose results for NaN and infinities are undefined, or come from approximations that differ at infinity. PyTorch's own kernels
 # for the CPU and for CUDA differ in the calls of the last line.
@@ -29,8 +29,8 @@ UNDEFINED_FOR_NAN = re.compile(
     r"|bessel|airy|polynomial|_add_relu"
     r"|^mode|max_unpool|grid_sampler|_cdist_forward|hash_tensor|(std|var)_mean|_addmm_activation|batch_norm_update_stats"
 )
-# Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. It does not check them, because only torch itself
-# is expected to call it.
+# Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. The kernel does not check the sizes, because only
+# torch itself is expected to call it.
 _UNCHECKED = re.compile(
     r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
     r"|pdist_backward|cdist_backward|grid_sampler_.*backward|batch_norm|group_norm_backward|unfold_backward"
@@ -107,8 +107,8 @@ class Variations:
     def _dim(self, size: str) -> int:
         """Return the dimension that this size changes.
 
-        It is the last one, or the one that the call's ``dim`` names. ``many rows`` and ``most rows`` change the first one instead or, if
-        that is the one that ``dim`` names, the last.
+        It is the last dimension, or the dimension that the call's ``dim`` names. ``many rows`` and ``most rows`` change the first dimension
+        instead or, if ``dim`` names the first dimension, the last dimension.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
@@ -180,9 +180,9 @@ class Variations:
     def _with_length(self, given: Any, dim: int, length: int) -> Any:
         """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
 
-        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing them are
-        tried. The first one that changes the shape of a result is used; if there is none, the first one for which the CPU accepts the call.
-        Returns None if the CPU accepts the call for none of them.
+        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing these
+        dimensions are tried. The first way that changes the shape of a result is used; if no way does so, the first way for which the CPU
+        accepts the call. Returns None if the CPU accepts the call for none of the ways.
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
@@ -249,9 +249,9 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
 
     Args:
         one: A tensor of floating-point numbers.
-        number: Determines the places of the special values. Tensors with different numbers have them in different places, so that a call
-            combines them with each other and with ordinary numbers. In a backward call, whether NaN that is multiplied by zero is NaN
-            depends on the formula, so that all tensors have the same number.
+        number: Determines the places of the special values. Tensors with different numbers have special values in different places, so that
+            a call combines special values with each other and with ordinary numbers. In a backward call, all tensors have the same number,
+            because it depends on the formula whether NaN times zero is NaN.
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):
