@@ -6,7 +6,7 @@ import torch
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's first element. 0 if its device has no addresses or the tensor is empty."""
+    """Return the address of a tensor's first element, or 0 if the device has no addresses or the tensor is empty."""
     try:
         return tensor.data_ptr()
     except RuntimeError:

@@ -98,7 +98,7 @@ class Checkpointing:
             )
         self.wait_for_saves()
         ranks = self.ranks("save_state")
-        self._verify_loaded(ranks)  # no damaged state is saved
+        self._verify_loaded(ranks)  # so that no damaged state is saved
         parts, own = ranks.each(_failure("the state of an object could not be read"), self._states)
         saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks)
         if not is_async:
@@ -118,10 +118,10 @@ class Checkpointing:
             self._background.wait()
 
     def close(self) -> None:
-        """Wait until all background saves are complete and what was loaded has been verified.
+        """Wait until all background saves are complete and the loaded checkpoint has been verified.
 
         Raises:
-            CheckpointError: If the last save failed, or what was loaded is damaged and no earlier error has reported it.
+            CheckpointError: If the last save failed, or if the loaded checkpoint is damaged and no earlier error has reported the damage.
         """
         self.wait_for_saves()
         unverified, self._unverified = self._unverified, None
@@ -129,7 +129,7 @@ class Checkpointing:
             unverified.close()
 
     def _verify_loaded(self, ranks: Ranks) -> None:
-        """Wait until what was loaded has been verified. Raise CheckpointError on every process if it is damaged."""
+        """Wait until the loaded checkpoint has been verified. If it is damaged, raise CheckpointError on every process."""
         if self._unverified is not None:
             ranks.each(_failure("what was loaded could not be verified"), self._unverified.wait_for_all)
 
@@ -205,7 +205,7 @@ class Checkpointing:
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
-        _ = self._session.device  # the first use joins the process group
+        _ = self._session.device  # the first use of the device joins the process group
         if self._rank_info.num_processes == 1:
             return Ranks()
         from accelkit.runtime.collectives import call_log
@@ -251,7 +251,7 @@ class Checkpointing:
             yield f"loader_{index}", loader
 
     def _states(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the states that all processes share, and those that each process saves for itself."""
+        """Return two dicts: the states that all processes share, and the states that each process saves separately."""
         shared = {name: state_of(thing) for name, thing in self._saved_objects()}
         loaders = {name: loader.state_dict() for name, loader in self._saved_loaders()}
         random_state = seeding.capture(self._accelerator, self._session.device)

@@ -58,7 +58,7 @@ class Configuration:
 
     @property
     def num_processes(self) -> int:
-        """Number of processes that the job needs: those that a launcher started, or as many as the devices and the strategy require."""
+        """Number of processes that the job needs: the number that a launcher started, or else that the devices and the strategy require."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
         needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)
@@ -91,7 +91,7 @@ def configure(
     cpu: bool,
     num_nodes: int | None,
 ) -> Configuration:
-    """Select all plugins, and return the configuration. Arguments take precedence over environment variables, and these over defaults.
+    """Select all plugins, and return the configuration. Arguments take precedence over environment variables, and variables over defaults.
 
     Raises:
         AccelkitError: If a selection cannot be used, or if selections contradict each other. The error says what to change.
@@ -179,7 +179,7 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
 
 
 def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
-    """Return an instance of the precision, unless the accelerator declares that it does not support this precision.
+    """Return an instance of the precision, after checking that the accelerator does not declare it as unsupported.
 
     ``precision`` is a name or an instance. None means the value of ACCELKIT_PRECISION, or else ``32-true``.
 
@@ -254,7 +254,7 @@ def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginMan
 
 
 def _further_claims(plugin_manager: PluginManager) -> list[Detection]:
-    """Return what the hook plugins detect: the cluster environments that this process may belong to."""
+    """Return the cluster environments that the hook plugins detect, to which this process may belong."""
     environ = MappingProxyType(os.environ)
     with plugin_manager.naming_failures("detect_cluster"):
         claims: list[Detection] = plugin_manager.hook.detect_cluster(environ=environ)
@@ -277,7 +277,7 @@ def check_started(config: Configuration) -> None:
     """Check that the processes that the configuration needs are running, before any device is used.
 
     Raises:
-        UnsupportedError: If they are not. The error gives the command that starts them.
+        UnsupportedError: If they are not running. The error says how to start them.
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)

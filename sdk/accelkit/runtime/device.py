@@ -16,7 +16,7 @@ from accelkit.specs.accelerator import Accelerator
 def device(name: str | Accelerator | None = None, index: int | None = None) -> torch.device:
     """Return the torch device of an accelerator, ready for use.
 
-    The accelerator is selected in the same way as by ``Runtime``, loaded and checked, and its device is made current. This initialises
+    The function selects the accelerator in the same way as ``Runtime``, loads it, checks it, and makes its device current. It initialises
     the driver and does not join a process group. Call it before the first backward pass of the process.
 
     Args:

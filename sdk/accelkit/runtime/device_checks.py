@@ -14,7 +14,7 @@ def check_device(accelerator: Accelerator) -> None:
     """Check that torch can use the hardware, before anything is placed on it. Initialises the driver.
 
     Raises:
-        UnavailableError: If it cannot. The error gives the accelerator's reason and remedy.
+        UnavailableError: If torch cannot use it. The error gives the accelerator's reason and remedy.
     """
     with loading.plugin_errors(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
         answer = accelerator.check()
@@ -30,8 +30,8 @@ def check_device(accelerator: Accelerator) -> None:
 def check_backward(accelerator: Accelerator, device: torch.device) -> None:
     """Run a backward pass on the device.
 
-    This fails if the process ran its first backward pass before the device was loaded, because torch counts the devices at that point and
-    never again.
+    The pass fails if the process ran its first backward pass before the device was loaded, because torch counts the devices at its first
+    backward pass and never again.
 
     Raises:
         UnavailableError: If the backward pass fails.

@@ -16,12 +16,12 @@ T = TypeVar("T")
 _NEWOBJ: Any = getattr(copyreg, "__newobj__")  # noqa: B009 # typeshed does not know it
 
 Behaviour = Callable[[type], dict[str, Any]]
-"""A function that takes the original class and returns the attributes that its subclass overrides. It must be defined at module level,
-so that it can be pickled by name."""
+"""A function that takes the original class and returns the attributes that its subclass overrides. The function must be defined at
+module level, so that it can be pickled by name."""
 
 
 def swap_class(instance: T, behaviour: Behaviour) -> T:
-    """Give ``instance`` the behaviour, in place, unless it already has it. Returns ``instance``."""
+    """Give ``instance`` the behaviour, in place, unless it has this behaviour already. Returns ``instance``."""
     cls: Any = type(instance)
     if getattr(cls, "_accelkit_behaviour", None) is not behaviour:
         instance.__class__ = swapped_class(cls, behaviour)
@@ -32,7 +32,7 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
     """Remove the behaviour from ``instance``, in place.
 
     Returns:
-        Whether the behaviour was removed. If it is not the last behaviour that ``instance`` was given, ``instance`` is left unchanged.
+        Whether the behaviour was removed. If ``instance`` was given another behaviour after this one, ``instance`` is left unchanged.
     """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:
@@ -43,7 +43,7 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
 
 @functools.cache
 def swapped_class(cls: type, behaviour: Behaviour) -> type:
-    """Return the subclass of ``cls`` with this behaviour. It is created once and has the name of ``cls``."""
+    """Return the subclass of ``cls`` with this behaviour. The subclass is created once and has the name of ``cls``."""
     attributes = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

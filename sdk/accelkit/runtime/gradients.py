@@ -28,7 +28,7 @@ class Accumulation:
 
     Attributes:
         num_steps: Number of backward passes per optimizer step.
-        is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; afterwards as set by ``begin``.
+        is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; after that, ``begin`` sets it.
         has_begun: Whether ``accumulate`` was ever used, or a warning was given that it is missing.
 
     Raises:
@@ -80,7 +80,7 @@ class Gradients:
         self.backward_function()(loss, **kwargs)
 
     def backward_function(self) -> Callable[..., None]:
-        """Return the function that runs the backward pass, after it has divided the loss if gradients are accumulated."""
+        """Return the function that runs the backward pass. If gradients are accumulated, the function divides the loss first."""
         own, accumulation = self._session.backward, self._accumulation
         if accumulation.num_steps == 1:
             return own

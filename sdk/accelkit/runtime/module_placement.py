@@ -46,7 +46,7 @@ class ParameterMoves:
         self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the replacement of ``parameter``, or ``parameter`` itself if it was not replaced. None if it is in no prepared module."""
+        """Return the replacement of ``parameter``, or ``parameter`` itself if it was not replaced. None if no prepared module has it."""
         now: TensorWeakRef | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return None if now is None else now()
 
@@ -137,8 +137,8 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
     """Make every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
 
-    This searches all objects that Python's garbage collector tracks, which takes tens of milliseconds. It runs once for each call of
-    ``prepare`` that replaced parameters.
+    Finding these optimizers takes tens of milliseconds, because all objects that Python's garbage collector tracks are searched. It is
+    done once for each call of ``prepare`` that replaced parameters.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
@@ -184,7 +184,7 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Run ``check`` before this step, and remove all of the optimizer's checks after it.
+    """Run ``check`` before this step, and remove all of the optimizer's checks after the step.
 
     torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
     """

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from accelkit.runtime.gradients import Accumulation
 
 _steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
-"""The Stepping of each prepared optimizer and scheduler. It is not an attribute of them, because a scheduler's state dict contains all of
-its attributes."""
+"""The Stepping of each prepared optimizer and scheduler. It is not stored in an attribute of the scheduler, because a scheduler's state
+dict contains all of its attributes."""
 
 
 class Stepping:
@@ -95,7 +95,7 @@ class Stepping:
         return result
 
     def _warn_of_small_gradients(self) -> None:
-        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step had only one."""
+        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step had only one pass."""
         self._accumulation.has_begun = True
         num_steps = self._accumulation.num_steps
         warnings.warn(
@@ -168,7 +168,7 @@ class Stepping:
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
     """Return a function that runs the backward pass and then calls ``step_end``.
 
-    On a device that traces lazily, ``step_end`` makes the pass run, so that reading the loss afterwards does not compute it again.
+    On a device that traces lazily, ``step_end`` makes the pass run, so that reading the loss afterwards does not run the pass again.
     """
 
     @functools.wraps(backward)
@@ -196,7 +196,7 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
 
     def step(self: Any, closure: Any = None) -> Any:
         stepping, own = _steppings.get(self), functools.partial(original.step, self)
-        return stepping.step(self, own, closure) if stepping is not None else _called(own, closure)  # a copy of a prepared one has none
+        return stepping.step(self, own, closure) if stepping is not None else _called(own, closure)  # a copy has no Stepping
 
     step.hooked = True  # type: ignore[attr-defined] # otherwise torch would wrap a copy's step and run the hooks twice
 

@@ -16,11 +16,11 @@ from accelkit.specs.process_placement import Place, Placement, placements
 
 
 def exchange(store: Store, cluster: ClusterEnvironment) -> Placement | list[Place]:
-    """Tell rank 0 the place of this process, and return the placement that rank 0 has worked out for it.
+    """Tell rank 0 the place of this process, and return the placement that rank 0 has worked out for this process.
 
-    The places of all processes are sent to rank 0 only, because in a large job they are too much to send to every process. The exceptions
-    are places that contradict each other, and a cluster environment that overrides ``resolve_placement``. Then the places are returned, in
-    the order of ranks, and every process passes them to ``resolve_placement``.
+    The places of all processes are sent to rank 0 only, because in a large job they are too much to send to every process. There are two
+    exceptions: if places contradict each other, or if the cluster environment overrides ``resolve_placement``, the places of all processes
+    are returned in the order of ranks, and every process passes them to ``resolve_placement``.
 
     Args:
         store: The store, in which nobody has set a key yet.
@@ -39,7 +39,7 @@ def exchange(store: Store, cluster: ClusterEnvironment) -> Placement | list[Plac
 def _set_answers(store: Store, cluster: ClusterEnvironment, places: Sequence[Place]) -> None:
     found: Sequence[Placement | None] = [None] * len(places)
     if not overrides(cluster, ClusterEnvironment, "resolve_placement"):
-        with contextlib.suppress(ContradictionError):  # every process raises it
+        with contextlib.suppress(ContradictionError):  # every process raises this error later
             found = placements(places, cluster.plugin, cluster.launcher)
     if None in found:
         store.set("all", json.dumps([dataclasses.asdict(place) for place in places]))

@@ -61,7 +61,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
     """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change forward passes.
 
     Raises:
-        PrepareError: If an attribute of the instance replaces ``forward``, because it would hide the ``forward`` of the new class.
+        PrepareError: If an attribute of the instance replaces ``forward``. This attribute would hide the ``forward`` of the new class.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return
@@ -80,7 +80,7 @@ def remove_from_forward(module: torch.nn.Module) -> None:
     """Undo ``apply_to_forward``, in place. The module's original class is restored, and it computes in the dtypes of its parameters.
 
     Raises:
-        UnsupportedError: If the class of the module has been changed again since then.
+        UnsupportedError: If the class of the module has been changed again since ``apply_to_forward``.
     """
     target = getattr(module, "_orig_mod", module)
     if _ATTRIBUTE not in vars(target):
@@ -97,8 +97,8 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
     """Return the behaviour for modules in this precision.
 
-    An error in a third-party precision names the precision. This needs an exception handler, which limits what torch.compile can trace,
-    so there is none for built-in precisions.
+    An error in a third-party precision names the precision. An exception handler adds the name. Because a handler limits what
+    torch.compile can trace, there is no handler for built-in precisions.
     """
     return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
 
@@ -120,7 +120,7 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
     """Like ``forward_in_precision``, for a third-party precision.
 
-    Errors name the plugin if one of its methods raised them or returned a wrong result that caused them.
+    An error names the plugin if a method of the precision raised the error, or caused it by returning a wrong result.
     """
     original: Any = cls
 

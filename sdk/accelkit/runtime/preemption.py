@@ -66,7 +66,7 @@ class StopSignals:
 
 
 def check_requeue(plugin_manager: PluginManager, cluster: ClusterEnvironment) -> None:
-    """Check at the start of a job, rather than at its end, that it can be queued again.
+    """Check at the start of a job, rather than at its end, that the job can be queued again.
 
     Raises:
         UnsupportedError: If neither the cluster environment nor a hook plugin can put a job back into a queue.

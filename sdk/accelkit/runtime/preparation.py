@@ -51,9 +51,9 @@ class PreparedObjects:
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the global batch without the repeated ones, or None if no samples are repeated.
+        """Return the number of samples in the global batch without repeated samples, or None if no samples are repeated.
 
-        Samples are repeated only in the last batch of a loader, to fill it.
+        Samples are repeated only in the last batch of a loader, to fill this batch.
         """
         loader = self.innermost_loader()
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -118,7 +118,7 @@ def _check_reduces(device: torch.device) -> None:
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
     """Let all processes tell each other which machine they are on, if the cluster environment needs that. Creates no process group.
 
-    Every process of the job calls this before it uses a device. It returns when all processes have called it.
+    Every process of the job must call this function before it uses a device. The function returns when all processes have called it.
 
     Args:
         cluster: The cluster environment, which gives the rendezvous address. Afterwards, its ``placement`` is set.
@@ -167,7 +167,7 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return the store through which processes exchange data, with a new key prefix for each use.
 
     There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
-    the keys of the first one. If the second group opened its own connection, it could reach the first group's server while that server
+    the keys of the first group. If the second group opened its own connection, it could reach the first group's server while that server
     shuts down.
     """
     address, port = cluster.main_address, cluster.main_port
@@ -175,7 +175,7 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
         host = f"[{address}]" if ":" in address else address
         store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
         _stores[address, port] = store
-    use = (what, address, port)  # counted for each address, because this process may have been in jobs in which others were not
+    use = (what, address, port)  # counted for each address, because this process may have been in jobs without the other processes
     _num_stores[use] += 1
     return PrefixStore(f"accelkit/{what}/{_num_stores[use]}", _stores[address, port])
 
@@ -259,7 +259,7 @@ _left: list[Any] = []
 
 
 def _leave_at_exit() -> None:
-    """Leave the group, unless an error ended this process: the other processes may then be waiting inside a collective."""
+    """Leave the group, unless an error ended this process. After an error, the other processes may be waiting inside a collective."""
     if not hasattr(sys, "last_type"):
         _destroy()
         _left.clear()

@@ -21,7 +21,8 @@ class RankInfo:
 
     Args:
         cluster: The cluster environment, which provides the ranks.
-        strategy: The strategy, which determines how many processes compute on the same samples. None means that no two processes do.
+        strategy: The strategy, which determines how many processes compute on the same samples. None means that every process
+            has its own samples.
     """
 
     def __init__(self, cluster: ClusterEnvironment, strategy: Strategy | None = None) -> None:
@@ -73,7 +74,7 @@ class RankInfo:
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this process is the first one on its machine."""
+        """Whether this is the first process on its machine."""
         return self.local_process_index == 0
 
     @property

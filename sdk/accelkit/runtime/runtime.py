@@ -61,9 +61,9 @@ P = ParamSpec("P")
 class Runtime:
     """The main object of a training script.
 
-    Creating a Runtime selects and checks all plugins. It does not initialise a driver; the first use of the device does. An
+    Creating a Runtime selects and checks all plugins. The driver is initialised only when the device is first used. An
     argument that is None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``,
-    ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if that is not set, the default is used.
+    ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if the variable is not set, the default is used.
 
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, may
     be empty or not contiguous, and may be on the device or on the host. Results are on the device of the argument and are detached from the
@@ -71,8 +71,8 @@ class Runtime:
     all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data
     (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot
     combine because structure, dtype or shape differ, the method raises CollectiveError on each process at once. It also raises
-    CollectiveError if a process does not make the call before the timeout of the process group; that error names the process, its host
-    and its last call.
+    CollectiveError if a process does not make the call before the timeout of the process group. The error then names this process, its
+    host and its last call.
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
@@ -83,7 +83,7 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
+        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it is for one process.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
@@ -244,7 +244,7 @@ class Runtime:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of shares of the samples: the number of processes, or fewer if several of them train on the same samples.
+        """Number of shares of the samples: the number of processes, or less if several processes train on the same samples.
 
         With strategy ``parallel``, this is ``replicate`` times ``shard``.
         """
@@ -274,7 +274,7 @@ class Runtime:
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this process is the first one on its machine."""
+        """Whether this is the first process on its machine."""
         return self._rank_info.is_local_main_process
 
     @property
@@ -288,7 +288,7 @@ class Runtime:
             print(*args, **kwargs)  # noqa: T201 # this is what it is for
 
     def progress(self, iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
-        """Return an iterable over the same items that draws a progress bar, on the main process and only in a terminal. Bars may be nested.
+        """Return an iterable over ``iterable`` that draws a progress bar, on the main process and only in a terminal. Bars may be nested.
 
         Args:
             iterable: The items, such as a prepared loader. They are passed on unchanged.
@@ -362,7 +362,7 @@ class Runtime:
                 be gathered.
 
         Raises:
-            TypeError: If ``inputs`` is none of these.
+            TypeError: If ``inputs`` is of a type that is not listed above.
             ValueError: If the values of a dict differ in length.
         """
         size = self.data_parallel_size
@@ -375,8 +375,8 @@ class Runtime:
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
         Modules are placed first, regardless of the order of the arguments. An optimizer is prepared in the same call as its model or,
-        except with ``deepspeed``, in a later one. With ``32-true`` on one device, the same modules, optimizers and schedulers are returned.
-        Other precisions change the class of a module to a subclass. Loaders are wrapped.
+        except with ``deepspeed``, in a later call. With ``32-true`` on one device, the same modules, optimizers and schedulers are
+        returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
@@ -388,7 +388,7 @@ class Runtime:
             The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
 
         Raises:
-            PrepareError: If an object is none of these, or if an optimizer has parameters that are in no prepared module.
+            PrepareError: If ``prepare`` does not support an object, or if an optimizer has parameters that are in no prepared module.
         """
         prepared = self._preparation.prepare(objects, device_placement)
         self._shorten_backward()
@@ -399,7 +399,7 @@ class Runtime:
 
         Args:
             model: A prepared model.
-            keep_fp32_wrapper: Whether the forward pass still runs in the Runtime's precision. If False, the model's
+            keep_fp32_wrapper: Whether the forward pass of the returned model runs in the Runtime's precision. If False, the model's
                 original class is restored in place, and the model computes in the dtypes of its parameters.
             keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
 
@@ -478,8 +478,8 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many. This applies
-                to passes that begin inside the context, and overrides the Runtime's ``even_batches``. None leaves that setting unchanged.
+            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many. The argument
+                applies to passes that begin inside the context, and overrides the Runtime's ``even_batches``. None does not override it.
 
         Raises:
             UnsupportedError: If the strategy does not support uneven inputs.
@@ -516,7 +516,7 @@ class Runtime:
 
         Raises:
             UsageError: If the precision scales gradients, and more backward passes follow in ``accumulate`` before the next optimizer
-                step. They would add scaled gradients to unscaled ones.
+                step. These passes would add scaled gradients to the unscaled gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 
@@ -532,7 +532,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Run the block on the main process before the other processes, to download or preprocess only once.
+        """Run the ``with`` block on the main process first, then on the other processes, to download or preprocess only once.
 
         Raises:
             CollectiveError: On the other processes, if the block failed on the main process.
@@ -542,7 +542,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def local_main_process_first(self) -> Iterator[None]:
-        """Run the block on the main process of each machine before the other processes.
+        """Run the ``with`` block on the main process of each machine first, then on the other processes.
 
         Raises:
             CollectiveError: On the other processes, if the block failed on one of the main processes.
@@ -551,18 +551,18 @@ class Runtime:
             yield
 
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
-        """Gather ``tensor`` from all processes, concatenated along the first dimension in the order of ranks.
+        """Gather ``tensor`` from all processes, and concatenate the tensors along the first dimension in the order of ranks.
 
         In a job of one process, the call returns ``tensor`` itself. If several processes compute on the same samples (tensor parallelism),
-        only one of them contributes, so that each sample is in the result once.
+        only one of these processes contributes, so that each sample is in the result once.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
                 tensor of shape ``[data_parallel_size]``.
-            group: The processes that take part. ``torch.distributed.group.WORLD`` means all of them, even if they have the same samples.
-            sync_grads: Whether the result is differentiable. The gradient of this process's part is the sum of the gradients that the
-                backward passes of all processes compute for it. Every process must then run backward through the result, at the same
-                point in its sequence of collectives.
+            group: The processes that take part. ``torch.distributed.group.WORLD`` means all processes, even if they have the same samples.
+            sync_grads: Whether the result is differentiable. If True, the gradient of this process's tensor is the sum of the gradients
+                that the backward passes of all processes compute for it. Every process must run backward through the result, at the
+                same point in its sequence of collectives.
 
         Raises:
             CollectiveError: If the tensors differ. The error gives the shapes on each rank. ``pad_across_processes`` makes first
@@ -577,8 +577,8 @@ class Runtime:
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and
-                the result is one list: the items of each process's list or tuple, or the objects themselves if they are of other types.
-            use_gather_object: Whether to pickle tensors too, for tensors that differ in shape and should not be padded.
+                the result is one list. It has the items of a process's data if the data are a list or tuple, or else the data as one item.
+            use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
 
@@ -592,10 +592,10 @@ class Runtime:
     ) -> T:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
-        If several processes compute on the same samples (tensor parallelism), only one of them contributes, so that each sample counts
-        once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider integer
-        type; a sum of bools is True if any of them is True. If every call is verified, CPU tensors of 103 bytes or less in total need a
-        single exchange and are added in the order of ranks.
+        If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
+        counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
+        integer type; a sum of bools is True if any bool is True. If every call is verified, CPU tensors of 103 bytes or less in total need
+        a single exchange and are added in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -608,8 +608,7 @@ class Runtime:
             New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
 
         Raises:
-            TypeError: For the mean of integers, for the maximum or minimum of complex numbers, and if ``reduction`` is neither a string nor
-                a ``ReduceOp``.
+            TypeError: For the mean of integers, the maximum or minimum of complex numbers, and a ``reduction`` of a type not listed above.
             ValueError: If ``reduction`` is a string other than those listed above.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
@@ -618,9 +617,9 @@ class Runtime:
         """Send ``tensor`` from process ``from_process`` to all processes.
 
         Args:
-            tensor: Nested tensors. If they have the same structure, dtypes and shapes on all processes, only their values are sent.
-                Otherwise (the other processes usually pass None), and for any other object, the data are pickled. Tensors in pickled
-                data arrive on the receiver's device if they were on the sender's device.
+            tensor: Nested tensors, or any other object. Only the values of tensors are sent if all processes pass nested tensors with the
+                same structure, dtypes and shapes. Otherwise (the other processes usually pass None), the data are pickled. Tensors in
+                pickled data arrive on the receiver's device if they were on the sender's device.
             from_process: The rank in the job of the process that sends.
             group: The processes that take part.
 
@@ -660,11 +659,11 @@ class Runtime:
         Args:
             path: The folder that contains all checkpoints.
             is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
-                ``wait_for_saves``, waits for the thread and raises its error. The end of the program also waits, and prints the error.
-            keep_last: The number of checkpoints to keep, including this one. Older ones are removed once this one is durable.
+                ``wait_for_saves``, waits for the thread and raises its error. At its end, the program also waits, and prints the error.
+            keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
-            The folder ``path/step-N``, where N counts checkpoints. It is durable on return, or with ``is_async`` as soon as it exists.
+            The folder ``path/step-N``, where N counts checkpoints. It is durable on return or, with ``is_async``, as soon as it exists.
 
         Raises:
             CheckpointError: On every process, if some state could not be loaded again safely, writing failed, or a process died.
@@ -684,20 +683,20 @@ class Runtime:
         """Load a checkpoint written by ``save_state`` into objects that were prepared in the same order.
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint: each process reads only what
-        its own shards need. Each process restores the random state of a saved process with the same ``data_parallel_index`` (usually, the
-        same rank). If there is none, it derives a new random state from that of another process, and warns.
+        its own shards need. Each process restores the random state that a process with the same ``data_parallel_index`` (usually, the
+        same rank) saved. If there was no such process, it derives a new random state from that of another process, and warns.
 
         Args:
-            path: The folder of one checkpoint, or the folder that contains all of them (then the latest is loaded).
+            path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
             verify: When the checkpoint is verified. ``full``: every byte, before anything is restored. ``lazy``: the tensors of models and
                 optimizers that are not sharded are restored at once, and threads verify them while the program goes on. A forward pass, an
                 optimizer step, or any other function of torch that gets such a tensor waits until the tensor is verified, and raises
-                CheckpointError if it is damaged. Everything else is verified before it is restored.
+                CheckpointError if the tensor is damaged. Everything else is verified before it is restored.
 
         Raises:
             CheckpointError: On every process, if the checkpoint is missing or damaged, or if its objects do not match those that were
-                prepared. Nothing has been restored then, with two exceptions: if an object rejected its state, or ``verify`` is ``lazy``,
-                some objects may already have been restored.
+                prepared. After the error, nothing has been restored, with two exceptions: if an object rejected its state, or if
+                ``verify`` is ``lazy``, some objects may have been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
@@ -705,7 +704,7 @@ class Runtime:
     def save(self, obj: Any, f: str | Path) -> None:
         """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
 
-        Tensors that have no data pointer, as on XLA, are saved as host tensors, because otherwise loading them would need the device.
+        Tensors that have no data pointer, as on XLA, are saved as host tensors, so that they can be loaded without the device.
         """
         self._checkpointing.save(obj, Path(f))
 
@@ -714,7 +713,7 @@ class Runtime:
 
         Returns:
             If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
-            memory on the main process, and an empty dict on the others. The names are those of the unwrapped model, or, with
+            memory on the main process, and an empty dict on the other processes. The names are those of the unwrapped model, or, with
             ``unwrap=False``, those of the wrapped model.
         """
         return self._checkpointing.get_state_dict(model, unwrap)
@@ -744,9 +743,9 @@ class Runtime:
     # -- experiment tracking -------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values with all trackers, on the main process only. The first call opens the trackers; load a checkpoint before it.
+        """Record values with all trackers, on the main process only. The first call opens the trackers; load any checkpoint before that.
 
-        Checkpoints contain the position of each tracker, so a program that loads one continues the curves of the run that saved it.
+        A checkpoint contains the position of each tracker, so a program that loads it continues the curves of the run that saved it.
 
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
@@ -754,7 +753,7 @@ class Runtime:
             step: The step of the optimizer. None means the step after that of the previous call, and 0 in the first call.
 
         Raises:
-            UsageError: On the main process, if a value is none of these, or the step is not a whole number.
+            UsageError: On the main process, if a value is of a type that is not listed above, or if the step is not a whole number.
         """
         self._trackers.log(values, step)
 
@@ -767,7 +766,7 @@ class Runtime:
             values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.
 
         Raises:
-            UsageError: On the main process, if ``values`` is none of these.
+            UsageError: On the main process, if ``values`` is of a type that is not listed above.
         """
         self._trackers.log_hyperparameters(values)
 
@@ -779,10 +778,10 @@ class Runtime:
     # -- preemption ----------------------------------------------------------------------------------------------------
 
     def watch_preemption(self) -> None:
-        """Catch SIGTERM and SIGUSR1. They then do not end this process, and ``is_preempted`` reports them.
+        """Catch SIGTERM and SIGUSR1, so that these signals do not end this process. ``is_preempted`` reports them.
 
         If the cluster environment overrides ``ClusterEnvironment.is_preempted``, also start a thread that calls it at regular intervals.
-        ``is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` do all this themselves before anything else.
+        ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call this method before they do anything else.
         """
         self._preemption.watch()
 
@@ -795,7 +794,7 @@ class Runtime:
         return self._preemption.is_preempted()
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
-        """If any process of the job was told to stop, save once, queue the job again if ``requeue=True`` was given, and exit.
+        """Save, queue the job again if ``requeue=True`` was given, and exit, but only if any process of the job was told to stop.
 
         Every process must call this at the same step. The job is queued again after all processes have saved.
 
@@ -809,8 +808,8 @@ class Runtime:
     def resume(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> bool:
         """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
-        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``verify`` is as for
-        ``load_state``.
+        All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``load_state``
+        describes ``verify``.
 
         Returns:
             Whether a checkpoint was loaded. The result is the same on all processes.
@@ -851,8 +850,8 @@ class Runtime:
 
         Args:
             wait: The number of steps that pass before anything is recorded.
-            warmup: The number of steps that are then recorded and dropped, because the first ones are slower.
-            active: The number of steps that are recorded after these.
+            warmup: The number of steps that are then recorded and dropped, because the first recorded steps are slower.
+            active: The number of steps that are recorded after that and kept.
             folder: Where to write the trace, as ``rank<N>.<time>.pt.trace.json`` for Perfetto and TensorBoard. None writes no trace.
             with_stack: Whether the trace has the Python stack of each operator.
 
@@ -878,15 +877,15 @@ class Runtime:
         """Run a forward and a backward pass, and find the first module and operator whose result differs from the CPU's in float64.
 
         Each operator runs on the device, and on the CPU with the same inputs, so errors do not accumulate. The tolerance is that of the
-        conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right one, so that the operators
-        after it are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times as
+        conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right result, so that later
+        operators are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times as
         long as usual.
 
         Args:
             model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.
             batch: The batch. It is moved to the device.
             loss: A function ``loss(model, batch)`` that returns the loss. None calls the model with the batch (a dict as keyword arguments,
-                a tuple or list as positional ones) and uses the loss that the model returns, else a weighted mean of its outputs.
+                a tuple or list as positional ones) and uses the loss that the model returns, else a weighted mean of the model's outputs.
             folder: The folder for programs that reproduce wrong results. None creates a temporary folder if a result is wrong.
 
         Returns:
@@ -904,7 +903,7 @@ class Runtime:
     # -- the rest of the life of a Runtime -----------------------------------------------------------------------------
 
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
-        """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait for it to end.
+        """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait until it returns.
 
         With several devices, the function runs in new processes on this machine, one per device, each with a Runtime made from the same
         arguments. Afterwards, the modules and optimizers among the arguments have the trained weights and state. With one device, or in a
@@ -929,13 +928,13 @@ class Runtime:
         return result
 
     def find_executable_batch_size(self, function: Callable[[int], R], starting_batch_size: int = 128) -> R:
-        """Call ``function(batch_size)``, and again with half the batch size as long as it runs out of memory on any process.
+        """Call ``function(batch_size)``. As long as it runs out of memory on any process, call it again with half the batch size.
 
         All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released, so
-        the function must create the model, optimizer and loaders itself. It must not keep tensors anywhere else. Inside ``accumulate``, an
+        the function must create the model, optimizer and loaders itself, and must not keep tensors anywhere else. Inside ``accumulate``, an
         optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory use
-        should be alike on all processes: a process that runs out of memory inside a backward pass of ``ddp`` or of a strategy that shards
-        leaves the others waiting for it until the timeout of the process group.
+        should be alike on all processes: if one process runs out of memory inside a backward pass of ``ddp`` or of a strategy that shards,
+        the other processes wait for it until the timeout of the process group.
 
         Args:
             function: The function that prepares everything and trains.
@@ -950,7 +949,7 @@ class Runtime:
         """
 
         def attempt(size: int) -> R:
-            self.__dict__.pop("backward", None)  # the shortened one does not divide losses
+            self.__dict__.pop("backward", None)  # a shortened backward does not divide losses
             return function(size)
 
         return batch_size.find_executable_batch_size(
@@ -967,9 +966,9 @@ class Runtime:
 
         Args:
             seed: The seed.
-            per_process: Whether each process has a seed of its own, ``seed + data_parallel_index``, so that dropout, noise and augmentation
-                differ between processes, except between those that compute on the same samples. Create the model before this call, with
-                equal seeds, because all processes need equal weights. Rank 0 draws the order of a prepared loader in both cases.
+            per_process: Whether the seed is ``seed + data_parallel_index``, so that dropout, noise and augmentation differ between
+                processes, except between those that compute on the same samples. Create the model before this call, with equal seeds,
+                because all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever the value is.
 
         Returns:
             The seed of this process.
@@ -1033,7 +1032,7 @@ class Runtime:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the Runtime itself, so that a copy of an object that holds it (a callback, a dataset) uses the same Runtime."""
+        """Return the Runtime itself, so that a copy of an object that holds a Runtime (a callback, a dataset) uses the same Runtime."""
         return self
 
     if not TYPE_CHECKING:  # a type checker would accept any name
@@ -1044,7 +1043,7 @@ class Runtime:
 
             if not hasattr(type(self), name) and (error := missing_attribute("Runtime", name)):
                 raise error
-            return object.__getattribute__(self, name)  # raises the error of a property, or the usual one
+            return object.__getattribute__(self, name)  # raises the error of a property, or the usual AttributeError
 
     def __enter__(self) -> Self:
         return self

@@ -22,10 +22,10 @@ LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 
 
 def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
-    """Warn if a scheduler's length was probably computed from a loader as it was before ``prepare``, and no prepared loader explains it.
+    """Warn if a scheduler's length was probably computed from a loader before ``prepare``, and no prepared loader explains the length.
 
-    A OneCycleLR steps after every batch, so this warns at once. The length of another scheduler may be a number of epochs. In that case,
-    the warning comes at the second step of its optimizer, and only if the scheduler has stepped in between.
+    The warning for a OneCycleLR is given at once, because it steps after every batch. The length of another scheduler may be a number of
+    epochs. The warning for it is given at the second step of its optimizer, and only if the scheduler has stepped in between.
 
     Args:
         scheduler: The scheduler. It was created before this call.
@@ -76,7 +76,7 @@ class _Steps:
         return is_whole and not any(self.mistaken_units(length))
 
     def mistaken_units(self, length: int) -> Iterator[int]:
-        """Yield the numbers of steps per epoch that are wrong, and from which the length was probably computed.
+        """Yield the wrong numbers of steps per epoch from which the length was probably computed.
 
         ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20. The number of batches before
         ``prepare`` is then suspected only if the program never called ``len`` on the prepared loader.
@@ -124,7 +124,7 @@ def _warn(text: str) -> None:
 
 
 def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
-    """Warn at the second step of the scheduler's optimizer if the scheduler stepped after the first one."""
+    """Warn at the second step of the scheduler's optimizer if the scheduler stepped between the first and the second step."""
     positions: list[int] = []
 
     def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -135,7 +135,7 @@ def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
                 _warn(text)
 
     def remove(*_: Any) -> None:
-        """Remove both hooks. torch iterates over the hooks while it calls them, and only the last one may remove itself."""
+        """Remove both hooks. torch iterates over the hooks while it calls them, so only the last hook may remove itself."""
         for handle in handles:
             handle.remove()
 

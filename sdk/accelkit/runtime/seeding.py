@@ -21,7 +21,7 @@ def check_seed(seed: int) -> int:
     """Return the seed as an int.
 
     Raises:
-        UsageError: If it is not a whole number, or not one that torch accepts.
+        UsageError: If the seed is not a whole number that torch accepts.
     """
     number = whole_number(seed)
     if number is not None and _LOWEST_SEED <= number <= _HIGHEST_SEED:
@@ -36,10 +36,10 @@ def check_seed(seed: int) -> int:
 def seed_host(seed: int) -> None:
     """Seed the generators of Python, NumPy (if imported) and torch on the host.
 
-    Unlike ``torch.manual_seed``, which may initialise a driver, this never does.
+    Unlike ``torch.manual_seed``, this function never initialises a driver.
 
     Raises:
-        UsageError: If the seed is not a whole number that torch accepts. Nothing is seeded then.
+        UsageError: If the seed is not a whole number that torch accepts. In that case, nothing is seeded.
     """
     seed = check_seed(seed)
     random.seed(seed)
@@ -49,13 +49,13 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the generators of the device. Does nothing on the CPU, where it would repeat numbers that the program may have drawn."""
+    """Seed the generators of the device. Does nothing on the CPU, where numbers that the program may have drawn would be repeated."""
     if not torch.empty(0, device=device).is_cpu:
         seed_generators(seed, accelerator)
 
 
 def seed_generators(seed: int, accelerator: Accelerator) -> None:
-    """Seed the generators of an accelerator's devices, or warn that it has none."""
+    """Seed the generators of an accelerator's devices. Warns if the accelerator has no generators."""
     try:
         accelerator.manual_seed(seed)
     except UnsupportedError as error:
@@ -118,7 +118,7 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 
 
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the state of torch's host generator and of the device's, if ``rng_types`` names them. Rank 0 sends it to the other ranks."""
+    """Return the states of torch's host and device generators, if ``rng_types`` names them. Rank 0 sends these to the other ranks."""
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type
     if "torch" in rng_types or (host in rng_types and accelerator.device_type == host):

@@ -71,11 +71,11 @@ class Session:
 
     @property
     def is_started(self) -> bool:
-        """Whether the device is in use. Reading this does not start it."""
+        """Whether the device is in use. Reading this property does not start the device."""
         return self._device is not None
 
     def start(self) -> torch.device:
-        """Start the device, unless it has started, and return it."""
+        """Start the device, unless it has started, and return the device."""
         return self._device if self._device is not None else self._start()
 
     @property
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def data_group(self) -> dist.ProcessGroup | None:
-        """A process group that contains one process for each share of the samples, this process included. None if that is every process."""
+        """A process group with one process for each share of the samples, this process included. None if each process has its own share."""
         self.start()
         return self._data_group
 
@@ -167,13 +167,13 @@ class Session:
         return merged
 
     def seed_device(self, seed: int) -> None:
-        """Seed the generators of the device now if it has started, or else when it starts."""
+        """Seed the generators of the device now if the device has started, or else when it starts."""
         self._seed = seed
         if self._device is not None:
             seeding.seed_device(seed, self.configuration.accelerator, self._device)
 
     def stop(self) -> None:
-        """Tear down the plugins and leave the process group, if the device is in use. The next use starts it again."""
+        """Tear down the plugins and leave the process group, if the device is in use. The next use starts the device again."""
         if self._device is None:
             return
         config = self.configuration

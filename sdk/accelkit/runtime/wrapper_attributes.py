@@ -22,7 +22,7 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
     """Make public attributes and methods of the module available on its wrapper, unless the wrapper has an attribute of the same name.
 
     Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError. A method
-    that runs a layer must not return tensors that require gradients, because the strategy does not see that forward pass and would not
+    that runs a layer must not return tensors that require gradients: the strategy does not see the layer's forward pass, so it would not
     average the gradients.
     """
     for name, child in wrapper.named_children():
@@ -74,7 +74,7 @@ def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., 
 
 @contextlib.contextmanager
 def _recording_calls() -> Iterator[list[str]]:
-    """Record the class names of the modules that are called inside the block."""
+    """Record the class names of the modules that are called inside the ``with`` block."""
     called: list[str] = []
     handle = register_module_forward_pre_hook(lambda module, _: called.append(type(module).__name__))
     try:

@@ -12,7 +12,7 @@ from accelkit.errors import CheckpointError
 
 
 class BackgroundSave:
-    """Run one save at a time in a thread. An error is raised by the next ``wait``, or printed if the program exits before that."""
+    """Run one save at a time in a thread. The next ``wait`` raises its error, if any. If the program exits first, the error is printed."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -42,12 +42,12 @@ class BackgroundSave:
             try:
                 raise error
             finally:
-                del error  # a cycle through its traceback would keep the state that was saved in memory
+                del error  # a reference cycle through the traceback would keep the saved state in memory
 
     def _run(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:  # wait() raises it in the waiting thread
+        except BaseException as error:  # wait() raises this error in the thread that calls it
             self._error = error
 
 

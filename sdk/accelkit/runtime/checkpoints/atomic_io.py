@@ -55,14 +55,14 @@ def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) ->
 
 
 def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tuple[int, int]:
-    """Return the CRC-32 of the block of a file that begins at ``start``, and the number of bytes in it."""
+    """Return the CRC-32 and the size in bytes of the block at the offset ``start`` of a file."""
     with open(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)
         return _sum(lambda buffer, done: file.readinto(buffer) if is_wanted() else 0)
 
 
 def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
-    """Return the CRC-32 and the size of the block that begins at ``start``. Any number of threads may read the same file.
+    """Return the CRC-32 and the size of the block at the offset ``start`` of an open file. Any number of threads may read the same file.
 
     Raises:
         OSError: If the file cannot be read.
@@ -74,7 +74,8 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
     """Return the CRC-32 and the size of a block.
 
     Args:
-        read_into: Reads what follows the given number of bytes of the block into a buffer, and returns how many bytes it has read.
+        read_into: A function of a buffer and the number of bytes of the block that have been read. It reads the next bytes into the
+            buffer and returns how many there were.
     """
     crc = done = 0
     buffer = memoryview(bytearray(_CHUNK))
@@ -87,7 +88,7 @@ class ChecksummedFile(io.FileIO):
     """New file that is written from front to back.
 
     The checksums of its blocks are computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed
-    to disk in the meantime, so that the last flush has little to do.
+    to disk while more is being written, so that the last flush has little to do.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +106,7 @@ class ChecksummedFile(io.FileIO):
             left = view
             while left:
                 left = left[super().write(left) :]
-        finally:  # the caller may reuse the buffer
+        finally:  # the caller may reuse the buffer as soon as this method returns
             if summing:
                 summing.result()
             else:

@@ -1,4 +1,4 @@
-"""Verification of a checkpoint in blocks: in threads while the program runs, or at once where a block is needed before its turn."""
+"""Verification of a checkpoint in blocks: in threads while the program runs, or at once if a block is needed before its turn."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from accelkit.runtime.checkpoints.atomic_io import BLOCK, MOST_THREADS, block_ch
 from accelkit.runtime.checkpoints.manifest import damaged, naming
 
 Block = tuple[str, int]
-"""The name of a file as in the manifest, and the index of a block in it."""
+"""The name of a file as in the manifest, and the index of a block in that file."""
 
 
 class BlockVerification:
-    """Verifies each block once, in whichever thread comes first.
+    """Verifies each block once, in the first thread that reaches it.
 
     The constructor opens the files, and they stay open until all blocks are verified, so that they can be read even if somebody removes
-    the checkpoint in the meantime. A shared lock keeps ``keep_last`` from removing it.
+    the checkpoint in the meantime. A shared lock keeps ``keep_last`` from removing the checkpoint.
 
     Args:
         step: The folder of the step.
-        manifest: Its manifest, which must have the checksums of the blocks.
+        manifest: The manifest of the step, which must have the checksums of the blocks.
         blocks_of: The blocks that contain each tensor, by its key.
         order: The blocks to verify, in this order.
 
@@ -58,7 +58,7 @@ class BlockVerification:
         """Return once every block of a tensor is verified.
 
         Raises:
-            CheckpointError: If one of the blocks is damaged, on every call. The error names the file and the tensor.
+            CheckpointError: On every call, if one of the blocks is damaged. The error names the file and the tensor.
         """
         for block in self._blocks_of[key]:
             if why := self._outcome(block):
@@ -68,7 +68,7 @@ class BlockVerification:
         """Return once every block is verified.
 
         Args:
-            once: If True, no error is raised if an error of this checkpoint has been raised before.
+            once: Whether to raise an error only if no error for this checkpoint has been raised before.
 
         Raises:
             CheckpointError: If one of the blocks is damaged.
@@ -87,15 +87,15 @@ class BlockVerification:
         return all(self._outcomes.get(block) == "" for block in self._order)
 
     def start(self, when_done: Callable[[], None]) -> None:
-        """Start the threads. The last one to finish calls ``when_done``. The threads end early if the main thread ends."""
+        """Start the threads. The last thread to finish calls ``when_done``. The threads end early if the main thread ends."""
         for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
             thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
-            with contextlib.suppress(RuntimeError):  # Python is shutting down; the first use of a tensor verifies it
+            with contextlib.suppress(RuntimeError):  # Python is shutting down; each tensor is verified at its first use instead
                 thread.start()
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """End the threads. What they have not verified is verified when it is used."""
+        """End the threads. Blocks that they have not verified are verified when they are used."""
         self._has_to_stop = True
         for thread in self._threads:
             thread.join()
@@ -114,7 +114,7 @@ class BlockVerification:
             self._resources.close()
 
     def _outcome(self, block: Block) -> str:
-        if os.getpid() != self._process:  # after a fork, there are no threads, and the lock may be held by one of them
+        if os.getpid() != self._process:  # after a fork, the threads are gone, and one of them may have held the lock
             if block not in self._outcomes:
                 self._outcomes[block] = self._check(block)
             return self._outcomes[block]

@@ -110,7 +110,7 @@ class Save:
         tensors = {
             key: tensor for key, tensor in shared.tensors.items() if self._ranks.rank == 0 or isinstance(tensor, DTensor)
         } | own.tensors
-        if self._own:  # saved as a tensor, so that each process reads only its own
+        if self._own:  # saved as a tensor, so that each process reads only its own state
             tensors[prefix] = torch.frombuffer(bytearray(own_state.encode()), dtype=torch.uint8)
         self._writer = TensorWriter(tensors, is_main=self._ranks.rank == 0)
 
@@ -189,7 +189,7 @@ class Save:
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
-    """Return the original OSError, if any. After a failed write, torch closes its archive, which raises another error."""
+    """Return the OSError that led to ``error``, or None. After a failed write, torch closes its archive, which raises another error."""
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""Coordinate operations that succeed on all processes or fail on all. After each step, every process knows whether all succeeded.
+"""Coordinate operations that succeed on all processes or fail on all of them. After each step, every process knows which is the case.
 
 Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
 say which rank died.
@@ -59,13 +59,13 @@ class Ranks:
 
     @classmethod
     def of_job(cls, seconds: float = SECONDS, num_shares: int | None = None) -> Ranks:
-        """Return all processes of the default process group. The first call creates a separate group, so every process must call it.
+        """Return all processes of the default process group. The first call creates a separate group, so every process must call this.
 
         A thread may use the group while the program trains, because its messages never mix with the program's.
 
         Args:
-            seconds: The time for which a process may keep the others waiting, for example with a large file. It is raised to half an
-                hour if it is less.
+            seconds: The time for which a process may keep the others waiting, for example with a large file. A shorter time than half an
+                hour is raised to half an hour.
             num_shares: As for the constructor.
         """
         world = dist.group.WORLD
@@ -80,13 +80,13 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Return the share of the samples and the rank of the saved process whose own state this process loads.
+        """Return whose saved state this process loads: the index of a share of the samples, and the rank of a process with this share.
 
-        Processes that compute on the same samples get states of processes that did so too, because their generators must agree.
+        Processes that compute on the same samples load states of processes that did the same, because their generators must agree.
 
         Args:
             size: The number of processes that saved.
-            num_shares: The number of shares into which they divided their samples. None means one share for each process.
+            num_shares: The number of shares into which those processes divided their samples. None means one share for each process.
         """
         copies = size // (num_shares or size)
         share, copy = divmod(self.rank, self.copies)
@@ -103,7 +103,7 @@ class Ranks:
                 returns one item per rank.
 
         Raises:
-            CheckpointError: On every process that is alive, if one of them raised an exception or died. The error names its rank.
+            CheckpointError: On every process that is alive, if a process raised an exception or died. The error names that process's rank.
         """
         own_outcome, error = self._attempt(blame, work)
         try:
@@ -126,7 +126,7 @@ class Ranks:
                     continue
             return cast(R, self._open(outcomes[0], error))
         finally:
-            del error  # the error that is raised refers to this frame: a cycle would keep the tensors that were loaded in memory
+            del error  # the error that is raised refers to this frame; the reference cycle would keep the loaded tensors in memory
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
         """Run ``work`` on every process and return this process's result once all have succeeded."""

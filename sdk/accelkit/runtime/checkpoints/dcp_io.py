@@ -97,14 +97,14 @@ class TensorWriter:
         return self._writer.prepare_global_plan(planned)
 
     def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, Any]]]:
-        """Write this process's file. It is on disk when this returns.
+        """Write this process's file. The file is on disk when this method returns.
 
         Returns:
             The results from which ``finish`` creates the index, and the checksums of each file and of its blocks by file name.
         """
         if not plan.items:  # avoid writing an empty file
             return [], {}
-        # The whole file has a checksum. Another one for each tensor would take as long as writing it.
+        # The whole file has a checksum. Another checksum for each tensor would take as long as writing the tensor.
         with config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
             results = self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
         return results, self._files.checksums
@@ -124,7 +124,7 @@ class TensorReader:
         files: The names of the files in the folder that hold tensors, as listed in the manifest. The index must name exactly these files.
 
     Raises:
-        UnpicklingError: If the index file does not contain an index, or names other files.
+        UnpicklingError: If the index file does not contain an index, or if the index does not name exactly these files.
     """
 
     def __init__(self, folder: Path | None, files: Collection[str]) -> None:
@@ -138,11 +138,11 @@ class TensorReader:
         """Read the tensors that ``get`` will return.
 
         Args:
-            wanted: Pairs of path and key.
+            wanted: Pairs of the path of a tensor (``model_0.layer.weight``) and its key.
             layout: A function that takes a path and a global size and returns the DTensor whose layout to use, or None for a plain whole
                 tensor in main memory.
             mapped: Keys of tensors whose values the caller copies once and does not use otherwise. If possible, their files are mapped into
-                memory instead of read. Their memory may not be aligned.
+                memory instead of read. The memory of such a tensor may not be aligned.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:
@@ -195,7 +195,7 @@ class TensorReader:
             part: Any = FilePart(file, where.offset, where.length)
             described = torch.load(part, map_location="meta", weights_only=True)  # reads everything but the elements
             storage = described.untyped_storage()
-            start = getattr(storage, "_checkpoint_offset", None)  # torch's notes on serialization; torch 2.9 does not set it
+            start = getattr(storage, "_checkpoint_offset", None)  # see torch's notes on serialization; torch 2.9 does not set it
             if start is None or type(described) is not torch.Tensor or described.is_conj() or described.is_neg():
                 self._can_map = start is not None
                 return None

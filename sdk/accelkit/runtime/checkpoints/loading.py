@@ -1,4 +1,4 @@
-"""Load checkpoints. Every byte is verified, before anything is returned or before it is used. ``checkpoint`` describes the folder."""
+"""Load checkpoints. Each byte is verified before it is returned or, at the latest, used. ``checkpoint`` describes the folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     Args:
         path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses among them.
         layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
-            and global size. Only this process's shard is read then. Other tensors are read whole, on the CPU.
+            and global size. Of a tensor with a layout, only this process's shard is read. A tensor for which the function returns None is
+            read whole, on the CPU.
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
 
     Returns:
@@ -69,11 +70,11 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
     """Load a checkpoint of models that are not sharded, and verify everything except the tensors of models and optimizers.
 
-    All processes of ``ranks`` must call this together. Each process will verify the blocks that it has read and some of the others.
+    All processes of ``ranks`` must call this together. Each process will verify the blocks that it has read and some of the other blocks.
 
     Returns:
-        The step's folder and its parts, as ``load_with_source`` does, and the tensors that have not been verified. The last item is None if
-        the whole checkpoint has been verified, because it has no checksums of blocks or the operating system is Windows.
+        The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. The last item is None if
+        the whole checkpoint has been verified. This happens if it has no checksums of blocks, or if the operating system is Windows.
 
     Raises:
         CheckpointError: In the same cases as ``load_with_source``, as far as the checkpoint has been verified.
@@ -92,7 +93,7 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 @contextlib.contextmanager
 def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the step's folder and its manifest, once every process has them. Rank 0 holds a lock for all processes inside the block."""
+    """Yield the step's folder and its manifest, once every process has them. Inside the block, rank 0 holds a lock for all processes."""
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
         step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
@@ -102,7 +103,7 @@ def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     step = find(path)
     stack.enter_context(step_dirs.in_use(step))
-    return step if step.exists() else find(path)  # if it has just been removed, there is a newer one
+    return step if step.exists() else find(path)  # if the step has just been removed, there is a newer one
 
 
 def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
@@ -112,7 +113,7 @@ def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
     manifest = read_manifest(step)
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
-    if index in manifest["files"]:  # verified before it is read, because it determines how much memory is allocated
+    if index in manifest["files"]:  # the index is verified before it is read, because it determines how much memory is allocated
         check_contents(step, manifest, [index])
     return manifest
 
@@ -147,7 +148,7 @@ def _errors_of(work: Callable[[], None]) -> list[Exception]:
 def _raise_first(errors: list[Exception]) -> None:
     """Raise the error, if there is one, and remove it from the list.
 
-    Frames of its traceback refer to the list, and such a cycle would keep tensors in memory.
+    Frames of the error's traceback refer to the list, and such a cycle would keep tensors in memory.
     """
     if errors:
         raise errors.pop()

@@ -41,7 +41,7 @@ def read_manifest(step: Path) -> dict[str, Any]:
     """Return the manifest of a step, converted to the newest format.
 
     Raises:
-        CheckpointError: If it cannot be read, is not an accelkit manifest, or was written by a newer accelkit.
+        CheckpointError: If the manifest cannot be read, is not accelkit's, or was written by a newer accelkit.
     """
     try:
         content = read_regular(step / MANIFEST, _LARGEST)
@@ -112,8 +112,8 @@ def check_contents(step: Path, manifest: Mapping[str, Any], names: Iterable[str]
     """Compare files with their checksums, for as long as ``is_wanted`` returns True.
 
     Raises:
-        CheckpointError: For the first file whose contents are not what was written. If the manifest has the checksums of its blocks, the
-            error names the tensors in the first block that is damaged.
+        CheckpointError: For the first file whose contents are not what was written. If the manifest has the checksums of the file's blocks,
+            the error names the tensors in the first block that is damaged.
     """
     for name in names:
         found = block_checksums(step / name, is_wanted)
@@ -122,7 +122,7 @@ def check_contents(step: Path, manifest: Mapping[str, Any], names: Iterable[str]
 
 
 def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found: list[int]) -> str:
-    """Return the end of the sentence that names the tensors in the first damaged block, or "" if they are not known."""
+    """Return the names of the tensors in the first damaged block, as the end of a sentence, or "" if they are not known."""
     folder, _, own = name.partition("/")
     others = {file.partition("/")[2] for file in manifest["files"]} - {dcp_metadata.NAME}
     with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong in any case
@@ -134,13 +134,13 @@ def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found
 
 
 def naming(keys: Sequence[str]) -> str:
-    """Return the end of a sentence that names the tensors in a damaged part of a file, or "" if there are none."""
+    """Return the names of the tensors in a damaged part of a file, as the end of a sentence, or "" if there are none."""
     more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     return f" where it holds {', '.join(keys[:_SHOWN])}{more}" if keys else ""
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
-    """Return the error for a damaged file of a step. It names the newest of the other steps."""
+    """Return the error for a damaged file of a step. The error names the newest of the other steps."""
     others = list[int]()
     with contextlib.suppress(OSError):  # the folder may have been removed while the checkpoint was being verified
         others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]

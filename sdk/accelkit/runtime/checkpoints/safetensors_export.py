@@ -24,15 +24,15 @@ _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
     """Return the model's state dict with whole tensors and without the prefixes of torch.compile.
 
-    Shards are gathered one tensor at a time, so all processes must call this.
+    Shards are gathered one tensor at a time, so all processes must call this function.
 
     Args:
         model: The model.
         ranks: The ranks of the job, for gathering.
 
     Returns:
-        For a model without DTensors, its own tensors, on every process. Otherwise, whole tensors in main memory on rank 0, and an empty
-        dict on the other ranks.
+        For a model without DTensors, the model's own tensors, on every process. Otherwise, whole tensors in main memory on rank 0, and an
+        empty dict on the other ranks.
 
     Raises:
         CheckpointError: If two keys would become equal.
@@ -47,8 +47,8 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | str, safe: bool, ranks: Ranks) -> None:
     """Write the weights as ``model.safetensors``, or as several files and an index. All processes must call this; rank 0 writes.
 
-    Sharded weights are gathered file by file, so rank 0 holds at most ``max_shard_size`` of them at once. Tied weights are written once;
-    the metadata of the file lists their other names, and ``safetensors.torch.load_model`` restores them.
+    Sharded weights are gathered file by file, so rank 0 holds at most ``max_shard_size`` of them at once. Tied weights are written once.
+    The metadata of the file lists their other names, and ``safetensors.torch.load_model`` restores the weights under these names too.
 
     Args:
         model: The bare model.
@@ -118,7 +118,7 @@ def size_in_bytes(size: int | str) -> int:
 
 
 def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return the tensors under one name for each location in memory, and a map from every other name to the name that was kept."""
+    """Return two dicts: the tensors, each location in memory under one name only, and the kept name for every other name."""
     first: dict[tuple[Any, ...], str] = {}
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
@@ -131,9 +131,9 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
     return kept, tied
 
 
-# huggingface_hub.split_state_dict_into_shards_factory splits in the same way, and would replace the next two functions (16 lines) and
-# nothing else: it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Its import takes
-# 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
+# huggingface_hub.split_state_dict_into_shards_factory splits in the same way, but could replace only the next two functions (16 lines):
+# it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Importing huggingface_hub
+# takes 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
     """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total, or a single larger tensor."""
     keys: list[str] = []
@@ -159,7 +159,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _gather(value: Any, is_wanted: bool) -> Any:
-    """Return the whole value in main memory if it is wanted. For a DTensor, every process must call this."""
+    """Return the whole value in main memory if ``is_wanted``, else an empty part of it. For a DTensor, every process must call this."""
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.detach()

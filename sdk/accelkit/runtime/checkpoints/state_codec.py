@@ -29,7 +29,7 @@ _TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, dateti
 
 
 class Encoder:
-    """Encode values one after another. Their tensors are collected in ``tensors``, each stored once even if it occurs several times."""
+    """Encode values one after another. ``tensors`` collects their tensors. A tensor that occurs several times is stored once."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
@@ -44,7 +44,8 @@ class Encoder:
             path: The location of the value, used in errors and as the key of a tensor.
 
         Raises:
-            CheckpointError: For a value that ``torch.load(weights_only=True)`` could not load either. The error names the value.
+            CheckpointError: For a value of a type that cannot be loaded safely, even with ``torch.load(weights_only=True)``. The error
+                names the value.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -94,7 +95,7 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """Encode a value that is not a container and does not hold a tensor. Return None for any other value."""
+    """Return the encoded value, or None for a container, a tensor or a type that cannot be saved."""
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):
@@ -201,8 +202,8 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def keys_only_of(kinds: tuple[str, ...], parts: Mapping[str, Any]) -> set[str]:
     """Return the keys of the tensors that only objects of these kinds use, and that are not extra state of a module.
 
-    A model that loads its state copies these tensors into its own. The other objects, and ``torch.nn.Module.set_extra_state``, may keep
-    the tensors that they are given.
+    A model that loads its state copies these tensors into its own tensors. Objects of other kinds, and
+    ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
 
     Args:
         kinds: The beginnings of the names of parts, such as ``model_``.

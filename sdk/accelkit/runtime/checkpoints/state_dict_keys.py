@@ -19,8 +19,8 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
     Args:
         module: The module.
-        keep_vars: Whether the values are the parameters themselves, as in torch. Then this function does not wait until a checkpoint
-            that was loaded into them is verified.
+        keep_vars: Whether the values are the parameters themselves, as in torch. If True, this function does not wait until a checkpoint
+            that was loaded into the parameters is verified.
 
     Raises:
         CheckpointError: If two keys would become equal.
@@ -42,7 +42,7 @@ def state_of(thing: Any) -> dict[str, Any]:
     """Return the state dict of an object. For a module, this is the result of ``bare_state``.
 
     Raises:
-        CheckpointError: In the same case as in ``bare_state``.
+        CheckpointError: If ``bare_state`` raises it.
         BrokenPluginError: If a precision fails to return its state dict.
     """
     if isinstance(thing, torch.nn.Module):
@@ -52,7 +52,7 @@ def state_of(thing: Any) -> dict[str, Any]:
 
 
 def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
-    """Restore what ``state_of`` returned.
+    """Restore a state that ``state_of`` returned.
 
     Raises:
         BrokenPluginError: If a precision fails to load its state.
@@ -64,7 +64,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict from ``bare_state`` with the keys that this module uses, parts of which may be compiled."""
+    """Return the values of a state dict from ``bare_state`` under the keys of this module, of which parts may be compiled."""
     names = {_bare(key): key for key in module.state_dict(keep_vars=True)}
     return {names.get(key, key): value for key, value in state.items()}
 

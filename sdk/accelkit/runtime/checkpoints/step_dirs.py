@@ -1,6 +1,7 @@
 """Manage the folder of steps: list steps, find the latest, lock steps in use, and remove old ones.
 
-A step is one checkpoint: a folder ``step-N`` with a manifest. The file LATEST beside the steps names the step that was saved last.
+A step is one checkpoint: a folder ``step-N`` with a manifest. The file LATEST, next to the steps, holds the name of the step that was
+saved last.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ def numbers(root: Path) -> list[int]:
 def find(path: Path) -> Path:
     """Return ``path`` if it is a step. Otherwise, return the step that is named in the file ``path/LATEST``.
 
-    If LATEST is missing or damaged, or if the step that it names does not exist, return the step with the highest number.
+    If LATEST is missing or damaged, or if it names a step that does not exist, return the step with the highest number.
 
     Raises:
-        CheckpointError: If ``path`` does not exist, or is no step and contains none.
+        CheckpointError: If ``path`` does not exist, or is not a step and contains no step.
     """
     hint = "create a checkpoint with rt.save_state(path)"
     if (path / MANIFEST).exists():
@@ -61,7 +62,7 @@ def find(path: Path) -> Path:
 
 
 def latest(step: Path) -> str:
-    """Return the content of the file LATEST for this step: the step's name, and the CRC-32 of that name, which detects damage."""
+    """Return the content of the file LATEST for this step: the step's name, and the CRC-32 of the name, to detect damage."""
     return f"{step.name} {zlib.crc32(step.name.encode()):08x}\n"
 
 
@@ -92,20 +93,20 @@ def has_any(path: Path) -> bool:
 
 @contextlib.contextmanager
 def in_use(step: Path) -> Iterator[None]:
-    """Prevent ``keep_last`` from removing a step inside the block, with a shared lock on its manifest.
+    """Hold a shared lock on a step's manifest inside the ``with`` block, so that ``keep_last`` does not remove the step.
 
-    If the manifest cannot be opened, for example because the step no longer exists, this has no effect.
+    If the manifest cannot be opened, for example because the step no longer exists, no lock is held.
     """
     with contextlib.ExitStack() as stack:
         if _fcntl is not None:
-            with contextlib.suppress(OSError):  # missing or damaged; the reader will report it
+            with contextlib.suppress(OSError):  # the manifest is missing or damaged; its reader will report that
                 file = stack.enter_context(open(open_regular(step / MANIFEST), "rb"))
                 _fcntl.flock(file, _fcntl.LOCK_SH)
         yield
 
 
 def keep_last(root: Path, newest: Path, count: int) -> None:
-    """Remove old steps so that ``count`` are left. ``newest`` and any step that is being loaded are kept.
+    """Remove old steps so that ``count`` steps are left. ``newest`` and any step that is being loaded are kept.
 
     A step that cannot be removed causes only a warning, because the save has succeeded.
     """

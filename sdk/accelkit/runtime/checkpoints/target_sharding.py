@@ -1,4 +1,4 @@
-"""Determine which DTensor layout a tensor of a checkpoint gets when it is loaded, from the current modules and optimizers."""
+"""Determine, from the current modules and optimizers, which DTensor layout each tensor of a checkpoint gets when it is loaded."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def is_sharded(targets: Mapping[str, Any]) -> bool:
 def layout_of(targets: Mapping[str, Any]) -> Layout:
     """Return the function that gives each loaded tensor its layout, according to the current modules and optimizers.
 
-    A loaded tensor of a module gets the layout that the tensor has in the module's state dict. A loaded tensor of an optimizer's state
-    gets the layout that it has in the existing state. If there is no such state, as before the first step, a tensor of the same shape as
-    its parameter gets the layout of the parameter.
+    A loaded tensor of a module gets the layout of the tensor with the same key in the module's state dict. A loaded tensor of an
+    optimizer's state gets the layout of the same tensor in the existing state. If there is no such state, as before the first step, a
+    tensor of the same shape as its parameter gets the layout of the parameter.
 
     Args:
         targets: The objects to load into, by name in the checkpoint. Objects other than modules and optimizers have no DTensors.

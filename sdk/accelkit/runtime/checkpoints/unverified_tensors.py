@@ -43,12 +43,12 @@ class UnverifiedTensors:
         self._hooks: list[Any] = []
 
     def mark(self, tensor: torch.Tensor, key: str) -> None:
-        """Make the first use of the tensor wait until what is stored under ``key`` is verified.
+        """Make the first use of the tensor wait until the data stored under ``key`` are verified.
 
-        A tensor that has a class of its own (such as a DTensor) is verified now.
+        If the tensor is of another class than ``torch.Tensor`` or ``torch.nn.Parameter``, such as a DTensor, wait for them now.
 
         Raises:
-            CheckpointError: If it is verified now and is damaged.
+            CheckpointError: If this method waits, and the data are damaged.
         """
         if self._verification.is_intact(key):
             return
@@ -64,7 +64,7 @@ class UnverifiedTensors:
         """Return once the tensor that is stored under ``key`` is verified.
 
         Raises:
-            CheckpointError: If it is damaged.
+            CheckpointError: If the tensor is damaged.
         """
         self._verification.wait(key)
 
@@ -72,7 +72,7 @@ class UnverifiedTensors:
         """Return once the whole checkpoint is verified.
 
         Raises:
-            CheckpointError: If it is damaged.
+            CheckpointError: If the checkpoint is damaged.
         """
         self._verification.wait_for_all()
         self._release_intact()
@@ -81,7 +81,7 @@ class UnverifiedTensors:
         """Verify the tensors that have not been verified yet, and remove the hooks.
 
         Raises:
-            CheckpointError: If the checkpoint is damaged and no earlier error has reported it.
+            CheckpointError: If the checkpoint is damaged and no earlier error has reported the damage.
         """
         self.remove_hooks()
         self._verification.wait_for_all(once=True)
@@ -89,9 +89,10 @@ class UnverifiedTensors:
 
     @contextlib.contextmanager
     def restoring(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-        """Let ``load_state_dict`` copy unverified values inside the block.
+        """Let ``load_state_dict`` copy unverified values inside the ``with`` block.
 
-        A parameter or buffer of ``modules`` into which they are copied becomes unverified too. Any other copy waits for the verification.
+        A parameter or buffer of ``modules`` becomes unverified if it gets such values. A copy into any other tensor waits for the
+        verification.
         """
         self._destinations = {id(tensor): tensor for module in modules for tensor in _tensors_of_module(module)}
         self._is_restoring = True
@@ -123,7 +124,7 @@ class UnverifiedTensors:
         self._hooks.clear()
 
     def remove_finished_hooks(self) -> None:
-        """Remove the hooks if everything is verified. Called between steps, because torch may iterate over the hooks during a step."""
+        """Remove the hooks if everything is verified. Must be called between steps: during a step, torch may iterate over the hooks."""
         if self._hooks and self._verification.is_complete:
             self.remove_hooks()
 
@@ -135,7 +136,7 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy an unverified tensor while state is being restored, if the target can become unverified. Return whether it was copied."""
+        """Copy the unverified tensor ``source`` if ``target`` can become unverified too. Return whether it was copied."""
         if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):
             return False
         _release(source)
@@ -147,7 +148,7 @@ class UnverifiedTensors:
         return True
 
     def convert(self, tensor: torch.Tensor, key: str, arguments: Any, options: Any) -> torch.Tensor | None:
-        """Return ``tensor.to(...)`` while state is being restored, else None. The result is unverified too."""
+        """Return ``tensor.to(...)``, which is unverified too, while state is being restored. Return None at other times."""
         if not self._is_restoring:
             return None
         _release(tensor)
@@ -164,10 +165,10 @@ def verify(tensor: torch.Tensor) -> None:
     """Return once the values of a tensor may be used. Returns at once unless the tensor is unverified.
 
     Raises:
-        CheckpointError: If its part of the checkpoint is damaged.
+        CheckpointError: If the tensor's part of the checkpoint is damaged.
     """
     if type(tensor) in _VERIFIED:
-        if (record := tensor.__dict__.get(_RECORD)) is not None:  # otherwise another thread is releasing it
+        if (record := tensor.__dict__.get(_RECORD)) is not None:  # otherwise another thread is restoring its class
             unverified, key = record
             unverified.wait(key)
         _release(tensor)
@@ -180,7 +181,7 @@ def _release(tensor: torch.Tensor) -> None:
 
 
 def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> None:
-    """Copy verified values. The target's own values need not be verified any more."""
+    """Copy verified values into ``target``, whose previous values need not be verified any more."""
     record = target.__dict__.get(_RECORD) if type(target) in _VERIFIED else None
     _release(target)
     try:
@@ -230,7 +231,7 @@ class _UnverifiedTensor(torch.Tensor):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _apply(cls, func, types, args, kwargs or {})
 
-    def __deepcopy__(self, memo: Any) -> Any:  # torch's own methods would make an instance of this class
+    def __deepcopy__(self, memo: Any) -> Any:  # torch's own method would make an instance of this class
         verify(self)
         return copy.deepcopy(self, memo)
 
@@ -252,7 +253,7 @@ _VERIFIED: dict[type, Any] = {unverified: own for own, unverified in _UNVERIFIED
 class _BeforeUse:
     """Hook that verifies the tensors of a module before its forward pass, or those of an optimizer before its step.
 
-    A copy of the hook, in a copy of the module, does nothing: copying the module's tensors verifies them.
+    A copied module has a copy of the hook, which does nothing: the tensors were verified when they were copied.
     """
 
     def __init__(self, unverified: UnverifiedTensors | None = None) -> None:

@@ -15,9 +15,9 @@ from accelkit.runtime.collectives.communicator import Communicator
 def with_gradients(
     communicator: Communicator, gathered: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], differentiable: Sequence[bool]
 ) -> list[torch.Tensor]:
-    """Return the gathered tensors, with those marked in ``differentiable`` connected to this process's tensors in the graph.
+    """Return the gathered tensors. Those marked in ``differentiable`` are connected to this process's tensors in autograd's graph.
 
-    The gradient of this process's part is the sum of the gradients that the backward passes of all processes compute for it. All tensors
+    The gradient of this process's tensor is the sum of the gradients that the backward passes of all processes compute for it. All tensors
     are outputs of one node of the graph, so that every process reduces their gradients in the same order, regardless of the order in which
     autograd visits nodes.
     """

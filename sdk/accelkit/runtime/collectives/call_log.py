@@ -57,7 +57,7 @@ class Call:
 
 
 def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is_verified: bool = True) -> Call:
-    """Record this process's next collective call in the group, and return it.
+    """Record this process's next collective call in the group, and return the ``Call``.
 
     Args:
         what: The name of the collective and its data.
@@ -77,7 +77,7 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Return an error that explains why this call failed. It names the ranks that did not make the call or made a different one.
+    """Return an error that explains why this call failed. The error names the ranks that did not make the call or made a different call.
 
     Reads the log, for at most READING_SECONDS.
 
@@ -127,7 +127,7 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 
 
 def _store() -> Any:
-    """Return the store of the default process group; None for a backend that has no store (MPI)."""
+    """Return the store of the default process group, or None if its backend has no store (MPI)."""
     assert dist.group.WORLD is not None
     return dist.group.WORLD.get_group_store()
 
@@ -139,7 +139,7 @@ def _key(rank: int) -> str:
 def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
 
-    Ranks are left out if the store does not respond in time: the process that hosts it may have ended or may be hanging.
+    Ranks are left out if the store does not respond in time: the process that hosts the store may have ended or may be hanging.
     """
     notes: dict[int, dict[str, Any]] = {}
 
@@ -164,7 +164,7 @@ def _count(note: Mapping[str, Any], call: Call) -> int:
 
 
 def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether a rank made a different call with this number, or went on without waiting for the packet of this verified call."""
+    """Return whether another rank's call with this number was different, or was not verified although this process verified it."""
     count = _count(note, call)
     return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 
@@ -174,7 +174,7 @@ def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the error of torch.distributed is a timeout, as opposed to an error because a process has ended."""
+    """Return whether an error of torch.distributed is a timeout. If a process has ended, torch.distributed raises another error."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -30,16 +30,16 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
-    Methods that ``Runtime`` has too are documented there. ``group`` is the group whose members make the call; None means all processes of
-    the job. Without a group, ``gather``, ``gather_for_metrics`` and ``reduce`` combine the data of one process for each share of the
-    samples, because processes that compute on the same samples (tensor parallelism) hold the same data.
+    Methods that ``Runtime`` has too are documented in ``Runtime``. ``group`` is the group whose members make the call; None means all
+    processes of the job. Without a group, ``gather``, ``gather_for_metrics`` and ``reduce`` combine the data of one process for each share
+    of the samples, because processes that compute on the same samples (tensor parallelism) hold the same data.
 
     Args:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called before each collective if there are several processes, so
             that the first call can join the process group.
         verification: Which calls are verified.
-        data_group: Function that returns the group that has one process for each share of the samples, or None if that is every process.
+        data_group: Function that returns a group with one process for each share of the samples, or None if each process has its own share.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Collectives:
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
         """Return the communicator of this process for the group."""
-        device = self._device()  # the first use joins the process group
+        device = self._device()  # the first use of the device joins the process group
         from accelkit.runtime.collectives.communicator import Communicator
 
         return Communicator(group, device, self._verification)
 
     def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator for ``group`` or, if it is None, for processes that together have each sample exactly once."""
+        """Return the communicator for ``group``. If ``group`` is None, use a group of processes that have each sample exactly once."""
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
@@ -71,7 +71,7 @@ class Collectives:
         A payload may have at most ``fingerprint.INLINE_BYTES`` bytes. Call this only in jobs of several processes.
 
         Raises:
-            CollectiveError: If a process makes another call, or none before the timeout.
+            CollectiveError: If a process makes another call, or makes no call before the timeout.
         """
         communicator = self.communicator()
         from accelkit.runtime.collectives import fingerprint
@@ -85,10 +85,10 @@ class Collectives:
 
     @contextlib.contextmanager
     def goes_first(self, name: str, is_first: bool) -> Iterator[None]:
-        """Run the block on the processes where ``is_first`` is true before it runs on the others. ``name`` is the name of the call.
+        """Run the ``with`` block on the processes where ``is_first`` is true, then on the other processes. ``name`` names the call.
 
         Raises:
-            CollectiveError: On the other processes, if the block failed on one of the processes that ran first.
+            CollectiveError: On the other processes, if the block failed on one of those that ran it first.
         """
         if self._num_processes == 1:
             yield
@@ -124,7 +124,7 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the global batch, without the repeated ones that fill it. None if no samples are repeated.
+            num_samples: The number of samples in the global batch, without repeated samples that fill the batch. None if there are none.
             use_gather_object: Whether to pickle tensors too.
         """
         if self._num_processes == 1:
@@ -187,7 +187,7 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the object of rank 0 on every process of the job. It is not verified that all processes make the same call."""
+        """Return the object of rank 0 on every process of the job. Every process must make the call; nothing is verified."""
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives

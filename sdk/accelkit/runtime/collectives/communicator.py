@@ -23,16 +23,16 @@ def device_types(group: dist.ProcessGroup | None) -> list[str]:
 
 
 class Communicator:
-    """A process group together with the device of this process. It is the first argument of the collectives of this package.
+    """A process group together with the device of this process. A communicator is the first argument of the collectives of this package.
 
-    Creating a communicator sends nothing, and several may exist for one group. All of them continue the same count of calls, because
-    the count belongs to the group.
+    Creating a communicator sends nothing. Several communicators may exist for one group. They share one count of calls, because the
+    count belongs to the group.
 
     Args:
         group: The process group of torch. None means the group of all processes of the job.
         device: The device of this process. Data on a device for which the group has no backend are sent from this device or from the host.
         verification: Which calls are verified (see ``verification``). Must be the same on all members. Calls of a group that does not
-            use gloo on the host are always verified, because otherwise a packet could be mistaken for data.
+            use gloo on the host are always verified, because in such a group, an unexpected packet could be mistaken for data.
 
     Attributes:
         verification: The mode that is in effect.
@@ -93,10 +93,10 @@ class Communicator:
         return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
 
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
-        """Send ``mine`` to all members, and return the bytes of each member. All members must send the same small number of bytes.
+        """Send ``mine`` to all members, and return the bytes of each member. All members must send equally many bytes, and only a few.
 
-        Over gloo, this uses ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo passes messages
-        on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.
+        Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
+        passes messages on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.
         """
         if self._has_gloo:
             received = torch.empty(self.size, len(mine), dtype=torch.uint8)

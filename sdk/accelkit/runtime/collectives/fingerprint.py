@@ -2,8 +2,8 @@
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
 abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data can be
-sent in the packet, which saves a second exchange. ``benchmarks/collective_verification.py`` measures the cost; ``verification``
-says which calls are verified.
+sent in the packet, which saves a second exchange. ``benchmarks/collective_verification.py`` measures the cost. The module
+``verification`` says which calls are verified.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INLINE_BYTES = PACKET_BYTES - _HEAD.size
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verified:
-    """Result of ``verify``. If the call was left unverified, the result says nothing about the other processes.
+    """Result of ``verify``. If the call was not verified, the result says nothing about the other processes.
 
     Attributes:
         call: The call.
@@ -49,15 +49,15 @@ class Verified:
 def verify(
     communicator: Communicator, name: str, outline: str = "", payload: bytes | None = b"", *, differing: str | None = None
 ) -> Verified:
-    """Record a call and, unless the communicator's mode leaves it unverified, verify that every process of the group makes it.
+    """Record a call. Unless the communicator's mode says otherwise, verify that every process of the group makes the same call.
 
     Args:
         communicator: The communicator of the group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange; only
-            such a call can be left unverified.
-        differing: Hint for the error that is raised if the outlines differ; None if they may differ.
+        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange. Only a
+            call without a payload can be left unverified.
+        differing: Hint for the error that is raised if the outlines differ. None if they may differ.
 
     Raises:
         CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although
@@ -100,12 +100,12 @@ def watching(call: call_log.Call) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # torch's own error classes are subclasses, and gloo raises RuntimeError itself
+    except RuntimeError as error:  # torch's error classes are subclasses of RuntimeError; gloo raises a plain RuntimeError
         raise call_log.explain(call, error) from error
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
-    """Send ``mine``, which may have any length, to all processes, and return the bytes of each one. Call this after ``verify``."""
+    """Send ``mine``, of any length, to all processes, and return the bytes of each process. ``verify`` must have returned before."""
     with watching(call):
         return communicator.exchange(mine)
 
@@ -133,6 +133,6 @@ def _digest(text: str) -> bytes:
 
 
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
-    """Return the description of each process, by rank. All processes call this, because all have found the same difference."""
+    """Return the description that each process gives, by rank. All processes call this, because all have found the same difference."""
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

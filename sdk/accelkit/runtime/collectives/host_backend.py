@@ -1,6 +1,6 @@
 """The process-group backend ``host``: collectives through main memory and gloo, for devices without collectives of their own.
 
-If gloo itself is given an XLA tensor, it works on memory that does not hold the values and leaves the tensor unchanged.
+An XLA tensor cannot be given to gloo directly: gloo works on memory that does not hold the values, and leaves the tensor unchanged.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def register(name: str, device_type: str) -> None:
 class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs declare every overload, but torch calls only one of them
     """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
-    All calls except ``send`` and ``recv`` are complete when they return. Contiguous tensors that are already on the host are passed to
-    gloo without a copy, except by ``alltoall``.
+    All calls except ``send`` and ``recv`` are complete when they return. All except ``alltoall`` pass contiguous tensors that are already
+    on the host to gloo without a copy.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -44,7 +44,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
         return self._name
 
     def get_group_store(self) -> Store:
-        """Return the store of the group. torch's own method returns it only for groups implemented in C++."""
+        """Return the store of the group. torch's own method returns the store only for groups implemented in C++."""
         return self._store
 
     def getBackendName(self) -> str:
@@ -194,7 +194,7 @@ def _copied_back(targets: Any, values: Any) -> Any:
 
 
 class _Done(_Work):  # type: ignore[misc]
-    """A collective that is complete.
+    """Handle of a collective that is complete.
 
     Args:
         result: The output tensors, which torch's own code reads from ``get_future()``.

@@ -71,7 +71,7 @@ def broadcast(communicator: Communicator, data: T, from_process: int) -> T:
         communicator, f"broadcast from {from_process}", outline_of(data), (b"" if payload is None else payload), differing=None
     )
     sent = verified.parts[communicator.ranks.index(from_process)]
-    if not (verified.is_alike and is_tensors):  # outlines are the same only if the others' data are tensors too
+    if not (verified.is_alike and is_tensors):  # outlines are alike only if the data of the other processes are tensors too
         with watching(verified.call):
             received: T = object_collectives.broadcast(communicator, data, from_process)
         return received

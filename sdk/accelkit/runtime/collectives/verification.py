@@ -10,8 +10,8 @@ In the mode ``first``, ranks must not decide differently whether to verify a cal
 known to agree on: the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be correct,
 and how often they were equal in earlier exchanges. The line of code that makes the call does not count, because ranks may make the same
 call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then
-some wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so that
-neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
+some ranks wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so
+that neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find this at the next exchange, each rank keeps a
 digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED calls
@@ -32,7 +32,7 @@ VARIABLE = "ACCELKIT_VERIFY_COLLECTIVES"
 DEFAULT: Mode = "always"
 NUM_FIRST = 3
 MAX_UNVERIFIED = 99
-_MAX_KINDS = 4096  # the number of names with outlines to remember; calls with others are always verified
+_MAX_KINDS = 4096  # the number of pairs of name and outline to remember; calls with any other pair are always verified
 _NO_HISTORY = bytes(8)
 
 

@@ -78,8 +78,8 @@ def _check_model(model: torch.nn.Module, device: torch.device) -> None:
     """Check that the model is a module and is entirely on the device.
 
     Raises:
-        UsageError: If it is not.
-        UnsupportedError: If it is sharded.
+        UsageError: If the model is not a module, or a part of it is not on the device.
+        UnsupportedError: If the model is sharded.
     """
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
@@ -103,9 +103,9 @@ def _check_model(model: torch.nn.Module, device: torch.device) -> None:
 
 
 def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
-    """Run the model on the batch, and return a loss: the ``loss`` of its output or, if there is none, a mean with random weights.
+    """Run the model on the batch, and return the ``loss`` of its output. If there is none, return a mean of the output with random weights.
 
-    The mean is that of the outputs that require a gradient; the means of several outputs are added.
+    If several outputs require a gradient, their means are added.
 
     Returns:
         The loss. None if the output has no ``loss`` and no output requires a gradient.

@@ -1,8 +1,8 @@
 """Output gradients for checks that compare gradients.
 
-They are random, because a constant output gradient hides errors: the sum of a normalised result does not depend on the input, so
-its gradient is zero whether or not the kernel computes one. Their mean is 1/2, so that their sums do not cancel. Each is an odd
-multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes represent exactly.
+Their values are random, because a constant output gradient hides errors: the sum of a normalised result does not depend on the input,
+so its gradient is zero, and a kernel that computes no gradient seems right. The mean of the values is 1/2, so that their sums do not
+cancel. Each value is an odd multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes represent exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def cotangents(outputs: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
-    """Return an output gradient for each output, on its device and in its dtype; all ones for a sparse output.
+    """Return an output gradient for each output, on the output's device and in the output's dtype. For a sparse output, it is all ones.
 
     The seed is derived from ``name``, such as the name of a test and a sample: the same name gives the same values on every device.
     """

@@ -30,7 +30,7 @@ class Outcome:
     inputs: list[torch.Tensor]
 
     def select(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
-        """Return the tensors to compare: the results, and the arguments with these indices that are not results too.
+        """Return the tensors to compare: the results, and the arguments with these indices, except those that are results too.
 
         None stands for a result that is not a tensor.
         """
@@ -43,7 +43,7 @@ class CannotCompare(Exception):
 
 
 class OperatorCall:
-    """An operator with its arguments on the device. Create this before the operator runs, because it copies the arguments to the CPU.
+    """An operator with its arguments on the device. The constructor copies the arguments to the CPU, so call it before the operator runs.
 
     Args:
         operator: The overload of the operator.
@@ -120,7 +120,7 @@ class OperatorCall:
         """Run the call on the CPU in its own dtypes and, if this fails or a tensor's dtype is in ``DOUBLE``, in float64 too.
 
         Raises:
-            CannotCompare: If the operator fails in both.
+            CannotCompare: If the operator fails both in its own dtypes and in float64.
         """
         self._has_run = True
         failure: Exception | None = None
@@ -177,7 +177,7 @@ class OperatorCall:
         return "" if t is not None and self._is_within_rounding_of_inputs(number, x, t) else text
 
     def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Return whether two results are indices into the first argument, along one or several dimensions, of equal elements."""
+        """Return whether two results are indices of equal elements of the first argument, along one or several dimensions."""
         values = self.given_inputs[0] if self.given_inputs else None
         if values is None or not values.is_floating_point() or found.dtype != torch.int64:
             return False
@@ -218,7 +218,7 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
-    """Apply a function to every tensor, only once if it occurs several times. Each ``torch.device`` is replaced by ``device``."""
+    """Apply a function once to every tensor, even if the tensor occurs several times. Each ``torch.device`` is replaced by ``device``."""
     made: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:

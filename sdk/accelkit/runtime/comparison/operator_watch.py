@@ -27,7 +27,7 @@ class Wrong:
 
     Attributes:
         call: The call.
-        place: Where it was called.
+        place: Where the operator was called.
         wrong: How the result is wrong.
         num_wrong: How many calls of the same overload gave a wrong result.
         repetitions: How many repetitions gave a wrong result, and how many there were.
@@ -44,7 +44,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     """Dispatch mode that runs every operator of the device again on the CPU, and compares the results.
 
     The CPU gets the inputs that the operator had on the device, so errors do not accumulate. A wrong result is overwritten with the right
-    one, so that the operators after it get right inputs. Random numbers and results of a wrong shape are left as they are.
+    result, so that later operators get right inputs. Random numbers and results of a wrong shape are left as they are.
 
     Args:
         device: The device.
@@ -70,7 +70,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):  # its own operators come here too
+        if any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):  # its own calls come here too
             return NotImplemented
         if not self._computes(func, args, kwargs):
             return func(*args, **kwargs)

@@ -11,7 +11,7 @@ from accelkit.runtime.comparison.module_calls import Place
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator that gave a wrong result on the device. The attributes describe the first of its calls that did.
+    """An operator that gave a wrong result on the device. The attributes describe its first call with a wrong result.
 
     Attributes:
         operator: The name of the operator, such as ``aten::mm``.
@@ -45,7 +45,7 @@ class NotCompared:
 
     Attributes:
         overload: The name of the operator with its overload.
-        reason: Why they were not compared, or what was checked instead.
+        reason: Why these calls were not compared, or what was checked instead.
         place: The place in the model of the first of these calls.
         num_calls: The number of these calls.
     """
@@ -64,11 +64,11 @@ class Comparison:
         accelerator: The name of the accelerator.
         device: The device.
         precision: The name of the precision.
-        findings: The operators that gave wrong results, each with the first of its calls that did. They are in the order of these calls:
-            the forward pass, then the backward pass.
+        findings: The operators that gave wrong results, each with its first wrong call. They are in the order of these calls: the forward
+            pass, then the backward pass.
         not_compared: The operators of which some calls were not compared, with the reasons.
         num_compared: The number of calls that were compared.
-        num_operators: The number of different operators among these.
+        num_operators: The number of different operators in these calls.
         has_backward: Whether a backward pass was compared.
     """
 

@@ -53,8 +53,8 @@ def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float
         truth: The true result, which is computed in float64. None if it is unknown.
 
     Returns:
-        The relative error. It is 0 if ``truth`` is None, zero or not finite, or if the tensors cannot be compared (other shapes, integers,
-        not strided, empty).
+        The relative error. It is 0 if ``truth`` is None, zero or not finite, or if the tensors cannot be compared because they have
+        different shapes, are not strided, are empty or contain integers.
     """
     if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
         return 0.0
@@ -149,9 +149,9 @@ def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 
 def _magnitudes(t: torch.Tensor) -> torch.Tensor:
-    """Return, for each of the alternating real and imaginary parts, the magnitude of the complex number to which it belongs.
+    """Return, for each of the alternating real and imaginary parts, the magnitude of the complex number to which the part belongs.
 
-    If this magnitude is NaN or infinite, that of the part alone is returned instead.
+    If this magnitude is NaN or infinite, return the magnitude of the part alone instead.
     """
     whole = torch.hypot(t[0::2], t[1::2]).repeat_interleave(2)
     return torch.where(torch.isfinite(whole), whole, t.abs())

@@ -34,9 +34,9 @@ class _Message:
     """Message about one round, which rank 0 sends to another rank.
 
     Args:
-        share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets none.
-        remainder: The number of samples in the round, without the repeated ones that fill it. As in ``DispatchedBatches``, -1 if none are
-            repeated or the number is not known.
+        share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.
+        remainder: The number of samples in the round, without repeated samples that fill it. As in ``DispatchedBatches``, -1 if no samples
+            are repeated or the number is not known.
         is_over: Whether this is the last round.
         error: The reason why rank 0 could not continue reading. Empty if it could.
     """
@@ -66,8 +66,8 @@ class DispatchedBatches(Sharded):
 
     Attributes:
         is_collective: Always True.
-        remainder: The number of samples in the last round, without the repeated ones that fill it. -1 if none are repeated or the number is
-            not known.
+        remainder: The number of samples in the last round, without repeated samples that fill it. -1 if no samples are repeated or the
+            number is not known.
     """
 
     is_collective = True
@@ -120,7 +120,7 @@ class DispatchedBatches(Sharded):
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
-        """Yield the shares of each round, and the number of its samples without the repeated ones that fill it."""
+        """Yield the shares of each round, and the number of its samples without repeated samples that fill it."""
         if self._is_stream:
             yield from rounds(
                 batches, self.num_processes, self.loader.batch_size, even_batches=self.even_batches, drop_last=self.loader.drop_last

@@ -41,13 +41,13 @@ def prepare_loader(
     """Return a loader that yields this process's share on its device. The user's loader is not modified.
 
     Args:
-        loader: The user's loader. If its sampler already divides the data (DistributedSampler and others with ``num_replicas``), it is
-            not divided again.
+        loader: The user's loader. If its sampler already divides the data (DistributedSampler and other samplers with
+            ``num_replicas``), the loader is not divided again.
         device: The device to which batches are moved. None leaves them where they are.
         num_processes: The number of processes in the job, at least two. Iterating over the returned loader is a collective of
             the default process group.
         process_index: The index of this process.
-        split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, it is for one process.
+        split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, each batch is for one process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
             number of full batches.
         dispatch_batches: Whether only rank 0 reads the data and sends each process its share. None means True for iterable datasets only.
@@ -118,7 +118,7 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
     """Context manager that sets whether passes over these loaders fill their last batches (``even_batches``), and enters ``inner``.
 
-    This affects passes that begin inside the context. A loader whose own sampler divides the data is not affected.
+    The setting affects passes that begin inside the context. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even_batches for part in parts]
@@ -168,7 +168,7 @@ def _check_own_division(division: Division) -> None:
     """Check that a loader that divides its data gives the same share to the processes that must get the same samples.
 
     Raises:
-        PrepareError: If it does not.
+        PrepareError: If the loader gives these processes different shares.
     """
     wanted = (division.num_processes, division.process_index)
     samplers = _dividing_samplers(division.loader)

@@ -83,7 +83,7 @@ class Division:
             state: The saved ``description`` and ``position``. States of older versions have ``num_batches`` instead of ``position``.
 
         Raises:
-            CheckpointError: If this loader cannot begin there.
+            CheckpointError: If this loader cannot begin at the saved position.
         """
         now = self.description()
         if "position" not in state:  # saved when positions were not yet counted in samples
@@ -112,13 +112,13 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return what the order of a stream depends on if workers read it: the numbers of workers, of samples per batch and of readers."""
+        """Return what the order of a stream that workers read depends on: the numbers of workers, of samples per batch and of readers."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]
 
     def _obstacle(self, position: int, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        """Return why an epoch that was divided as in ``saved`` cannot continue divided as in ``now``. Empty if it can."""
+        """Return why an epoch that was divided as in ``saved`` cannot continue divided as in ``now``, or "" if it can."""
         if (saved["reading"] is None) == self.is_stream:
             return f"its dataset is {'a stream now, and was map-style' if self.is_stream else 'map-style now, and was a stream'}"
         differing = {name for name in now if saved[name] != now[name]}

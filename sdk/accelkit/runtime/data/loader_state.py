@@ -35,23 +35,23 @@ class Epochs:
         order_states: The generator states from which the loader's order is drawn. By default, they are not synchronised.
 
     Attributes:
-        epoch: The current epoch, or the next one if no pass is active. It counts passes, including interrupted ones.
+        epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
         position: How much of this epoch's order the job has taken, or how much this process has taken if the loader's own sampler divides
             the data. See ``Division`` for the unit.
-        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this one share it.
+        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this loader share it.
     """
 
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:
         self.division = division
         self.order_states = order_states or OrderStates(division)
-        self.followers = EpochFollowers(division.loader, is_active=division.num_processes > 1)  # otherwise, set_epoch makes them active
+        self.followers = EpochFollowers(division.loader, is_active=division.num_processes > 1)  # else set_epoch activates them
         self.epoch = self.position = 0
         self.active = ActivePass(division.loader)
         self._phase: Literal["between passes", "loaded", "begun", "resumed"] = "between passes"
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the current pass continues a saved one."""
+        """Whether the current pass continues a saved pass."""
         return self._phase == "resumed"
 
     def begin(self, first: int = 0, has_workers: bool = False) -> int:
@@ -88,11 +88,11 @@ class Epochs:
         self._restart_at(self.epoch + 1)
 
     def order(self) -> AbstractContextManager[None]:
-        """Return a context manager. The order of this pass is drawn inside it (see ``OrderStates.drawing``)."""
+        """Return the context manager inside which the order of this pass is drawn (see ``OrderStates.drawing``)."""
         return self.order_states.drawing(is_resumed=self.is_resumed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have it.
+        """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
 
         After a position has been loaded, setting the saved epoch keeps this position. Setting another epoch makes the next pass start from
         the beginning.
@@ -113,7 +113,7 @@ class Epochs:
         return progress | self.division.description() | self.order_states.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where the saved one stopped.
+        """Make the next pass continue where the saved pass stopped.
 
         Raises:
             CheckpointError: If the state is that of another loader, or this loader cannot begin at the saved position with this number of

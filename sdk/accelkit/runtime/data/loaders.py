@@ -41,13 +41,13 @@ def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
 def _moves_itself(thing: Any) -> bool:
     """Return whether an object has a ``to`` method, like a tensor, a packed sequence or a tokenizer's encoding.
 
-    Classes are excluded: they may have a ``to`` too, but are not data.
+    False for a class, which may have a ``to`` method too, but is not data.
     """
     return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
 
 
 def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
-    """Yield each batch on the device, to which the accelerator's ``upload`` has moved its tensors."""
+    """Yield each batch on the device. The accelerator's ``upload`` moves the tensors of the batch."""
     waiting: deque[Any] = deque()
 
     def tensors() -> Iterator[list[torch.Tensor]]:
@@ -55,7 +55,7 @@ def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Acceler
             waiting.append(batch)
             yield [leaf for leaf in leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
 
-    first = list(itertools.islice(ahead := tensors(), 1))  # read in this thread: a sampler may start with a collective
+    first = list(itertools.islice(ahead := tensors(), 1))  # the first batch is read in this thread: a sampler may start with a collective
     uploaded = accelerator.upload(itertools.chain(first, ahead), device)
     assert uploaded is not None
     for moved in uploaded:
@@ -79,7 +79,7 @@ class PreparedLoader:
         loader: The user's loader, or this process's share of it.
         device: The device to which batches are moved. None leaves them where they are.
         accelerator: The accelerator that owns the device. If the device has streams, batches are copied on one of them, one batch ahead,
-            so that copies overlap with computation. If the accelerator implements ``upload``, that is used instead.
+            so that copies overlap with computation. If the accelerator implements ``upload``, it copies the batches.
         strategy: The strategy that lays out batches on the device.
         epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
         first: The number of batches of the user's loader that each pass skips.
@@ -141,7 +141,7 @@ class PreparedLoader:
 
     @property
     def remainder(self) -> int:
-        """The number of samples in the last global batch, without the repeated ones that fill it. Repeated samples come last.
+        """The number of samples in the last global batch, without repeated samples that fill it. Repeated samples come last.
 
         -1 if no samples are repeated, the number is not known, or the loop is not at the last batch.
         """
@@ -181,9 +181,9 @@ class PreparedLoader:
         self.epochs.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each batch once the next one is being copied.
+        """Yield each batch once the next batch is being copied.
 
-        This identifies the last batch, and lets copies overlap with computation.
+        So the last batch is known when it is yielded, and copies overlap with computation.
         """
         copies = self._copies()
         self.epochs.active.number = next(_pass_numbers)

@@ -20,7 +20,7 @@ class OrderStates:
 
     At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
     its samplers and its dataset) and those of Python, NumPy and torch, from which samplers without a ``generator`` draw their order. The
-    latter states apply only while the order is drawn (see ``drawing``). Afterwards each process has its own states again.
+    states of Python, NumPy and torch apply only while the order is drawn (see ``drawing``). Afterwards each process has its own again.
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
@@ -63,7 +63,7 @@ class OrderStates:
         self._is_drawn = False
 
     def resume(self) -> None:
-        """Set the loader's own generators to the states in ``start``, for a pass that continues."""
+        """Set the loader's own generators to the states in ``start``, for a pass that continues a saved pass."""
         if self.start is not None:
             self._set_generators(self.start["generators"])
         self._is_drawn = False
@@ -99,7 +99,7 @@ class OrderStates:
         """Check that saved states are those of a loader with as many generators as this one.
 
         Raises:
-            CheckpointError: If they are not.
+            CheckpointError: If the numbers of generators differ.
         """
         own, saved = len(self._generators()), len(state["generators"])
         if own != saved:
@@ -149,7 +149,7 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states that the order may depend on: only torch's for torch's samplers, because reading NumPy's is slow."""
+        """Return the states that the order may depend on. For torch's samplers, that is torch's state only; reading NumPy's is slow."""
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
         if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):

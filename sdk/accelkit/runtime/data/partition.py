@@ -24,7 +24,7 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
         The share, of the same type as ``inputs`` (a dict for a mapping, a plain tuple for a named tuple).
 
     Raises:
-        TypeError: If ``inputs`` is of any other type.
+        TypeError: If ``inputs`` is of a type that is not listed above.
         ValueError: If the values of a dict differ in length.
     """
     if isinstance(inputs, Mapping):

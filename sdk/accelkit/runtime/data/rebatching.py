@@ -52,20 +52,20 @@ def rounds(
     """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
     No sample is lost between rounds. With ``even_batches``, the last round is filled up to a multiple of the number of processes with
-    samples from the beginning, and divided equally. Otherwise, its last shares are shorter or missing.
+    samples from the beginning, and divided equally. Otherwise, the last shares of this round are shorter or missing.
 
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
-        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. In
-            that case, or if the first of several batches has another size, or if the samples of one of the first two batches cannot be
-            counted, each share is a whole batch, and with ``even_batches``, the last round is filled with batches from the beginning.
+        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. A
+            share is a whole batch if ``share`` is None, if the first of several batches has another size, or if the samples of one of the
+            first two batches cannot be counted. With ``even_batches``, the last round is then filled with batches from the beginning.
         even_batches: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 
     Yields:
-        The shares, and the number of samples in the round without the repeated ones that fill it. -1 if none are repeated or the number is
-        not known.
+        The shares, and the number of samples in the round without repeated samples that fill it. -1 if no samples are repeated or the
+        number is not known.
 
     Raises:
         PrepareError: If the samples of a later batch cannot be counted.

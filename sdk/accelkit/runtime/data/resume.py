@@ -70,7 +70,7 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
         position: For a map-style dataset, the number of samples of the whole job to skip, or the number of batches if
             ``samples_per_batch(loader)`` is None.
         num_batches: For a stream, the number of this process's batches to skip.
-        order: A function that creates the context in which the order is drawn. None if no context is needed, or if the caller entered it.
+        order: A function that creates the context in which the order is drawn. None if no context is needed or the caller has entered it.
     """
     if not isinstance(loader, DataLoader):
         return loader.starting_at(position, num_batches)

@@ -21,8 +21,8 @@ class Sharded:
     """Base class of samplers and datasets that divide a loader among the processes and fill the last round of an epoch.
 
     Attributes:
-        remainder: The number of samples in the last global batch, without the repeated ones that fill it. -1 if none are repeated, the
-            number is not known, or the last batch was not reached.
+        remainder: The number of samples in the last global batch, without repeated samples that fill it. -1 if no samples are repeated,
+            the number is not known, or the last batch was not reached.
     """
 
     remainder = -1
@@ -47,10 +47,10 @@ class ShardedBatches(Sharded, Sampler[Any]):
             does not depend on the batch size, and in items of ``batches`` otherwise.
 
     Attributes:
-        batch_size: The number of samples in a batch of ``batches``. None if it does not specify one; batches are then distributed and
-            repeated whole.
-        remainder: From the last round on, the number of samples in that round, without the repeated ones that fill it. -1 before that, and
-            if none are repeated or the number is not known.
+        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it; whole batches are then
+            distributed and repeated.
+        remainder: From the last round on, the number of samples in that round, without repeated samples that fill it. -1 before the last
+            round, and if no samples are repeated or the number is not known.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield each round once the next one begins. This identifies the last round, which may need filling."""
+        """Yield each round once the next round begins, so that the last round, which may need filling, is known."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):
@@ -252,7 +252,7 @@ class SharedOrder(Sampler[Any]):
     Args:
         batches: Any sampler.
         order: A function that creates the context, called for each pass. The context covers the first batch, because torch's samplers
-            draw their order before they yield it.
+            draw their order before they yield this batch.
     """
 
     def __init__(self, batches: Any, order: Order) -> None:

@@ -22,7 +22,7 @@ class Profiler:
 
     Attributes:
         torch_profiler: The ``torch.profiler.profile`` that records, for its own methods such as ``key_averages``.
-        summary: The summary of the recorded steps. None until the last of them has ended, and after an error in the loop.
+        summary: The summary of the recorded steps. None until the last recorded step has ended, and after an error in the loop.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The summary of profiled steps: how long each part of a step takes, and what stands out.
 
-It is made from the events of torch.profiler. torch records the iterators of a DataLoader, the nodes of the backward pass and the steps
+The basis is the events of torch.profiler. torch records the iterators of a DataLoader, the nodes of the backward pass and the steps
 of optimizers by itself. ``Profiler`` adds a range for the forward pass of each prepared module.
 """
 
@@ -42,7 +42,7 @@ class Operator:
     Attributes:
         name: The name of the operator.
         calls: The number of calls per step.
-        host_ms, device_ms: The time in ms per step on the host and on the device, without that of the operators that this one calls.
+        host_ms, device_ms: The time in ms per step on the host and on the device, without the time of operators that this operator calls.
     """
 
     name: str
@@ -91,8 +91,8 @@ class Summary:
         device: The device.
         num_steps: The number of profiled steps.
         step_ms: The time of a step in ms, on average.
-        phases: The time in ms per step by phase. The sum is ``step_ms``. It is the time on the host: a device that works asynchronously
-            may still be working on an earlier phase.
+        phases: The time in ms per step by phase. The sum is ``step_ms``. The times are measured on the host: a device that works
+            asynchronously may still be working on an earlier phase.
         device_ms: The time in ms per step in which the device was working. None if torch.profiler does not record this device.
         operators: The operators that take the most time.
         copies: The copies between devices.
@@ -193,7 +193,7 @@ def _phase_around(event: Any) -> str:
 def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> dict[str, list[Interval]]:
     """Divide the time of the steps among the phases.
 
-    The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in its thread.
+    The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in the loop's thread.
     """
     by_phase: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
     for event in events:
@@ -260,7 +260,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the time of forward passes that is outside operators, which is spent in Python."""
+    """Return the time of forward passes that is spent in Python, outside of operators."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)
