@@ -129,6 +129,12 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
         (["-m", "no_such_package.main"], "no_such_package.main"),
         (["--num-nodes", "2", "train.py"], "--main-address"),
         (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 is too large for --num-nodes 2"),
+        (["--num-nodes", "0", "train.py"], "--num-nodes '0' is not a number of machines"),
+        (["--num-nodes", "1:two", "train.py"], "--num-nodes '1:two' is not a number of machines"),
+        (["--num-nodes", "4:2", "train.py"], "--num-nodes 4:2: the smallest number of machines is larger than the largest"),
+        (["--num-nodes", "1:2", "train.py"], "--num-nodes 1:2 needs --main-address"),
+        (["--num-nodes", "1:2", "--node-rank", "0", "train.py"], "--node-rank 0 cannot be used with the range"),
+        (["--num-nodes", "1:2", "--rdzv-backend", "etcd-v2", "train.py"], "--rdzv-backend etcd-v2 was given, and a range needs c10d"),
         (["--precision", "33-true", "train.py"], "33-true"),
         (["--strategy", "dpd", "train.py"], "dpd"),
         (["--timeout", "soon", "train.py"], "--timeout='soon'"),
@@ -145,6 +151,28 @@ def test_what_cannot_be_is_refused_before_anything_starts(script, monkeypatch, a
     assert result.stdout == ""
     if not result.stderr.startswith("Usage: "):  # click's own words differ from version to version
         assert result.stderr == error_text
+
+
+SLURM = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        ({"ACCELKIT_NUM_NODES": "2"}, "ACCELKIT_NUM_NODES=2 is set, and fixes it"),
+        (SLURM, "this process belongs to a job of 'slurm', which fixes the number of machines to 2\n"),
+        ({"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "0"}, "this process belongs to a job of 'slurm', which fixes the number\n"),
+    ],
+    ids=["num_nodes", "slurm", "slurm_without_a_number"],
+)
+def test_a_range_is_refused_where_the_number_of_machines_is_fixed(script, monkeypatch, variables, text, error_text):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = command_runner().invoke(main, ["launch", *CPU, "--num-nodes", "1:4", str(script("print('started')"))])
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert result.stderr == error_text
 
 
 def test_what_torch_refuses_is_refused_as_well(launch, script, error_text):

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from accelkit import job_secret
+from accelkit.cli.num_nodes import VARIABLE, check_changing_number, read_num_nodes
 from accelkit.cli.output import reporting_errors, say
 from accelkit.discovery.catalog import find
 from accelkit.errors import UsageError
@@ -36,7 +37,11 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.option("--strategy", metavar="NAME", help="The strategy, as in Runtime(strategy=NAME). auto means the default.")
 @click.option("--precision", metavar="NAME", help="The precision, as in Runtime(precision=NAME).")
 @click.option("--timeout", metavar="SECONDS", help="The timeout of collectives (default: 1800).")
-@click.option("--num-nodes", type=click.IntRange(1), metavar="M", help="The number of machines. Run this command on each.")
+@click.option(
+    "--num-nodes",
+    metavar="M|MIN:MAX",
+    help="The number of machines, or its limits if machines may come and go. Run this command on each.",
+)
 @click.option(
     "--node-rank",
     type=click.IntRange(0),
@@ -50,6 +55,22 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.option("--rdzv-backend", default="c10d", show_default=True, metavar="NAME", help="The backend of torch's rendezvous.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="The endpoint of torch's rendezvous, instead of --main-address.")
 @click.option("--rdzv-id", metavar="ID", help="The ID of the job, if several jobs share a rendezvous endpoint.")
+@click.option(
+    "--join-timeout",
+    type=click.IntRange(1),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the other machines.",
+)
+@click.option(
+    "--last-call-timeout",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="With MIN:MAX, how long MIN machines wait for more.",
+)
 @click.option(
     "--max-restarts",
     type=click.IntRange(0),
@@ -101,7 +122,7 @@ def _job(
     strategy: str | None,
     precision: str | None,
     timeout: str | None,
-    num_nodes: int | None,
+    num_nodes: str | None,
     node_rank: int | None,
     main_address: str | None,
     main_port: int,
@@ -115,7 +136,9 @@ def _job(
         AccelkitError: If an option is invalid. The text names the option to change.
     """
     _check_program(program)
-    nodes = num_nodes or 1
+    min_nodes, nodes = read_num_nodes(num_nodes)
+    if num_nodes is not None and min_nodes is not None:
+        check_changing_number(num_nodes, node_rank=node_rank, rdzv_backend=others["rdzv_backend"])
     if node_rank is not None and node_rank >= nodes:
         raise UsageError(
             f"--node-rank {node_rank} is too large for --num-nodes {nodes}",
@@ -123,21 +146,22 @@ def _job(
             hint=f"use 0 to {nodes - 1}, or increase --num-nodes",
         )
     endpoint = rdzv_endpoint or (f"{main_address}:{main_port}" if main_address else "")
-    if nodes > 1 and not endpoint:
+    if (nodes > 1 or min_nodes is not None) and not endpoint:
         raise UsageError(
-            f"--num-nodes {nodes} needs --main-address",
+            f"--num-nodes {num_nodes} needs --main-address",
             why="the machines need an address at which to find each other",
             hint="add --main-address HOST with the host name of one of the machines",
         )
-    environ = {} if nodes > 1 or os.environ.get(job_secret.VARIABLE) else {job_secret.VARIABLE: job_secret.new()}
+    is_alone = nodes == 1 and min_nodes is None
+    environ = {} if not is_alone or os.environ.get(job_secret.VARIABLE) else {job_secret.VARIABLE: job_secret.new()}
     if strategy is not None and strategy != AUTO:
         environ["ACCELKIT_STRATEGY"] = _known("strategy", strategy)
     if precision is not None:
         environ["ACCELKIT_PRECISION"] = _known("precision", precision)
     if timeout is not None:
         environ["ACCELKIT_TIMEOUT"] = f"{read_seconds(timeout, '--timeout'):g}"
-    if num_nodes is not None:
-        environ["ACCELKIT_NUM_NODES"] = str(num_nodes)
+    if num_nodes is not None and min_nodes is None:
+        environ[VARIABLE] = str(nodes)
     choice = device_allocation.choose(accelerator, devices)
     count = len(choice.device_indices)
     _say(f"{choice.name}, {count} process{'es' * (count != 1)}{_threads(count, environ)}")
@@ -146,9 +170,10 @@ def _job(
         count,
         environ | choice.environ,
         num_nodes=nodes,
+        min_nodes=min_nodes,
         node_rank=node_rank,
-        rdzv_endpoint=endpoint if nodes > 1 else "",
-        rdzv_id=rdzv_id or ("accelkit" if nodes > 1 else ""),
+        rdzv_endpoint="" if is_alone else endpoint,
+        rdzv_id=rdzv_id or ("" if is_alone else "accelkit"),
         **others,
     )
 

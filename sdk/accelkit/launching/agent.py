@@ -24,9 +24,13 @@ from accelkit.launching.rendezvous import OrderedRendezvous, linger
 
 Say = Callable[[str], None]
 
-_FAILED, _FINISHED = "accelkit/failed", "accelkit/finished"
+FINISHED = "accelkit/finished"
+"""The key under which the machines of a round count those whose processes have finished."""
+AFTER_A_FAILURE = 10.0
+"""The largest number of seconds between SIGTERM and SIGKILL after a process failed."""
+
+_FAILED = "accelkit/failed"
 _LISTEN_SECONDS = 2.0
-_AFTER_A_FAILURE = 10.0
 _AFTER_INTERRUPT = 5.0
 _NEVER = 10 * 365 * 86400.0
 
@@ -57,6 +61,8 @@ class Agent(SimpleElasticAgent):
         """The first failure on this machine in the last round."""
         self.remote_failure = ""
         """The message from the machine that ended the job, or "" if no other machine ended it."""
+        self.is_leaving = False
+        """Whether this machine leaves the job, which goes on without it. Always False if the number of machines is fixed."""
 
     @property
     def has_started(self) -> bool:
@@ -99,7 +105,7 @@ class Agent(SimpleElasticAgent):
         assert self._ranks is not None
         if self._ranks.have_failed():
             self._ranks.wait_for_lost_peer(self._is_hurried)
-            self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
+            self._ranks.end(signal.SIGTERM, min(self._job.grace_period, AFTER_A_FAILURE), self._is_hurried)
             self.cause = failures.first(self._ranks.endings)
             if self._remaining_restarts > 0:
                 most = worker_group.spec.max_restarts
@@ -114,7 +120,7 @@ class Agent(SimpleElasticAgent):
             if (remote_failure := self._read_remote_failure()) is not None:
                 self.remote_failure = remote_failure
                 self._remaining_restarts = 0
-                self._ranks.end(signal.SIGTERM, min(self._job.grace_period, _AFTER_A_FAILURE), self._is_hurried)
+                self._ranks.end(signal.SIGTERM, min(self._job.grace_period, AFTER_A_FAILURE), self._is_hurried)
                 return RunResult(WorkerState.FAILED)
             has_finished = self._everybody_has_finished(worker_group.group_world_size)
         if not has_finished:
@@ -148,8 +154,8 @@ class Agent(SimpleElasticAgent):
         assert self._ranks is not None
         if not self._has_finished and self._ranks.have_finished():
             self._has_finished = True
-            store.add(_FINISHED, 1)
-        return self._has_finished and int(store.add(_FINISHED, 0)) >= (size or 1)
+            store.add(FINISHED, 1)
+        return self._has_finished and int(store.add(FINISHED, 0)) >= (size or 1)
 
     def announce_signal(self, name: str) -> None:
         """Tell the other machines that the user or the system ended the job on this machine."""
@@ -170,10 +176,12 @@ class Agent(SimpleElasticAgent):
     def _announce(self, reason: str) -> None:
         if self.get_worker_group().group_world_size in (None, 1) or self.remote_failure:
             return
+        self._record_failure(reason)
+        self.leave()
+
+    def _record_failure(self, reason: str) -> None:
         with contextlib.suppress(RuntimeError):  # raised by torch if the host of the store has exited, which the other machines notice too
-            store = self._rendezvous_handler.store
-            store.set(_FAILED, json.dumps(f"{socket.gethostname()} ended the job: {reason}"))
-            self.leave()
+            self._rendezvous_handler.store.set(_FAILED, json.dumps(f"{socket.gethostname()} ended the job: {reason}"))
 
     def _read_remote_failure(self) -> str | None:
         store = self._rendezvous_handler.store

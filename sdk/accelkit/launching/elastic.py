@@ -31,7 +31,9 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from accelkit.errors import UnavailableError, UsageError
 from accelkit.launching import process_tree
 from accelkit.launching.agent import Agent, Say
+from accelkit.launching.elastic_agent import ElasticAgent
 from accelkit.launching.job import HERE, ROLE, Job
+from accelkit.launching.membership import Members, Membership, join_job
 from accelkit.launching.rendezvous import OrderedRendezvous, address_towards, in_this_process
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -74,7 +76,8 @@ def run(job: Job, say: Say) -> int:
 
 
 def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
-    handler = _rendezvous(job)
+    membership = _membership(job) if job.min_nodes is not None else None
+    handler = _rendezvous(job) if membership is None else membership.rendezvous
     spec = WorkerSpec(
         role=ROLE,
         local_world_size=job.num_processes,
@@ -83,28 +86,47 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
         max_restarts=job.max_restarts,
         monitor_interval=job.monitor_interval,
     )
-    agent = Agent(spec, handler, job=job, folder=folder, say=say, is_hurried=signals.is_hurried)
+    others: dict[str, Any] = {"job": job, "folder": folder, "say": say, "is_hurried": signals.is_hurried}
+    agent = Agent(spec, handler, **others) if membership is None else ElasticAgent(spec, membership, **others)
     result = None
+    has_to_close = True
     try:
         result = agent.run()
     except SignalException as error:
         agent.announce_signal(error.sigval.name)
+        has_to_close = not agent.is_leaving
         raise
     except (RendezvousError, DistError) as error:  # the store raises DistError if the machine that hosts the store has gone
+        if membership is not None and isinstance(error, RendezvousTimeoutError):
+            has_to_close = False  # others may still wait
+            raise _too_few_machines(job, membership.members) from error
         if not agent.has_started:
             raise _rendezvous_error(job, error) from error
         say(f"lost the connection to the other machines of the job: {_reason(error)}; logs: {folder}")
-    finally:
-        with contextlib.suppress(RendezvousError):
-            handler.shutdown()
-    if result is None:
         return 1
+    finally:
+        if has_to_close:
+            with contextlib.suppress(RendezvousError):
+                handler.shutdown()
+        if membership is not None:
+            membership.members.leave()
+    if result is None:
+        say("the job ended, and had enough machines without this one")
+        return int(membership is None)
     if agent.remote_failure:
         agent.leave()
         say(f"{agent.remote_failure}; logs: {folder}")
     if not result.is_failed():
         return 0
     return agent.cause.shell_code if agent.cause is not None else 1
+
+
+def _membership(job: Job) -> Membership:
+    """Join a job whose number of machines may change."""
+    try:
+        return join_job(job)
+    except (RendezvousError, DistError) as error:
+        raise _rendezvous_error(job, error) from error
 
 
 def _rendezvous(job: Job) -> OrderedRendezvous:
@@ -129,6 +151,7 @@ def _rendezvous(job: Job) -> OrderedRendezvous:
         run_id=run_id,
         min_nodes=job.num_nodes,
         max_nodes=job.num_nodes,
+        join_timeout=job.join_timeout,
         **options,
     )
     try:
@@ -148,10 +171,25 @@ def _rendezvous_error(job: Job, error: Exception) -> UnavailableError:
             "the port is in use on this machine. If another program uses it, choose another --main-port on every machine. "
             "If this job uses it, because it was also started here without --node-rank, give each machine its own --node-rank"
         )
+    number = str(job.num_nodes) if job.min_nodes is None else f"{job.min_nodes} to {job.num_nodes}"
     return UnavailableError(
-        f"the {job.num_nodes} machines of the job did not find each other at {job.rdzv_endpoint or 'this machine'}",
+        f"the {number} machines of the job did not find each other at {job.rdzv_endpoint or 'this machine'}",
         why=why,
         hint=hint,
+    )
+
+
+def _too_few_machines(job: Job, members: Members) -> UnavailableError:
+    try:
+        hosts = members.present()
+    except DistError as error:  # the machine that hosts the store waited in vain as well, and has ended
+        return _rendezvous_error(job, error)
+    present = f"{len(hosts)} {'is' if len(hosts) == 1 else 'are'} there"
+    return UnavailableError(
+        f"the job needs at least {job.min_nodes} machines, and after {job.join_timeout} seconds, {present}",
+        why=f"these machines are at {job.rdzv_endpoint}: {', '.join(hosts)}",
+        hint="start accelkit launch on more machines, with the same --main-address and --main-port; or reduce MIN of --num-nodes MIN:MAX, "
+        "or increase --join-timeout. If the job has saved a checkpoint, it continues from there",
     )
 
 

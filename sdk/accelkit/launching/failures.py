@@ -122,6 +122,20 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     return len(ended) < len(endings) and None not in ended
 
 
+def may_be_caused_elsewhere(endings: Sequence[Ending]) -> bool:
+    """Return whether every process that failed so far may have failed because a machine is lost.
+
+    NCCL's watchdog aborts a process that waits for a lost machine.
+    """
+    for ending in endings:
+        record = read_record(ending.error_file)
+        if record is None and (not ending.exit_code or ending.exit_code == -signal.SIGABRT):
+            continue
+        if record is None or not (_has_lost_a_peer(record) or str(record["error"]).startswith("CollectiveError: ")):
+            return False
+    return True
+
+
 def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
     return any(_LOST_PEER.search(text) for text in (record["error"], *record["causes"]))
 

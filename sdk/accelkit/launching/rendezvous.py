@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import json
 import os
@@ -40,6 +41,9 @@ class OrderedRendezvous(RendezvousHandler):
         address: The address at which the other machines reach this machine.
     """
 
+    read_timeout: datetime.timedelta | None = None
+    """The time for which this machine waits for what another one of the round writes. None means the timeout of the store."""
+
     def __init__(self, inner: RendezvousHandler, node_rank: int | None, address: str) -> None:
         self._inner, self._node_rank, self._address = inner, node_rank, address
         self._own_store: Any = None
@@ -47,6 +51,10 @@ class OrderedRendezvous(RendezvousHandler):
         """The store through which the machines of the current round exchange messages. None before the first rendezvous."""
         self.remaining_restarts = 0
         """The number of restarts that this machine allows. After a rendezvous, the minimum of these numbers over all machines."""
+        self.number = 0
+        """The number by which ``membership.Members`` knows this machine, if the number of machines may change."""
+        self.numbers: list[int] = []
+        """The numbers of all machines of the current round, in the order in which they joined it."""
 
     @property
     def use_agent_store(self) -> bool:
@@ -62,26 +70,29 @@ class OrderedRendezvous(RendezvousHandler):
         with _stores_unshared():
             info = self._inner.next_rendezvous()
         store = self.store = info.store
+        if self.read_timeout is not None:
+            store.set_timeout(self.read_timeout)
         rank = self._place(store, info.rank, info.world_size)
         if rank == 0:
-            self._own_store = local_store() if info.world_size == 1 else _store_for_all(self._address)
-            store.set(f"{_KEY}main", json.dumps([self._address, self._own_store.port]))
+            own, self._own_store = (HERE, local_store()) if info.world_size == 1 else (self._address, _store_for_all(self._address))
+            store.set(f"{_KEY}main", json.dumps([own, self._own_store.port]))
         address, port = json.loads(store.get(f"{_KEY}main"))
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
 
     def _place(self, store: Any, joined: int, size: int) -> int:
         """Return the rank of this machine: the rank that the user specified, or else the rank that torch assigned."""
-        store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts]))
+        store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts, self.number]))
         machines = [json.loads(store.get(f"{_KEY}node/{index}")) for index in range(size)]
-        self.remaining_restarts = min(remaining for _, _, remaining in machines)
-        node_ranks = [rank for rank, _, _ in machines]
+        self.remaining_restarts = min(remaining for _, _, remaining, _ in machines)
+        self.numbers = [number for _, _, _, number in machines]
+        node_ranks = [rank for rank, _, _, _ in machines]
         if all(rank is None for rank in node_ranks):
             return joined
         if None in node_ranks or sorted(node_ranks) != list(range(size)):
             linger(store, size)
             raise ContradictionError(
                 f"the machines must have the node ranks 0 to {size - 1}, each exactly once",
-                why=", ".join(f"{host} has {'no --node-rank' if rank is None else f'--node-rank {rank}'}" for rank, host, _ in machines),
+                why=", ".join(f"{host} has {'no --node-rank' if rank is None else f'--node-rank {rank}'}" for rank, host, _, _ in machines),
                 hint="give every machine its own --node-rank, or omit it on all machines",
             )
         return int(node_ranks[joined])
@@ -159,12 +170,12 @@ def _stores_unshared() -> Iterator[None]:
             os.environ[_UNSHARED] = before
 
 
-def linger(store: Any, size: int) -> None:
-    """Wait until every machine of the round has called this, but at most five seconds.
+def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
+    """Wait until every machine of the round has called this, but at most so many seconds.
 
     Without this wait, the process that hosts the store could exit while other machines still read from the store.
     """
-    deadline = time.monotonic() + _FAREWELL_SECONDS
+    deadline = time.monotonic() + seconds
     with contextlib.suppress(RuntimeError):  # from torch.distributed: the store no longer exists
         store.add(f"{_KEY}leaving", 1)
         while int(store.add(f"{_KEY}leaving", 0)) < size and time.monotonic() < deadline:

@@ -1,0 +1,124 @@
+"""The agent of a job whose number of machines may change while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import time
+from typing import Any
+
+from torch.distributed import DistStoreError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+
+from accelkit.launching import failures
+from accelkit.launching.agent import AFTER_A_FAILURE, FINISHED, Agent
+from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop, reason_to_stop
+from accelkit.launching.rendezvous import linger
+
+_DETECTION_SECONDS = LOST_SECONDS + 3.0
+"""The time after a failure during which the loss of a machine, if it is the cause, becomes known."""
+
+_POLL_SECONDS = 0.1
+
+
+class ElasticAgent(Agent):
+    """Run the processes of this machine, and start them again, on another number of machines, whenever a machine goes or comes.
+
+    The first machine that notices a change writes the reason into the store of the round. All machines then stop their processes, with
+    the signal by which schedulers announce a preemption, and start a new rendezvous. Restarts for this reason are not counted.
+
+    Args:
+        spec: The worker specification for torch.
+        membership: The rendezvous, which is also in ``spec``, and the machines that ever joined the job.
+        others: The other arguments of ``Agent``.
+    """
+
+    def __init__(self, spec: WorkerSpec, membership: Membership, **others: Any) -> None:
+        super().__init__(spec, membership.rendezvous, **others)
+        self._membership = membership
+        self._has_lost_a_machine = False
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        self._membership.rendezvous.has_changed = False
+        is_complete = False
+        while not is_complete:
+            with contextlib.suppress(DistStoreError):  # a machine was lost in the middle of the rendezvous
+                super()._rendezvous(worker_group)
+                is_complete = True
+        self._membership.members.watch(self._membership.rendezvous.numbers)
+        self._has_lost_a_machine = False
+        machines, processes = worker_group.group_world_size or 1, worker_group.workers[0].world_size
+        self._say(f"{machines} machine{'s' * (machines != 1)}, {processes} process{'es' * (processes != 1)} in all")
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        assert self._ranks is not None
+        size = worker_group.group_world_size or 1
+        change = self._change_behind_failure(size) if self._ranks.have_failed() else self._change(size)
+        if not change:
+            return super()._monitor_workers(worker_group)
+        self._say(f"{change}; the processes stop, and start again on the machines that are there")
+        self._membership.rendezvous.has_changed = True
+        return RunResult(WorkerState.HEALTHY)
+
+    def _change(self, size: int) -> str:
+        """Return why the processes have to stop, although none of this machine has failed. Empty if they do not have to."""
+        store = self._membership.rendezvous.store
+        if size > 1:
+            if self._read_remote_failure() is not None or self._everybody_has_finished(size):
+                return ""
+            if change := reason_to_stop(store) or self._loss():
+                return change
+        if int(store.add(FINISHED, 0)) == 0 and self._membership.rendezvous.has_newcomers():
+            return ask_to_stop(store, "another machine joins the job")
+        return ""
+
+    def _change_behind_failure(self, size: int) -> str:
+        """Return which change on another machine caused the failure of a process here. Empty if there is none."""
+        assert self._ranks is not None
+        if size == 1:
+            return ""
+        self._ranks.wait_for_lost_peer(self._is_hurried)
+        store = self._membership.rendezvous.store
+        deadline = time.monotonic() + (_DETECTION_SECONDS if failures.may_be_caused_elsewhere(self._ranks.endings) else 0.0)
+        while self._read_remote_failure() is None:
+            if change := reason_to_stop(store) or self._loss():
+                return change
+            if time.monotonic() >= deadline or self._is_hurried():
+                own = f"a process on {socket.gethostname()} failed"
+                asked = ask_to_stop(store, own) if self._remaining_restarts > 0 else own
+                return "" if asked == own else asked
+            time.sleep(_POLL_SECONDS)
+        return ""
+
+    def _loss(self) -> str:
+        """Return which machines are lost, after asking the others for a new rendezvous without them."""
+        lost = self._membership.members.lost()
+        self._has_lost_a_machine = self._has_lost_a_machine or bool(lost)
+        return ask_to_stop(self._membership.rendezvous.store, f"lost the connection to {lost}") if lost else ""
+
+    def _stop_workers(self, worker_group: WorkerGroup, *_: Any, **__: Any) -> None:
+        if self._ranks is None:
+            return
+        grace = self._job.grace_period
+        self._ranks.end(signal.SIGTERM, min(grace, AFTER_A_FAILURE) if self._has_lost_a_machine else grace, self._is_hurried)
+        linger(self._membership.rendezvous.store, worker_group.group_world_size or 1, seconds=0)  # a machine that leaves waits for this
+
+    def _shutdown(self, death_sig: signal.Signals | None = None, *_: Any, **__: Any) -> None:
+        """End the processes at the end of the job, or because this process received the signal ``death_sig``."""
+        store = self._membership.rendezvous.store
+        self.is_leaving = death_sig == signal.SIGTERM and not self._membership.is_host
+        if death_sig is not None and store is not None:
+            if self.is_leaving:
+                with contextlib.suppress(RuntimeError):  # torch.distributed's, if the host of the store has exited
+                    ask_to_stop(store, f"{socket.gethostname()} leaves the job, because it received SIGTERM")
+            else:
+                self._record_failure(f"it received {death_sig.name}")
+        super()._shutdown(death_sig or signal.SIGTERM)
+        if self.is_leaving and store is not None:
+            linger(store, self.get_worker_group().group_world_size or 1)  # the processes of the others may still need a store in this one
+
+    def announce_signal(self, name: str) -> None:
+        """Tell the other machines that this one ends the job, unless it only leaves."""
+        if not self.is_leaving:
+            super().announce_signal(name)

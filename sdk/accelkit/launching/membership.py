@@ -1,0 +1,206 @@
+"""The machines of a job whose number may change: which are there, which have gone, and their rendezvous."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT, C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+from accelkit.launching.job import Job
+from accelkit.launching.rendezvous import OrderedRendezvous, address_towards
+
+HEARTBEAT_SECONDS = 2
+HEARTBEATS_MISSED = 5
+LOST_SECONDS = HEARTBEAT_SECONDS * HEARTBEATS_MISSED
+"""The time without a heartbeat after which a machine is considered lost."""
+
+_BEAT_SECONDS = 1.0
+_READ_TIMEOUT = datetime.timedelta(seconds=15)
+_WAITED = "waited in vain"
+_STOP = "accelkit/stop"
+
+
+class ElasticRendezvous(OrderedRendezvous):
+    """A rendezvous of as many machines as are there.
+
+    ``next_rendezvous`` raises DistStoreError if a machine is lost in the middle of it. Call it again then.
+
+    Args:
+        inner: The rendezvous that finds the machines.
+        address: The address at which the other machines reach this one.
+        number: The number of this machine among all that ever joined the job.
+    """
+
+    read_timeout = _READ_TIMEOUT
+
+    def __init__(self, inner: RendezvousHandler, address: str, number: int) -> None:
+        super().__init__(inner, None, address)
+        self.number = number
+        self.has_changed = False
+        """Whether a new rendezvous is necessary, because a machine has gone or come."""
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 if a new rendezvous is necessary, else 0. torch's agent then restarts the processes without counting the restart."""
+        return int(self.has_changed)
+
+    def has_newcomers(self) -> bool:
+        """Return whether machines wait to join the job."""
+        return self._inner.num_nodes_waiting() > 0
+
+
+class Members:
+    """The machines that ever joined a job, each of which writes a heartbeat to the store.
+
+    torch's rendezvous has heartbeats too, but it does not tell which machine is lost, and it compares the clocks of machines.
+
+    Args:
+        host, port: The address of the store.
+        run_id: The ID of the job.
+
+    Attributes:
+        number: The number of this machine, counted from 0 in the order in which the machines joined.
+    """
+
+    def __init__(self, host: str, port: int, run_id: str) -> None:
+        # a connection of its own, because the rendezvous blocks its connection while it waits for a value
+        connection = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_READ_TIMEOUT)
+        self._store = dist.PrefixStore(f"accelkit/{run_id}", connection)
+        self.number = int(self._store.add("machines", 1)) - 1
+        self._store.set(f"host/{self.number}", socket.gethostname())
+        self._store.set(f"beat/{self.number}", "0")
+        self._watched: dict[int, tuple[bytes, float]] = {}
+        self._read_at = 0.0
+        self._has_left = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="accelkit-heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        count = 0
+        with contextlib.suppress(RuntimeError):  # from torch.distributed: the store no longer exists, which the rendezvous notices as well
+            while not self._has_left.wait(_BEAT_SECONDS):
+                count += 1
+                self._store.set(f"beat/{self.number}", str(count))
+
+    def watch(self, numbers: Sequence[int]) -> None:
+        """Watch the heartbeats of these machines, and of no others."""
+        now = time.monotonic()
+        self._watched = {number: (b"", now) for number in numbers if number != self.number}
+        self._read_at = now
+
+    def lost(self) -> str:
+        """Return the names of the watched machines whose heartbeats have stopped; empty if there are none. Reads them once a second."""
+        now = time.monotonic()
+        if not self._watched or now - self._read_at < _BEAT_SECONDS:
+            return ""
+        gap, self._read_at = now - self._read_at, now
+        silent = []
+        for number, beat in self._beats(list(self._watched)).items():
+            before, since = self._watched[number]
+            if beat != before or gap > LOST_SECONDS / 2:  # this process was stopped in the meantime, so nothing is known about the others
+                self._watched[number] = beat, now
+            elif now - since > LOST_SECONDS:
+                silent.append(number)
+        return self._names(silent)
+
+    def present(self) -> list[str]:
+        """Return the names of the machines that are there, or that called this because they waited in vain. This takes a few seconds."""
+        self._has_left.set()
+        self._thread.join(_READ_TIMEOUT.total_seconds())
+        self._store.set(f"beat/{self.number}", _WAITED)
+        everybody = list(range(int(self._store.add("machines", 0))))
+        before = self._beats(everybody)
+        time.sleep(2.5 * _BEAT_SECONDS)
+        after = self._beats(everybody)
+        return [self._names([number]) for number in everybody if after[number] != before[number] or after[number] == _WAITED.encode()]
+
+    def leave(self) -> None:
+        """Stop this machine's heartbeat."""
+        self._has_left.set()
+        self._thread.join(_READ_TIMEOUT.total_seconds())
+
+    def _beats(self, numbers: Sequence[int]) -> dict[int, bytes]:
+        return dict(zip(numbers, self._store.multi_get([f"beat/{number}" for number in numbers]), strict=True))
+
+    def _names(self, numbers: Sequence[int]) -> str:
+        return ", ".join(self._store.get(f"host/{number}").decode() for number in numbers)
+
+
+def ask_to_stop(store: dist.Store, reason: str) -> str:
+    """Ask all machines of the current round to stop their processes for a new rendezvous. Return the reason of the first that asked."""
+    return str(json.loads(store.compare_set(_STOP, "", json.dumps(reason))))
+
+
+def reason_to_stop(store: dist.Store) -> str:
+    """Return why the machines of the current round have to stop their processes for a new rendezvous. Empty if they do not have to."""
+    return str(json.loads(store.get(_STOP))) if store.check([_STOP]) else ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Membership:
+    """What this machine needs to take part in a job whose number of machines may change.
+
+    Attributes:
+        rendezvous: The rendezvous of the machines that are there.
+        members: The machines that ever joined the job.
+        is_host: Whether this process hosts their store, so that the job cannot go on without it.
+    """
+
+    rendezvous: ElasticRendezvous
+    members: Members
+    is_host: bool
+
+
+def join_job(job: Job) -> Membership:
+    """Connect this machine to the others of a job whose number of machines may change.
+
+    Raises:
+        RendezvousConnectionError, DistError: If the store cannot be reached.
+    """
+    host, port = parse_rendezvous_endpoint(job.rdzv_endpoint, default_port=DEFAULT_PORT)
+    store, is_host = _store(host, port, datetime.timedelta(seconds=job.join_timeout))
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=job.rdzv_endpoint,
+        run_id=job.rdzv_id,
+        min_nodes=job.min_nodes or 1,
+        max_nodes=job.num_nodes,
+        join_timeout=job.join_timeout,
+        last_call_timeout=job.last_call_timeout,
+        keep_alive_interval=HEARTBEAT_SECONDS,
+        keep_alive_max_attempt=HEARTBEATS_MISSED,
+    )
+    inner = create_handler(store, C10dRendezvousBackend(store, job.rdzv_id), parameters)
+    members = Members(host, port, job.rdzv_id)
+    address = host if is_host else address_towards(job.rdzv_endpoint)
+    return Membership(ElasticRendezvous(inner, address, members.number), members, is_host)
+
+
+def _store(host: str, port: int, timeout: datetime.timedelta) -> tuple[dist.TCPStore, bool]:
+    """Return the store at this address, and whether it is in this process. It is if this is its machine and nobody has opened it yet."""
+    if _is_here(host):
+        with contextlib.suppress(RuntimeError):  # from torch.distributed: the port is taken, by another process of this job or of none
+            return dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout), True
+    return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout), False
+
+
+def _is_here(host: str) -> bool:
+    """Return whether this machine has an address of ``host``."""
+    if host in (socket.gethostname(), socket.getfqdn()):
+        return True
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
+                trial.bind(address)
+                return True
+    return False
