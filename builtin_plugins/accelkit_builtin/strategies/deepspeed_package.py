@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, ContradictionError, UnavailableError
-from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator
+from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator, without_compiling
 
 if TYPE_CHECKING:
     import torch
 
 MINIMUM = (0, 19, 8)  # this version supports managed_gradient_accumulation=false in every stage
-_COMPILED_FOR_INFERENCE = "deepspeed_shm_comm"
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
@@ -86,13 +85,8 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
     with _environment(variables):
         import deepspeed
 
-        compatible = deepspeed.ops.__compatible_ops__
-        before = compatible.get(_COMPILED_FOR_INFERENCE, False)
-        compatible[_COMPILED_FOR_INFERENCE] = False  # prevent compiling it now, since training does not use it
-        try:
+        with without_compiling():
             return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
-        finally:
-            compatible[_COMPILED_FOR_INFERENCE] = before
 
 
 @contextlib.contextmanager

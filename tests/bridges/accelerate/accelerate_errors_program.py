@@ -51,6 +51,7 @@ def fsdp_too_late():
 
 def deepspeed():
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    sys.modules["deepspeed"] = None  # as if it were not installed
     return accelerator("fake_xpu")
 
 

@@ -123,7 +123,7 @@ SCRIPTS = {
 }
 BY_ANOTHER_LAUNCHER = {
     "external_deps.test_ds_alst_ulysses_sp": "DeepSpeed's sequence parallelism, which the bridge refuses",
-    "external_deps.test_zero3_integration": "DeepSpeed's ZeRO, which the bridge refuses",
+    "external_deps.test_zero3_integration": "DeepSpeed's ZeRO, with the package deepspeed",
     "external_deps.test_pippy": "pipelines over several devices of one process, of models from the Hub",
 }
 """Scripts that are not started: they need packages that this part of the tests does not install, or the network, to reach any line."""

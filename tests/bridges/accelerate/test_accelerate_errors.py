@@ -19,7 +19,7 @@ REFUSED = {
     "fsdp1_by_variable": ("UnsupportedError", "FSDP", "fake_xpu", "fsdp_version=2"),
     "fsdp_on_the_cpu": ("UnsupportedError", "FSDP", "cpu", "Runtime(strategy='fsdp')"),
     "fsdp_in_fp16": ("UnsupportedError", "FSDP", "fake_xpu", "mixed_precision='bf16'"),
-    "deepspeed": ("UnsupportedError", "DeepSpeed", "ACCELERATE_USE_DEEPSPEED=true"),
+    "deepspeed": ("UnavailableError", "DeepSpeed", "pip install 'accelkit[deepspeed]'"),
     "megatron": ("UnsupportedError", "Megatron-LM"),
     "tensor_parallelism": ("UnsupportedError", "ParallelismConfig(tp_size=2)", 'accelkit.Runtime(strategy="parallel")'),
     "tensor_parallelism_by_plugin": ("UnsupportedError", "torch_tp_plugin=", "tensor parallelism"),

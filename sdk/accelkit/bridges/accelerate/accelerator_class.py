@@ -16,7 +16,7 @@ from accelerate import parallelism_config
 from accelerate.state import AcceleratorState
 from accelerate.utils import InitProcessGroupKwargs, patch_environment
 
-from accelkit.bridges.accelerate import random_state
+from accelkit.bridges.accelerate import deepspeed, random_state
 from accelkit.bridges.accelerate.precision import check_precision, make_scaler, wanted_precision
 from accelkit.bridges.accelerate.sharding import is_sharding, sharding_on
 from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed, runtime_named
@@ -78,13 +78,17 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
             dataclasses.replace(_wanted or installed(), cpu=bool(given.get("cpu"))), handlers[0].to_kwargs() if handlers else None
         )
         refuse_arguments(given, os.environ, self.runtime.accelerator.name)
+        is_deepspeed = deepspeed.is_requested(given, os.environ)
+        if is_deepspeed:
+            deepspeed.start(self.runtime.accelerator)
         already = AcceleratorState._shared_state.get("_mixed_precision")
         mixed = already if already is not None and given.get("mixed_precision") is None else wanted_precision(given.get("mixed_precision"))
         check_precision(mixed, self.runtime)
         refuse_sharding(given, os.environ, self.runtime, mixed)
-        with _withheld(mixed, already), meshes_of_any_device_type(parallelism_config):
-            super().__init__(**given | {"mixed_precision": "no" if mixed == _FP16 and already in (None, _FP16) else mixed})
-        if mixed == _FP16:
+        with _withheld("no" if is_deepspeed else mixed, already), meshes_of_any_device_type(parallelism_config):
+            is_withheld = mixed == _FP16 and already in (None, _FP16) and not is_deepspeed
+            super().__init__(**given | {"mixed_precision": "no" if is_withheld else mixed})
+        if mixed == _FP16 and not is_deepspeed:
             self.native_amp = True
             self.scaler = make_scaler(self.runtime, self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {})
         self.register_save_state_pre_hook(random_state.save_hook)
@@ -106,12 +110,13 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
             return super().prepare(*arguments, device_placement=device_placement)  # raises Accelerate's error
         order = sorted(range(len(arguments)), key=lambda index: not isinstance(arguments[index], torch.nn.Module))
         placements = None if device_placement is None else [device_placement[index] for index in order]
-        with sharding_on(self.device) if is_sharding() else contextlib.nullcontext():
+        with deepspeed.on(self.device) if deepspeed.is_used() else sharding_on(self.device) if is_sharding() else contextlib.nullcontext():
             result = super().prepare(*(arguments[index] for index in order), device_placement=placements)
         found = dict(zip(order, result if len(order) > 1 else (result,), strict=True))
         for index, thing in enumerate(arguments):
             placed = self.device_placement if device_placement is None or device_placement[index] is None else device_placement[index]
-            if isinstance(thing, torch.optim.Optimizer) and placed and not is_sharding():  # FSDP2 may keep parameters on the host
+            is_whole = not (is_sharding() or deepspeed.is_used())  # otherwise, parameters may stay on the host
+            if isinstance(thing, torch.optim.Optimizer) and placed and is_whole:
                 self._check_optimizer(thing)
         return tuple(found[index] for index in range(len(arguments))) if len(order) > 1 else result
 
@@ -142,7 +147,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
 
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
         """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to some types of devices."""
-        super().load_state(input_dir, load_kwargs, **{"map_location": device_table.host_name()} | load_model_func_kwargs)
+        through_host = {} if deepspeed.is_used() else {"map_location": device_table.host_name()}
+        super().load_state(input_dir, load_kwargs, **through_host | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
         """Free memory as Accelerate does, and also empty the cache of the device's allocator."""

@@ -10,6 +10,7 @@ import accelerate
 import torch
 from accelerate.state import PartialState
 
+from accelkit.bridges.accelerate import deepspeed
 from accelkit.bridges.accelerate.accelerator_class import Bridged, bridged_class
 from accelkit.bridges.accelerate.state import DEVICE_VARIABLE, Wanted, ensure_state, installed, refuse_forks, set_installed
 from accelkit.bridges.parameter_swapping import keeping_parameters
@@ -53,6 +54,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         _is_installed, _variable_before = True, os.environ.get(DEVICE_VARIABLE)
         os.environ[DEVICE_VARIABLE] = str(runtime.device)
         set_installed(wanted)
+        deepspeed.expect(runtime.accelerator)
         accelerate.Accelerator.__init__, PartialState.__init__ = _bridged_accelerator, _filled_state
         torch.nn.Module.to = _move_keeping_parameters  # type: ignore[method-assign,assignment]
     return runtime
@@ -99,7 +101,7 @@ def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: An
 
     A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
     """
-    if any(not parameter.is_cpu for parameter in self.parameters()):
+    if deepspeed.is_used() or any(not parameter.is_cpu for parameter in self.parameters()):  # deepspeed.initialize keeps them itself
         return _move(self, *arguments, **named)
     with keeping_parameters():
         return _move(self, *arguments, **named)

@@ -15,20 +15,17 @@ from accelkit.errors import ContradictionError, UnsupportedError
 from accelkit.runtime import Runtime
 
 _ARGUMENTS = {
-    "deepspeed_plugin": "DeepSpeed",
-    "deepspeed_plugins": "DeepSpeed",
     "megatron_lm_plugin": "Megatron-LM",
     "torch_tp_plugin": "tensor parallelism",
 }
 _VARIABLES = {
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_SAGEMAKER": "SageMaker's data parallelism",
     "ACCELERATE_CPU_AFFINITY": "setting the CPU affinity",
 }
 _SIZES = {"tp_size": "tensor parallelism", "cp_size": "context parallelism", "sp_size": "sequence parallelism"}
 """The sizes of ``ParallelismConfig`` that must be 1, and what other sizes request."""
-_INSTEAD = {"DeepSpeed": 'accelkit.Runtime(strategy="deepspeed")', "tensor parallelism": 'accelkit.Runtime(strategy="parallel")'}
+_INSTEAD = {"tensor parallelism": 'accelkit.Runtime(strategy="parallel")'}
 _STRATEGIES = ("single_device", "ddp")
 
 
@@ -127,7 +124,7 @@ def _refusal(what: str, source: str, name: str) -> UnsupportedError:
     instead = _INSTEAD.get(what)
     return UnsupportedError(
         f"the bridge to Accelerate does not support {what} for {name}",
-        why=f"{source} requests it, but the bridge supports only single devices, DDP, FSDP2, fp16 and bf16",
+        why=f"{source} requests it, but the bridge supports only single devices, DDP, FSDP2, DeepSpeed, fp16 and bf16",
         hint=f"use {instead} without Accelerate, or remove {source}" if instead else f"remove {source}",
     )
 

@@ -9,6 +9,13 @@
     import deepspeed
 """
 
-from accelkit.bridges.deepspeed.installation import check_accelerator, install, known_device_types, set_accelerator
+from accelkit.bridges.deepspeed.installation import (
+    check_accelerator,
+    install,
+    known_device_types,
+    set_accelerator,
+    set_accelerator_on_import,
+    without_compiling,
+)
 
-__all__ = ["check_accelerator", "install", "known_device_types", "set_accelerator"]
+__all__ = ["check_accelerator", "install", "known_device_types", "set_accelerator", "set_accelerator_on_import", "without_compiling"]

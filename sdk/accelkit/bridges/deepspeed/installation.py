@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _MODULE = "deepspeed.accelerator.real_accelerator"
 """DeepSpeed's module that holds the accelerator of the process."""
+
+_FOR_INFERENCE = "deepspeed_shm_comm"
 
 
 def install(name: str | Accelerator | None = None) -> Runtime:
@@ -98,17 +100,16 @@ def set_accelerator(accelerator: Accelerator) -> Any:
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
     """
+    set_accelerator_on_import(accelerator)
+    importlib.import_module("deepspeed")
     wanted = accelerator.device_type
-    is_known = wanted in known_device_types()
-    if is_known or "deepspeed" in sys.modules:
-        importlib.import_module("deepspeed")
-    else:
-        with _when_executed(_MODULE, lambda module: module.set_accelerator(_plugin_accelerator(accelerator))):
-            deepspeed: Any = importlib.import_module("deepspeed")
-        deepspeed.initialize = _keeping_parameters(deepspeed.initialize, accelerator)
     used: Any = sys.modules[_MODULE].get_accelerator()
     if used.device_name() != wanted:
-        early = f"set DS_ACCELERATOR={wanted}" if is_known else f"call accelkit.bridges.deepspeed.install({accelerator.name!r}) first"
+        early = (
+            f"set DS_ACCELERATOR={wanted}"
+            if wanted in known_device_types()
+            else f"call accelkit.bridges.deepspeed.install({accelerator.name!r}) first"
+        )
         raise ContradictionError(
             f"DeepSpeed uses {used.device_name()} in this process, but the Runtime uses {wanted}",
             why="the program imported deepspeed earlier, and DeepSpeed chose a device by itself",
@@ -117,9 +118,49 @@ def set_accelerator(accelerator: Accelerator) -> Any:
     return used
 
 
+def set_accelerator_on_import(accelerator: Accelerator) -> None:
+    """Make DeepSpeed use the device of ``accelerator``, which is loaded, when this process imports it, if it ever does.
+
+    Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
+
+    Raises:
+        UnavailableError: If DeepSpeed is not installed.
+    """
+    if "deepspeed" in sys.modules or accelerator.device_type in known_device_types():
+        return
+
+    def use_plugin(module: Any) -> None:
+        module.set_accelerator(_plugin_accelerator(accelerator))
+
+    def keep_parameters(module: Any) -> None:
+        sys.meta_path.remove(finder)
+        module.initialize = _keeping_parameters(module.initialize, accelerator)
+
+    finder = _Finder({_MODULE: use_plugin, "deepspeed": keep_parameters})
+    sys.meta_path[:] = [finder, *(other for other in sys.meta_path if not isinstance(other, _Finder))]
+
+
+@contextlib.contextmanager
+def without_compiling() -> Iterator[None]:
+    """Inside the block, keep ``deepspeed.initialize`` from compiling an operator for CPUs that only inference uses."""
+    compatible = sys.modules["deepspeed"].ops.__compatible_ops__
+    before = compatible.get(_FOR_INFERENCE, False)
+    compatible[_FOR_INFERENCE] = False
+    try:
+        yield
+    finally:
+        compatible[_FOR_INFERENCE] = before
+
+
 def _plugin_accelerator(accelerator: Accelerator) -> Any:
     from accelkit.bridges.deepspeed.plugin_accelerator import PluginAccelerator  # DeepSpeed's base class is there now
 
+    if missing := sorted(PluginAccelerator.__abstractmethods__):
+        raise UnsupportedError(
+            "this version of accelkit does not support the installed version of deepspeed",
+            why=f"DeepSpeed also asks for {', '.join(missing)} of a device",
+            hint="install an earlier version of deepspeed, or a later one of accelkit",
+        )
     return PluginAccelerator(accelerator)
 
 
@@ -148,7 +189,7 @@ def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator
 class _Loader(SourceFileLoader):
     """A loader that calls a function with the module after executing it."""
 
-    def __init__(self, name: str, path: str, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, path: str, then: Callable[[Any], None]) -> None:
         super().__init__(name, path)
         self._then = then
 
@@ -158,24 +199,13 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder of one module, which lets ``_Loader`` load it."""
+    """A finder of some modules, each with the function that is called as soon as the module was executed."""
 
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
+    def __init__(self, functions: Mapping[str, Callable[[Any], None]]) -> None:
+        self._functions = functions
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        found = PathFinder.find_spec(fullname, path, target) if fullname == self._name else None
-        if found is None or found.origin is None:
-            return None
-        return importlib.util.spec_from_file_location(fullname, found.origin, loader=_Loader(fullname, found.origin, self._then))
-
-
-@contextlib.contextmanager
-def _when_executed(name: str, then: Callable[[ModuleType], None]) -> Iterator[None]:
-    """Call ``then`` with a module as soon as it was executed, if it is imported inside the context."""
-    finder = _Finder(name, then)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
+        found = PathFinder.find_spec(fullname, path, target) if fullname in self._functions else None
+        if found is not None and found.origin is not None:
+            found.loader = _Loader(fullname, found.origin, self._functions[fullname])
+        return found

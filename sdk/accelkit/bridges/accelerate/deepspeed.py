@@ -1,0 +1,60 @@
+"""Accelerate's ``DeepSpeedPlugin`` on a plugin's device. Accelerate calls ``deepspeed.initialize``, and imports DeepSpeed only then."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, patch_environment
+
+from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator, set_accelerator_on_import, without_compiling
+from accelkit.errors import UnavailableError
+from accelkit.specs.accelerator import Accelerator
+
+_ARGUMENTS = ("deepspeed_plugin", "deepspeed_plugins")
+_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets it too, when it is given a plugin
+
+
+def is_used() -> bool:
+    """Return whether the Accelerators of this process train with DeepSpeed."""
+    return bool(AcceleratorState._shared_state.get("distributed_type") == DistributedType.DEEPSPEED)
+
+
+def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether an ``Accelerator`` with these arguments trains with DeepSpeed.
+
+    Args:
+        arguments: The given arguments of ``Accelerator``, by name.
+        environ: The environment variables, of which ``accelerate launch --use_deepspeed`` sets one.
+    """
+    return is_used() or any(arguments.get(name) is not None for name in _ARGUMENTS) or environ.get(_VARIABLE, "").lower() == "true"
+
+
+def expect(accelerator: Accelerator) -> None:
+    """Make DeepSpeed use the device of the accelerator if something imports it, as transformers does to load a model for ZeRO 3."""
+    with contextlib.suppress(UnavailableError):
+        set_accelerator_on_import(accelerator)
+
+
+def start(accelerator: Accelerator) -> None:
+    """Import DeepSpeed with the device of the accelerator.
+
+    Raises:
+        UnavailableError: If DeepSpeed is not installed.
+        UnsupportedError: If DeepSpeed cannot use the device.
+        ContradictionError: If DeepSpeed already uses another device in this process.
+    """
+    if accelerator.device_type not in known_device_types():
+        check_accelerator(accelerator)
+    set_accelerator(accelerator)
+
+
+@contextlib.contextmanager
+def on(device: torch.device) -> Iterator[None]:
+    """Inside the block, ``deepspeed.initialize`` uses this device. It reads the index of the device from LOCAL_RANK."""
+    variables = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
+    with patch_environment(**variables), without_compiling():
+        yield
