@@ -45,7 +45,8 @@ GROUP = "accelkit.conformance"
 TIMEOUT = "timeout"
 """The value of ``error`` for a test that exceeds its time limit."""
 ORIGIN_OF_TORCH_DEFECTS = "accelkit_conformance/torch_defects.toml"
-"""The ``origin`` of expected failures that are defects of torch. The origin of all others is a file name, which has no slash."""
+"""The ``origin`` of expected failures that are defects of torch. The origin of all other expected failures is a file name, which has no
+slash."""
 _REQUIRED = ("test", "reason", "issue", "expires")
 
 

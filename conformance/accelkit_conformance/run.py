@@ -29,7 +29,7 @@ Watcher = Callable[[Result | Started], None]
 MOST_SAMPLES = {"full": 16}
 FEW_SAMPLES = 8
 TESTED_ON_ACCELERATORS = ("precision", "strategy")
-"""The kinds of plugins that are tested on working accelerators, which ``--on`` selects."""
+"""The kinds of plugins that are tested on working accelerators. ``--on`` selects the accelerators."""
 _DEFAULT_ACCELERATORS = ("cpu", "fake_xpu")
 
 

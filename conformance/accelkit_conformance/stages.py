@@ -1,4 +1,4 @@
-"""The stages of a new device, from a plugin that can be found to one that compiles models, as stages.toml lists them."""
+"""The stages of a new device, from a plugin that can be found to a device that compiles models, as stages.toml lists them."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def ddp_on_two_devices(subject: Subject, framework: str) -> None:
     """With the framework's DDP, two processes started by ``accelkit launch``, each with its own device, train a model to the same
-    parameters as one process that trains on the batches of both."""
+    parameters as one process that trains on the batches of both processes."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

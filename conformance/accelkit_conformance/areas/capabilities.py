@@ -107,7 +107,7 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The random state of the device can be read and set, and setting the same state again gives the same numbers again."""
+    """The random state of the device can be read and set. After a state that was read is set again, the same numbers are drawn again."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)
@@ -121,7 +121,8 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """A tensor that is created on device 0 has the device index 0. An index that no device has raises RuntimeError or AssertionError."""
+    """A tensor that is created on device 0 has the device index 0. Using an index that no device has raises RuntimeError or
+    AssertionError."""
     import torch
 
     if torch.empty(1, device=torch.device(subject.device_type, 0)).device.index != 0:

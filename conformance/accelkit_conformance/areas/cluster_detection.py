@@ -1,4 +1,4 @@
-"""Which processes a cluster environment claims: those of its own jobs, and no others. Foreign processes are the recorded processes of other
+"""A cluster environment claims the processes of its own jobs, and no other processes. Foreign processes are the recorded processes of other
 cluster environments: those of accelkit, and those that the plugin ships."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _builtins(subject: Subject) -> list[ClusterEnvironment]:
-    """Return accelkit's own cluster environments, except the one under test."""
+    """Return accelkit's own cluster environments, except the environment under test."""
     return [make_environment(one.name, {}) for one in plugins("cluster") if one.is_builtin and one.name != subject.record.name]
 
 

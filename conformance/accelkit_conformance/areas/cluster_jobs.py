@@ -40,8 +40,8 @@ def processes_find_each_other(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
     """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. ``preemption_poll_seconds`` is a
-    positive number. ``is_preempted`` returns within 30 seconds and within six times ``preemption_poll_seconds``. If it takes longer, a
-    Runtime warns that it does not work.
+    positive number. ``is_preempted`` returns within 30 seconds and within six times ``preemption_poll_seconds``. If ``is_preempted`` takes
+    longer, a Runtime warns that the method does not work.
     """
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):

@@ -110,8 +110,8 @@ def properties_match_recordings(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def processes_of_a_job_agree(subject: Subject) -> None:
     """The processes of each job have the ranks from 0 to ``world_size - 1``, each once. On each machine, they have the local ranks from 0
-    to ``local_world_size - 1``, each once. All processes report the same ``world_size``, ``num_nodes``, ``job_id`` and
-    ``creates_processes_externally``."""
+    to ``local_world_size - 1``, each once. The node ranks are those from 0 to ``num_nodes - 1``. All processes report the same
+    ``world_size``, ``num_nodes``, ``job_id`` and ``creates_processes_externally``."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             place = job[0].name.rpartition("-")[0]

@@ -254,7 +254,7 @@ def objects(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def waits_for_queued_work(subject: Subject, size: str) -> None:
-    """A collective sees the results of work that was queued on the device before it, without a synchronization in between."""
+    """A collective sees the results of work that was queued on the device earlier, without a synchronization in between."""
     import torch
     import torch.distributed as dist
 

@@ -85,7 +85,8 @@ def initial_weights_are_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def weights_stay_equal(subject: Subject, size: str) -> None:
-    """After five steps on different data, all ranks have the same parameters, bit for bit, and these differ from the initial ones."""
+    """After five steps on different data, all ranks have the same parameters, bit for bit, and the parameters differ from the initial
+    parameters."""
     import torch
     import torch.distributed as dist
 

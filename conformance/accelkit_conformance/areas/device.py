@@ -23,7 +23,7 @@ def check_device_agrees(subject: Subject) -> None:
 
 @check("smoke")
 def devices_are_of_the_type(subject: Subject) -> None:
-    """Every device of the accelerator has the type that the class declares, and no two are equal."""
+    """Every device of the accelerator has the type that the class declares, and no two devices are equal."""
     assert subject.devices, "there are no devices"
     for device in subject.devices:
         assert device.type == subject.device_type, f"a device of {subject.record.name} is {device}"
@@ -160,7 +160,7 @@ def threads_have_their_own_device(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def devices_are_independent(subject: Subject) -> None:
-    """Work on one device does not change tensors on another, and results are on the device of the inputs, whichever device is current."""
+    """Work on one device changes no tensor on another device, and results are on the device of the inputs, whichever device is current."""
     import torch
 
     other = subject.second_device()

@@ -81,7 +81,7 @@ def invalid_backward_raises(subject: Subject) -> None:
 
 @check("smoke")
 def changed_in_place(subject: Subject) -> None:
-    """A backward pass raises RuntimeError if a tensor that the forward pass saved for it has been changed in place."""
+    """A backward pass raises RuntimeError if a tensor that was saved in the forward pass has been changed in place."""
     import torch
 
     x = torch.ones(3, device=subject.device, requires_grad=True)
@@ -162,8 +162,8 @@ def errors_keep_the_current_device(subject: Subject) -> None:
 
 @check("training", requires=["dtype.int64"], seconds=240.0)
 def index_tensors_outside(subject: Subject) -> None:
-    """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error, at the latest when the device is
-    synchronized, if their index tensor contains an index that is out of range. The calls run in a separate process, because the error
+    """If an index tensor contains an index that is out of range, operators that read or write by index, such as ``gather`` and
+    ``scatter_``, raise an error, at the latest when the device is synchronized. The calls run in a separate process, because the error
     makes some devices unusable."""
     from accelkit_conformance.oracle.invalid_calls import check_indices
 

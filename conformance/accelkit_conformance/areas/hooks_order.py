@@ -1,5 +1,5 @@
-"""How a hook plugin works together with others: wrappers pass on results and errors, and implementations do not get in each other's
-way."""
+"""How a hook plugin works together with other hook plugins: wrappers pass on results and errors, and implementations do not get in each
+other's way."""
 
 from __future__ import annotations
 

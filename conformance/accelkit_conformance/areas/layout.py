@@ -1,5 +1,5 @@
-"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give the same results as
-contiguous ones, and operators write nothing outside their results."""
+"""The memory layout of an input changes no result: transposed, strided, offset and expanded inputs give the same results as contiguous
+inputs, and operators write nothing outside their results."""
 
 from __future__ import annotations
 

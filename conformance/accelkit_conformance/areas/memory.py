@@ -105,7 +105,7 @@ def training_does_not_leak(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def memory_is_per_device(subject: Subject) -> None:
-    """A tensor on one device is not counted on another."""
+    """A tensor on one device is not counted on another device."""
     other = subject.second_device()
     subject.allocated_before()
     before = subject.accelerator.memory_stats(other)["memory.allocated.bytes"]
@@ -116,8 +116,8 @@ def memory_is_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peaks_are_per_device(subject: Subject) -> None:
-    """A tensor on a device that is not the current one raises the peak of that device only, and resetting the peak of one device does
-    not change that of the other."""
+    """A tensor on a device that is not current raises the peak of that device only, and resetting the peak of one device does not change
+    the peak of the other device."""
     import torch
 
     other = subject.second_device()
@@ -285,7 +285,7 @@ def empty_cache_keeps_tensors(subject: Subject) -> None:
 
 @check("training")
 def fragmentation(subject: Subject) -> None:
-    """Hundreds of tensors of different sizes, some of which are freed and replaced by others, keep their values."""
+    """Hundreds of tensors of different sizes, some of which are freed and replaced by other tensors, keep their values."""
     import torch
 
     blocks = {size: torch.full((size,), float(size), device=subject.device) for size in range(1, 2000, 7)}

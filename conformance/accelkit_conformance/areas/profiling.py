@@ -88,7 +88,7 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
     """If an addition of four numbers follows a matmul that takes 10 ms or more (or has 8192 rows), the profiler attributes device time to
-    both operators, and more of it to the matmul."""
+    both operators, and more device time to the matmul."""
     import torch
 
     matmul = _long_matmul(subject)

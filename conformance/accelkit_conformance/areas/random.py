@@ -192,7 +192,8 @@ def moments(subject: Subject, name: str) -> None:
 
 @check("training")
 def dropout_scales_and_masks(subject: Subject) -> None:
-    """Dropout of ones gives only the values 0 and 1/(1-p), its gradient has the same mask, and in evaluation mode it changes nothing."""
+    """Dropout of ones gives only the values 0 and 1/(1-p), its gradient has the same mask, and in evaluation mode dropout changes
+    nothing."""
     import torch
 
     x = torch.ones(5000, device=subject.device, requires_grad=True)
@@ -220,7 +221,8 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
-    """Drawing into a slice fills all its elements with numbers that are not all equal, and leaves the elements between them unchanged."""
+    """Drawing into a slice fills all its elements, and leaves the elements between them unchanged. The numbers are not all equal, and the
+    second half does not repeat the first half."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)
@@ -230,7 +232,7 @@ def strided_destinations(subject: Subject, name: str) -> None:
 def bounds(subject: Subject, dtype: str) -> None:
     """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and numbers drawn with ``uniform_(-2, 3)`` are in
     that interval. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and the last third
-    does not repeat the first."""
+    does not repeat the first third."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)
@@ -238,8 +240,8 @@ def bounds(subject: Subject, dtype: str) -> None:
 
 @check("training", requires=["dtype.int64"])
 def without_replacement(subject: Subject) -> None:
-    """``randperm`` contains each number once, for up to 70,000 numbers. ``multinomial`` without replacement draws no index
-    twice in the same row, and never draws an index whose weight is zero."""
+    """``randperm`` contains each number once, for up to 70,000 numbers, and 33 or more numbers are not in ascending order. ``multinomial``
+    without replacement draws no index twice in the same row, and never draws an index whose weight is zero."""
     from accelkit_conformance.oracle.samplers import check_without_replacement
 
     check_without_replacement(subject)

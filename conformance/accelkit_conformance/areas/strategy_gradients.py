@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="strategy", over=lambda: [("smoke", ("1",)), ("smoke", ("2",)), ("distributed", ("3",))], is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """Two steps give the same weights as training in a single process, and results and parameters are on the device."""
+    """Two steps give the same weights as training in a single process. The Runtime uses the process's own device, and the result of the
+    model is on this device."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of, runtime
 

@@ -95,7 +95,7 @@ def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
-    """After ``optimizer.zero_grad()``, the backward passes before it do not affect the next step."""
+    """Backward passes before ``optimizer.zero_grad()`` do not affect the next step."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 

@@ -68,8 +68,8 @@ def one_step(subject: Subject) -> None:
 
 @check("training", seconds=120)
 def a_classifier_learns(subject: Subject) -> None:
-    """After 150 steps, a model distinguishes three spirals with an accuracy above 95 %. The first 20 losses and the last one match those on
-    the CPU."""
+    """After 150 steps, a model distinguishes three spirals with an accuracy above 95 %. The first 20 losses and the last loss match those
+    on the CPU."""
     subject.needs("int64")  # the dtype of the labels
     points, labels = _data()
     here = _model()
@@ -139,7 +139,7 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 @check("training")
 def runtime_trains(subject: Subject) -> None:
     """If a Runtime prepares a model with tied weights and an optimizer that was created before ``prepare``, the weights stay tied, and
-    after ``Runtime.backward`` a step changes them as it does on the CPU."""
+    after ``Runtime.backward`` a step changes the weights as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

@@ -24,7 +24,7 @@ class ClaimsJobScript(SlurmEnvironment):
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsEverything(SlurmEnvironment):
-    """Every process is claimed, because an installed plugin is taken for an active one."""
+    """Every process is claimed, because an installed plugin is taken for an active plugin."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         return Detection("slurm", 95, "the SLURM plugin is installed")

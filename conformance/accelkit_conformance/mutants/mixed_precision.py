@@ -72,7 +72,7 @@ class ForgetsToUnscale(Broken):
 
 @mutant("precision", "values under autocast")
 class RoundsWhatNeedsRange(Broken):
-    """Under autocast, the float32 results of softmax, layer_norm, ``mse_loss`` and others are rounded to the dtype of autocast."""
+    """Under autocast, the float32 results of softmax, layer_norm, ``mse_loss`` and other functions are rounded to the dtype of autocast."""
 
     def install(self) -> None:
         _change_under_autocast(

@@ -79,12 +79,12 @@ def _smallest(description: Description) -> tuple[int, int] | None:
 
 
 def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
-    """Run the processes of a job, which join a process group and reduce a tensor, and return their answers, ordered by rank.
+    """Run the processes of a job, and return their answers, ordered by rank. The processes join a process group and reduce a tensor.
 
     Args:
         subject: The plugin under test.
         job: The processes, ordered by rank.
-        seconds: The time in seconds for which a process waits for the others.
+        seconds: The time in seconds for which a process waits for the other processes.
 
     Raises:
         AssertionError: If a process ends without an answer.

@@ -46,7 +46,7 @@ def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
 def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
     """Return the results of an operator without the parts that a device may choose.
 
-    These are the singular vectors that belong to no singular value, which a full decomposition returns too.
+    These parts are singular vectors that belong to no singular value. A full decomposition returns them too.
 
     Args:
         name: The name of the operator in torch's database or in ATen.

@@ -81,10 +81,11 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
 
-        Returns None if the implementation raises one of accelkit's errors, or if it raises any error after such an attempt.
+        Returns None if the implementation raises one of accelkit's errors, or if it raises any error after it has tried one of these
+        actions.
 
         Raises:
-            AssertionError: If the implementation raises another error without such an attempt, or exceeds the time limit.
+            AssertionError: If the implementation raises another error before it has tried one of these actions, or exceeds the time limit.
         """
         with confined() as attempts:
             try:

@@ -33,7 +33,7 @@ _MISTAKES: dict[str, _Call] = {
     "index_select": lambda x: x.index_select(7, torch.tensor([0], device=x.device)),
     "backward": lambda x: x.requires_grad_().exp().backward(),
 }
-"""Mistakes that every device detects before it computes, by name. Each is made with a matrix of 2 by 3 ones."""
+"""Mistakes that every device detects before it computes, by name. Each function is called with a matrix of 2 by 3 ones."""
 
 
 def check_current_device(subject: Subject) -> None:

@@ -60,7 +60,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 MIXED_LAYOUTS = ("first channels_last", "others channels_last")
-"""Layouts of several tensors, of which either only the first or all the others are in channels_last. The rest are contiguous."""
+"""Layouts of several tensors: either only the first tensor is in channels_last, or all tensors except the first. The other tensors are
+contiguous."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:

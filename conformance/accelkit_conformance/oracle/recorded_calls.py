@@ -1,7 +1,7 @@
 """Recorded calls of single ATen overloads, and a table that gives, for each overload, an operator of torch's ``op_db`` that calls it.
 
-``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. It lists the functional overloads that a
-device must support, each with an operator that calls the overload when it runs on its sample inputs.
+``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. The table lists the functional overloads
+that a device must support, each with an operator that calls the overload when the operator runs on its sample inputs.
 """
 
 from __future__ import annotations

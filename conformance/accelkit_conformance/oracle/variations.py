@@ -181,8 +181,8 @@ class Variations:
         """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
 
         Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing these
-        dimensions are tried. The first way that changes the shape of a result is used; if no way does so, the first way for which the CPU
-        accepts the call. Returns None if the CPU accepts the call for none of the ways.
+        dimensions are tried. The first way that changes the shape of a result is used; if no way changes a shape, the first way for which
+        the CPU accepts the call. Returns None if the CPU accepts the call for none of the ways.
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

@@ -19,7 +19,8 @@ _AFTER = re.compile(r"(_with_indices|_forward)?(_backward|_backward_data)?_?$")
 
 @functools.cache
 def recorded_operators() -> dict[str, str]:
-    """Return, for each ATen overload, an operator of torch's database that calls the overload when it runs on its sample inputs."""
+    """Return, for each ATen overload, an operator of torch's database that calls the overload when the operator runs on its sample
+    inputs."""
     return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
 
 
