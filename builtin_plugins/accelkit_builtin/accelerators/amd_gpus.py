@@ -38,8 +38,8 @@ def uuids() -> list[str]:
 def visible(environ: Mapping[str, str]) -> list[int]:
     """Return the indices of the machine's AMD GPUs that ROCm would show, in ROCm's order.
 
-    ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. ``HIP_VISIBLE_DEVICES``, or ``CUDA_VISIBLE_DEVICES`` if that is not set,
-    then selects from these GPUs, which are renumbered from 0.
+    ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. ``HIP_VISIBLE_DEVICES`` (or, if it is not set,
+    ``CUDA_VISIBLE_DEVICES``) then selects from these GPUs, which are renumbered from 0.
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)

@@ -51,7 +51,7 @@ class CPUAccelerator(Accelerator):
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Parse ``devices`` as a number of processes. All of them compute on the same CPU, whose cores torch uses through threads.
+        """Parse ``devices`` as a number of processes. All processes compute on the same CPU, whose cores torch uses through threads.
 
         ``-1`` and ``"auto"`` mean one process.
 

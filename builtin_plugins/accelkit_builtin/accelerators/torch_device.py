@@ -41,7 +41,7 @@ class TorchDeviceAccelerator(Accelerator):
         return Availability.usable(f"whether torch supports {cls.device_type} is checked when it is first used")
 
     def load(self) -> None:
-        """Import the package that adds the device to torch, unless torch knows the device, and check that torch then knows it.
+        """Import the package that adds the device to torch, unless torch knows the device. Then check that torch knows the device.
 
         The package is the one that ACCELKIT_IMPORT names (``MODULE``, or ``MODULE:FUNCTION`` to call a function of it) or else the one
         whose ``torch.backends`` entry point is for this device.
@@ -83,7 +83,7 @@ class TorchDeviceAccelerator(Accelerator):
 
 
 def _registered() -> str:
-    """Return the device type that a package has registered with torch; empty if there is none. There is at most one."""
+    """Return the device type that a package has registered with torch, or "" if there is none. torch allows at most one."""
     import torch
 
     name = torch.device("privateuseone").type

@@ -136,7 +136,7 @@ class XLAAccelerator(Accelerator):
         """Do nothing: XLA's runtime does not release cached memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory statistics that torch_xla reports for the whole device. Empty if it reports none, as on the CPU."""
+        """Return the memory statistics that torch_xla reports for the whole device. The dict is empty if it reports none."""
         import torch_xla.core.xla_model as xm
 
         try:
@@ -168,7 +168,7 @@ class XLAAccelerator(Accelerator):
             xm.set_rng_state(seed % 2**63, device=str(device))
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """Return XLA's state, a single integer, as 8 bytes. It includes draws that were traced but have not run yet."""
+        """Return XLA's state, a single integer, as 8 bytes. The state includes draws that were traced but have not run yet."""
         import torch
         import torch_xla.core.xla_model as xm
 
@@ -217,7 +217,7 @@ def pjrt_device() -> str | None:
 
 
 def _package() -> Availability:
-    """Return whether torch_xla is installed and matches the installed torch. It is linked against one minor version of torch."""
+    """Return whether torch_xla is installed and matches the installed torch. torch_xla is linked against one minor version of torch."""
     try:
         xla_version = importlib.metadata.version("torch_xla")
     except importlib.metadata.PackageNotFoundError:

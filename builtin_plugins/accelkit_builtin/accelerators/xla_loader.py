@@ -17,7 +17,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
 
     Args:
         batches: The batches, which are read in a thread. An error of this iterator would silently end ParallelLoader's thread and the
-            epoch, so it is raised here, after the batches that came before it.
+            epoch, so the error is raised here, after the batches that came before it.
         device: The XLA device.
     """
     from torch_xla.distributed.parallel_loader import ParallelLoader
@@ -37,7 +37,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
 
 
 class _Source:
-    """The iterable that ParallelLoader reads. It records the error that ended it."""
+    """The iterable that ParallelLoader reads. It records the error that ended the iteration."""
 
     def __init__(self, batches: Iterator[list[torch.Tensor]]) -> None:
         self._batches = batches

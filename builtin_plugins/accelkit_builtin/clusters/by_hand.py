@@ -16,7 +16,7 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """Return a launcher's claim, with a higher priority than the claim of ``torchelastic`` if torch's variables were set by hand.
+    """Return a launcher's claim. If torch's variables were set by hand, its priority is raised above that of ``torchelastic``.
 
     Args:
         claim: The launcher's claim on this process.

@@ -18,7 +18,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE) and jsrun's
     JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one line per slot, and the first
-    line is that of the launch node. jsrun may use fewer hosts than the file names.
+    line is that of the launch node. jsrun may use fewer hosts than the file lists.
     """
 
     launcher = "jsrun"
@@ -61,10 +61,10 @@ class LSFEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE.
 
-        If neither is set, ``world_size`` if the rank file lists one host, else the number that the processes exchange.
+        If neither is set, the value is ``world_size`` if the rank file lists one host, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -75,10 +75,10 @@ class LSFEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Index of this host among the hosts of the rank file, if the job uses all of them.
 
-        Otherwise, 0 if all processes run on one host, else the rank that the processes exchange.
+        Otherwise, the value is 0 if all processes run on one host, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
             UsageError: If this host is not in the rank file.
         """
         nodes = self.known("num_nodes")
@@ -101,11 +101,11 @@ class LSFEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
-        It is known from the start if all processes run on one host, or if the file lists two hosts and they run on both. Otherwise, the
-        processes exchange it when they join the process group.
+        The number is known from the start if all processes run on one host, or if the file lists two hosts and the processes run on both.
+        Otherwise, the processes exchange it when they join the process group.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         local = self.known("local_world_size")
         if local == self.world_size:

@@ -106,10 +106,10 @@ class MPIEnvironment(ClusterEnvironment):
     def local_rank(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK.
 
-        Plain PMI sets none of them. The rank is then 0 in a single process, else the one that the processes exchange.
+        Plain PMI sets none of these variables. The rank is then 0 in a single process, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         dialect = self._dialect
         if dialect is _PLAIN and self.text(dialect.local_rank) is None:
@@ -120,10 +120,10 @@ class MPIEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE.
 
-        Plain PMI sets none of them. The value is then 1 for a single process, else the number that the processes exchange.
+        Plain PMI sets none of these variables. The value is then 1 for a single process, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
@@ -137,7 +137,7 @@ class MPIEnvironment(ClusterEnvironment):
         No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
@@ -145,10 +145,10 @@ class MPIEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """1 if all processes are on this machine, else the value of OMPI_MCA_orte_num_nodes, which Open MPI 4 sets.
 
-        If it is not set, the number that the processes exchange.
+        If this variable is not set, the value is the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.known("local_world_size") == self.world_size:
             return 1

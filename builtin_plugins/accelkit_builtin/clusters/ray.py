@@ -32,7 +32,7 @@ class RayEnvironment(ClusterEnvironment):
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
-        """Return the variables for actors that train together. Each actor sets its own in ``os.environ`` before it creates a Runtime.
+        """Return the variables for actors that train together. Each actor sets its own ones in ``os.environ`` before it creates a Runtime.
 
         Args:
             actors: The machine of each actor as (node id, address), which ``ray.get_runtime_context().get_node_id()`` and
@@ -87,10 +87,12 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Value of NODE_RANK. If it is not set, 0 if all processes are on this machine, else the rank that the processes exchange.
+        """Value of NODE_RANK.
+
+        If it is not set, the value is 0 if all processes are on this machine, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
@@ -101,10 +103,10 @@ class RayEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of NNODES, which TorchTrainer does not set.
 
-        If it is not set, 1 if all processes are on this machine, else the number that the processes exchange.
+        If it is not set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)

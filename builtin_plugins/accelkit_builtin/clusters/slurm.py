@@ -59,7 +59,7 @@ class SlurmEnvironment(ClusterEnvironment):
         """Number of tasks in all components of a heterogeneous step. Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS.
 
         Raises:
-            ContradictionError: If the two differ. sbatch and salloc pass on the variables of the step that they are called in.
+            ContradictionError: If both are set and differ. sbatch and salloc pass on the variables of the step that they are called in.
         """
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
@@ -178,7 +178,7 @@ class SlurmEnvironment(ClusterEnvironment):
         SLURM can then start the job again, by default after a delay of two minutes.
 
         Raises:
-            UnavailableError: If scontrol is missing or refuses to requeue the job. It accepts only jobs that sbatch submitted.
+            UnavailableError: If scontrol is missing or refuses to requeue the job. scontrol requeues only jobs that sbatch submitted.
         """
         command = ["scontrol", "requeue", self.job_id or ""]
         try:

@@ -20,7 +20,7 @@ def expand_nodes(written: str) -> Iterator[str]:
     The names are those that ``scontrol show hostnames`` prints: none is left out, and leading zeros are kept.
 
     Raises:
-        ValueError: If this is not a node list. Raised before the first name is returned.
+        ValueError: If ``written`` is not a node list. The error is raised before the first name is returned.
     """
     return itertools.chain.from_iterable([_names(item) for item in _items(written)])
 
@@ -32,7 +32,7 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
         The number of tasks on the node with the number ``node``, the number of nodes, and the total number of tasks.
 
     Raises:
-        ValueError: If this is not a list of tasks, or the list is too short.
+        ValueError: If ``written`` is not a list of tasks, or the list is too short.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):
@@ -51,7 +51,7 @@ def reserved_ports(written: str) -> Sequence[int]:
     """Return the ports in a list such as ``12000-12003,12007``, in order.
 
     Raises:
-        ValueError: If this is not a list of ports.
+        ValueError: If ``written`` is not a list of ports.
     """
     ports = list(itertools.islice((port for part in written.split(",") for port in _numbers(part)[0]), _MAX_IN_RANGE))
     if not all(0 < port < 65536 for port in ports):

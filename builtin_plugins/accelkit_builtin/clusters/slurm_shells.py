@@ -1,7 +1,7 @@
 """Distinguish commands typed into the shell of ``srun --pty`` from processes that srun started as tasks.
 
 Environment variables do not distinguish them. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user
-works in the first one only. All tasks of every step started from such a shell have it too, because srun passes on its own variables.
+works in the first task only. All tasks of a step that was started from such a shell have it too, because srun passes on its own variables.
 Process groups distinguish them: a shell that has a terminal puts each command into a process group of its own, in the shell's session.
 Neither srun nor the shell of a script does that.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Process:
-    """The parent, process group, session and terminal of a process, as numbers in ``/proc``. ``terminal`` is 0 if it has none."""
+    """The parent, process group, session and terminal of a process, as numbers in ``/proc``. ``terminal`` is 0 if there is none."""
 
     parent: int
     group: int
@@ -52,7 +52,7 @@ def is_typed(task: str | None) -> bool:
 
 
 def _look(pid: int) -> _Process | None:
-    """Read a process from ``/proc``. Return None if it does not exist."""
+    """Return what ``/proc`` says about a process, or None if the process does not exist."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
         return _Process(*map(int, fields[1:5]))

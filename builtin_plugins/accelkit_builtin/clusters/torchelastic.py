@@ -61,11 +61,11 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE.
 
-        If neither is set, ``world_size`` if there is one machine, 1 if there are as many machines as processes, else the number that the
-        processes exchange.
+        If neither is set, the value is ``world_size`` if there is one machine, 1 if there are as many machines as processes, else the
+        number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -77,10 +77,10 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Value of GROUP_RANK, CROSS_RANK or NODE_RANK.
 
-        If none is set, 0 if there is one machine, else the rank that the processes exchange.
+        If none is set, the value is 0 if there is one machine, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
@@ -91,10 +91,10 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES.
 
-        If none is set, 1 if all processes are on this machine, else the number that the processes exchange.
+        If none is set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange it and have not joined the process group yet.
+            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)
@@ -104,8 +104,8 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        Without TORCHELASTIC_RUN_ID, the variables may have been set by hand. The processes then do so even if this process has all values,
-        because one on another machine may lack some.
+        Without TORCHELASTIC_RUN_ID, the variables may have been set by hand. The processes then exchange this information even if this
+        process has all values, because a process on another machine may lack some values.
         """
         return (
             self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))

@@ -58,7 +58,7 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """Raise UnsupportedError if torch refuses the call inside the block, or only warns and then computes in float32."""
+        """Raise UnsupportedError if torch refuses the call inside the block, or if it only warns and then computes in float32."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -75,5 +75,5 @@ class AutocastPrecision(Precision):
         return self._context()
 
     def convert_output(self, data: T) -> T:
-        """Return the results with the narrow dtype converted to float32, so that losses and metrics are computed in full precision."""
+        """Return the results with tensors of the narrow dtype cast to float32, so that losses and metrics are computed in float32."""
         return widen(data, self._dtype)

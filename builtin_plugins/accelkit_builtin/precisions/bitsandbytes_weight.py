@@ -11,8 +11,8 @@ from bitsandbytes.nn import Params4bit
 class Weight4Bit(Params4bit):  # type: ignore[misc]  # bitsandbytes has no types here
     """A weight of bitsandbytes that can be copied on every device.
 
-    A copy that bitsandbytes makes begins as an empty tensor on the CPU, to which it assigns the data of the original. torch does not allow
-    this for the data of an out-of-tree device.
+    To copy a weight, bitsandbytes itself creates an empty tensor on the CPU and assigns the data of the original to it. torch does not
+    allow this assignment for the data of an out-of-tree device.
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Weight4Bit:

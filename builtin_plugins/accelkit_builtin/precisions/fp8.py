@@ -27,12 +27,12 @@ class Float8Options:
     """How torchao computes in float8.
 
     Args:
-        recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one per row, is
-            more exact, and computes gradients in e4m3 too.
+        recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one scale per
+            row, is more exact, and computes gradients in e4m3 too.
         ignore: Modules that stay in bfloat16, with everything inside them. Each is given by its name, or by consecutive parts of its
             name, such as ``lm_head`` or ``blocks.0``.
-        pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16 if it is not one, as in a last batch that is
-            not full. Without padding, such a product is an error on most devices.
+        pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16. Without padding, a product whose inner
+            dimension is not such a multiple, as in a last batch that is not full, is an error on most devices.
     """
 
     recipe: Recipe = "tensorwise"

@@ -1,7 +1,7 @@
 """``16-mixed``: parameters in float32, the forward pass under the device's own autocast in float16, and scaled losses.
 
 float16 ranges from 6e-8 to 65504. Smaller gradients vanish, so the loss is multiplied by a scale before the backward pass, and gradients
-are divided by it. A scale that is too large makes gradients infinite. That step is then skipped, and the scale is reduced.
+are divided by it. A scale that is too large makes gradients infinite. The optimizer step is then skipped, and the scale is reduced.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """The factor by which the next loss is multiplied. Takes the steps so far into account, so it waits for the device."""
+        """The factor by which the next loss is multiplied. It takes the steps so far into account, so reading it waits for the device."""
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Step and return the result of ``step``, or return None if a gradient is infinite or NaN. To find out, this waits for the device.
+        """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. Waits for the device.
 
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.

@@ -138,7 +138,7 @@ class QuantizedPrecision(NarrowPrecision):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for bitsandbytes' message, logged at every forward pass, that it casts the inputs that it quantises."""
+    """Return False for the message, logged at every forward pass, that bitsandbytes casts the inputs that it quantises."""
     return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 

@@ -64,7 +64,7 @@ class TransformerEngine(NarrowPrecision):
         self._device = device
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module with Transformer Engine's layers in place of torch's. They receive copies of the original parameters.
+        """Return the module with Transformer Engine's layers in place of torch's. The new layers get copies of the original parameters.
 
         Hooks on the replaced layers are not carried over. Layers of Transformer Engine that the module already has are kept.
 

@@ -26,7 +26,7 @@ class DDPOptions:
 
     Args:
         find_unused_parameters: Whether a forward pass may leave parameters unused. If so, every forward pass traverses the autograd graph.
-        static_graph: Whether the same parameters are used in every step. This also allows reentrant checkpointing.
+        static_graph: Whether the same parameters are used in every step. If so, reentrant checkpointing is allowed too.
         gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
@@ -64,7 +64,7 @@ class DDPStrategy(Strategy):
         self.options = checked_options(options, DDPOptions, "DDPStrategy(DDPOptions(static_graph=True))")
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Return the module wrapped in DistributedDataParallel, or unchanged if it has no gradients to average (no trainable parameters).
+        """Return the module wrapped in DistributedDataParallel. A module without trainable parameters is returned as it is.
 
         Raises:
             UnsupportedError: If a parameter is on the meta device, because every process needs the whole model, or if torch does not
@@ -113,7 +113,7 @@ class DDPStrategy(Strategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """Return torch's Join. Inside it, a process that has no batches left takes part in the reductions of the others."""
+        """Return torch's Join. Inside it, a process that has no batches left takes part in the reductions of other processes."""
         from torch.distributed.algorithms.join import Join, Joinable
 
         joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]

@@ -58,7 +58,7 @@ class DeepSpeedStrategy(EngineStrategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import it.
+        """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import DeepSpeed.
 
         Raises:
             UnavailableError: If DeepSpeed is not installed or too old.
@@ -83,7 +83,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the whole module to the device, where DeepSpeed shards it, and return it.
+        """Move the whole module to the device, where DeepSpeed shards it, and return the module.
 
         Raises:
             UnsupportedError: If a parameter is on the meta device.
@@ -159,7 +159,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Run the engine's step, which also clips and clears gradients.
 
         Returns:
-            False if the engine skipped the step because a gradient was infinite or NaN.
+            False if the engine skipped the step because a gradient was infinite or NaN, else True.
         """
         engine = self._engine
         engine.step()
@@ -170,7 +170,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard all gradients, including those that are already reduced. After a step there are none."""
+        """Discard all gradients, including those that are already reduced. After a step, there are no gradients."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
         if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard them as their step does on overflow

@@ -28,8 +28,8 @@ class DeepSpeedOptions:
         offload_optimizer: Whether to keep the optimizer's state in host memory and run its step on the CPU.
         offload_parameters: Whether to keep parameters in host memory (stage 3).
         config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of a JSON file. Its values take
-            precedence over those above. ``"auto"`` means the Runtime's value, or DeepSpeed's default if the Runtime has none. The settings
-            may differ between processes, for example in the paths of offloaded tensors.
+            precedence over the options above. ``"auto"`` means the Runtime's value, or DeepSpeed's default if the Runtime has none. The
+            settings may differ between processes, for example in the paths of offloaded tensors.
     """
 
     stage: Literal[1, 2, 3] = 2
@@ -101,7 +101,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def _batch_size(given: Mapping[str, Any], training: Training) -> int:
-    """Return the number of samples in a batch of one process. DeepSpeed only uses it to count samples."""
+    """Return the number of samples in a batch of one process. DeepSpeed uses this number only to count samples."""
     whole = given.get("train_batch_size", AUTO)
     if training.batch_size is None and isinstance(whole, int):
         return max(whole // (training.num_processes * training.accumulation_steps), 1)

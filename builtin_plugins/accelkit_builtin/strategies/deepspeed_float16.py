@@ -37,7 +37,7 @@ class EngineScaledFloat16(AutocastPrecision):
         """Return the scaler options under DeepSpeed's names, as the section ``fp16`` of its configuration.
 
         Raises:
-            UnsupportedError: If DeepSpeed's scaler does not support one of them.
+            UnsupportedError: If DeepSpeed's scaler does not support one of the options.
         """
         options = self.scaler_options
         power = math.log2(options.init_scale)

@@ -26,7 +26,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check that DeepSpeed is installed, new enough, and can use this accelerator, by itself or by the bridge. Does not import it.
+    """Check that DeepSpeed is installed, new enough, and can use this accelerator, by itself or through the bridge. It is not imported.
 
     Args:
         accelerator: The accelerator.
@@ -62,7 +62,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 
 
 def load(accelerator: Accelerator) -> None:
-    """Import DeepSpeed, with the device of a plugin if it does not know the device type. ``os.environ`` is restored afterwards.
+    """Import DeepSpeed. If it does not know the device type, make it use the plugin's device. ``os.environ`` is restored afterwards.
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
@@ -80,7 +80,7 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
         Exception: If DeepSpeed raises an error, which may be of any type.
     """
     variables = {"DS_ACCELERATOR": device.type}
-    if device.index is not None or "LOCAL_RANK" not in os.environ:  # DeepSpeed reads the index of the device from these
+    if device.index is not None or "LOCAL_RANK" not in os.environ:  # DeepSpeed reads the device's index from these variables
         variables |= {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
     with _environment(variables):
         import deepspeed

@@ -93,7 +93,7 @@ class FSDPStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return the precision unchanged. Parameters are sharded in the dtype in which it stores them, and autocast works as on one device.
+        """Return the precision unchanged. Parameters are sharded in the dtype in which it stores them. Autocast works as on one device.
 
         Raises:
             UnsupportedError: If weights are int8, because bitsandbytes keeps their scales on the parameter that sharding replaces.
@@ -109,7 +109,7 @@ class FSDPStrategy(Strategy):
         return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Return the module, moved to the device unless it is on the meta device, in which case its shards are allocated later."""
+        """Move the module to the device and return it. Do not move a module on the meta device: its shards are allocated later."""
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
@@ -160,7 +160,10 @@ class FSDPStrategy(Strategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip and return the norm, as the base class does. Computes the norm ``inf`` itself, because torch's fails for an empty shard."""
+        """Clip gradients and return their norm, as the base class does, but compute the norm ``inf`` without torch.
+
+        torch's computation of this norm fails for an empty shard.
+        """
         import torch
 
         if norm_type != math.inf:

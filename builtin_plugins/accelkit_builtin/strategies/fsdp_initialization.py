@@ -1,4 +1,4 @@
-"""The initial weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new ones."""
+"""The initial weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new weights."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _UNSUPPORTED = {
         "use shard=2, which also shards the parameters of experts",
     ),
 }
-"""The dimensions that ``parallel`` does not have: why it does not, and what to use instead."""
+"""The dimensions that ``parallel`` does not have, why it does not have them, and what to use instead."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class ParallelOptions:
 
     Args:
         replicate: The number of copies of the model. Each copy trains on different samples, and gradients are averaged over the copies.
-        shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each of them trains
+        shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each process trains
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
-        tensor: The number of processes that compute each layer of the plan together, each with a part of the weights. They train on the
-            same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
+        tensor: The number of processes that compute each layer of the plan together, each with a part of the weights. These processes
+            train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
             dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
             the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
             the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
-        fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped with them even if ``shard`` is 1.
+        fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped even if ``shard`` is 1.
         context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
         pipeline: Must be 1. There is no pipeline parallelism, and the error says what to use instead.
         expert: Must be 1. There is no expert parallelism, and the error says what to use instead.
@@ -201,7 +201,7 @@ class ParallelStrategy(FSDPStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip and return the norm, as the base class does. Combines the norms of gradients on different meshes, which torch cannot do."""
+        """Clip gradients and return their norm, as the base class does, but allow gradients on different meshes, unlike torch."""
         import torch
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Check that every name in a plan matches a module. If one does not, torch only warns, and each process computes the whole layer.
+    """Check that every name in a plan matches a module. Without a match, torch only warns, and each process computes the whole layer.
 
     Raises:
         PrepareError: If a name matches no module. The error lists similar names of modules.
@@ -33,7 +33,7 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
-    """Return the plan in a model's attribute ``_tp_plan``, or else one for its layers of ``torch.nn.Transformer``.
+    """Return the plan in a model's attribute ``_tp_plan``, or else a plan for the model's layers of ``torch.nn.Transformer``.
 
     A plan is a mapping from names of modules to torch's styles.
 
@@ -98,7 +98,7 @@ def _plan_of_torch_layers(module: torch.nn.Module) -> dict[str, str]:
 
 
 def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
-    """Divide the layers of a plan in place. Every process must already have the same weights, because none are sent.
+    """Divide the layers of a plan in place. Every process must already have the same weights, because no weights are sent.
 
     Args:
         module: The module.
@@ -132,7 +132,7 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return all places of each parameter, by the ``id`` of the parameter: its path, the module that owns it, and its name there."""
+    """Return all places of each parameter, by the parameter's ``id``: its path, the module that owns it, and its name in that module."""
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):

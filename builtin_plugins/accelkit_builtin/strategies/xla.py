@@ -1,4 +1,4 @@
-"""``xla``: one process drives all XLA devices of its machine as one. Each batch is divided among them, and XLA inserts the reductions.
+"""``xla``: one process drives all XLA devices of its machine as one. Batches are divided among the devices, and XLA inserts reductions.
 
 Source: https://github.com/pytorch/xla/blob/master/docs/source/perf/spmd_basic.md (GSPMD: arXiv:2105.04663).
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class XLAStrategy(Strategy):
     """Data parallelism with XLA's partitioner (SPMD): parameters are on every device, and batches are divided along their first dimension.
 
-    A program that was written for one device runs unchanged on all of them: its losses and metrics are those of the whole batch.
+    A program that was written for one device runs unchanged on all devices: its losses and metrics are those of the whole batch.
     """
 
     drives_all_devices = True

@@ -9,10 +9,10 @@ from accelkit.specs.strategy import Strategy
 
 
 def checked_strategy(name: str, accelerator: Accelerator) -> Strategy:
-    """Load a strategy by name, and let it check that the accelerator has what it needs.
+    """Load a strategy by name, and let it check that the accelerator has what the strategy needs.
 
     Raises:
-        UnsupportedError: If the accelerator lacks something.
+        UnsupportedError: If the accelerator lacks something that the strategy needs.
         UnknownNameError, PluginError: If the strategy cannot be loaded.
     """
     loaded = load_named("strategy", name)

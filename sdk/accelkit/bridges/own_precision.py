@@ -17,7 +17,7 @@ def own_precision(accelerator: Accelerator, name: str, device: torch.device) -> 
     """Return the accelerator's own implementation of a precision for this device, or None if it has none.
 
     Raises:
-        BrokenPluginError: If the accelerator returns something else.
+        BrokenPluginError: If the accelerator returns neither a Precision nor None.
     """
     if not overrides(accelerator, Accelerator, "make_precision"):
         return None

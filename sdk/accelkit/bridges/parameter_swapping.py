@@ -44,10 +44,10 @@ class SwappingParameters(TorchFunctionMode):
 
 @contextlib.contextmanager
 def keeping_parameters() -> Iterator[None]:
-    """Inside the block, make ``Module.to`` keep the Parameter objects of a module.
+    """Make ``Module.to`` keep the Parameter objects of a module inside the ``with`` block.
 
-    On some devices it would otherwise create new ones: optimizers would continue to train the old ones, and tied parameters would no
-    longer be tied.
+    Otherwise, ``Module.to`` would create new Parameters on some devices: optimizers would continue to train the old Parameters, and tied
+    parameters would no longer be tied.
     """
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)

@@ -47,7 +47,7 @@ def accelerator(
 
     Args:
         name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
-            that is not set.
+            the variable is not set.
         devices, cpu: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
         mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses the precision of an existing Accelerator of this process, or
             else ACCELKIT_PRECISION, ACCELERATE_MIXED_PRECISION or ``no``, in this order.
@@ -123,7 +123,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
     def prepare_model(self, model: torch.nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False) -> torch.nn.Module:
         """Prepare a model as Accelerate does, but keep its Parameter objects.
 
-        Optimizers therefore still refer to them, and tied parameters stay tied.
+        Optimizers therefore still refer to these objects, and tied parameters stay tied.
 
         Raises:
             UnsupportedError: If the model is on another accelerator.

@@ -31,8 +31,8 @@ def import_accelerate() -> ModuleType:
     """Import and return the package accelerate.
 
     Raises:
-        UnavailableError: If it is not installed.
-        UnsupportedError: If its version is not known, or the attributes of its state differ from those that the bridge knows.
+        UnavailableError: If accelerate is not installed.
+        UnsupportedError: If its version is not known, or if the attributes of its state differ from those that the bridge knows.
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:

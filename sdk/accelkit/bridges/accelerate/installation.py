@@ -76,7 +76,7 @@ def uninstall() -> None:
 
 
 def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
-    """The replacement for ``Accelerator.__init__``. The class of the instance is changed to one that also inherits from Bridged."""
+    """Initialise an Accelerator, in place of ``Accelerator.__init__``. Its class is changed to one that also inherits from Bridged."""
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
@@ -86,7 +86,7 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 
 
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
-    """The replacement for ``PartialState.__init__``.
+    """Initialise a PartialState, in place of ``PartialState.__init__``.
 
     Fills the state first if it is empty, because the original leaves a filled state unchanged.
     """
@@ -97,7 +97,7 @@ def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
 
 
 def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-    """The replacement for ``Module.to``, which ``transformers.Trainer`` calls directly.
+    """Move a module, in place of ``Module.to``, which ``transformers.Trainer`` calls directly.
 
     A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
     """

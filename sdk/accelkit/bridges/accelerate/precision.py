@@ -1,6 +1,6 @@
 """Selection of Accelerate's mixed precision, and the check that the device supports it.
 
-Accelerate itself allows fp16 only on a fixed list of device types, replaces it with full precision on the CPU, and uses CUDA's gradient
+Accelerate itself allows fp16 only on a fixed list of device types, replaces fp16 with full precision on the CPU, and uses CUDA's gradient
 scaler for devices that it does not know. The bridge instead allows the precisions that the accelerator declares and torch supports on
 the device, as Runtime does.
 
@@ -35,7 +35,7 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
     """Return ``no``, ``fp16`` or ``bf16`` from the argument, ACCELKIT_PRECISION or ACCELERATE_MIXED_PRECISION, in this order.
 
     Raises:
-        UnsupportedError: If the requested precision is not one of these.
+        UnsupportedError: If another precision was requested.
     """
     sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
     source, value = next(((source, value) for source, value in sources if value), ("default", "no"))
@@ -63,7 +63,8 @@ def check_precision(mixed: str, runtime: Runtime) -> None:
     """Check that the device and torch support a precision.
 
     Raises:
-        UnsupportedError: If they do not, or if the accelerator has its own precision of that name, which Accelerate would not use.
+        UnsupportedError: If the device or torch does not support it, or if the accelerator has its own precision of that name, which
+            Accelerate would not use.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
     if own_precision(runtime.accelerator, precision.name, runtime.device) is not None:

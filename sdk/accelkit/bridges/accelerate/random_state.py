@@ -1,4 +1,4 @@
-"""The device's random state in Accelerate's checkpoints, which otherwise contain only that of devices known to Accelerate."""
+"""The device's random state in Accelerate's checkpoints, which otherwise contain only the state of devices that Accelerate knows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save_hook(models: list[Any], weights: list[Any], folder: str) -> None:
 def load_hook(models: list[Any], folder: str) -> None:
     """Restore the random state of this process's device. Used with ``Accelerator.register_load_state_pre_hook``.
 
-    If the checkpoint does not contain it, the generator is left unchanged.
+    If the checkpoint does not contain this state, the generator is left unchanged.
     """
     load_random_state(folder, current_runtime())
 
@@ -46,7 +46,7 @@ def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
 
 
 def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
-    """Restore the state written by ``save_random_state``, or warn if there is none."""
+    """Restore the state that ``save_random_state`` wrote. Warns if the checkpoint has no such state."""
     if _is_host(runtime) or runtime.accelerator.get_rng_state(runtime.device) is None:
         return
     file = state_file(folder, runtime)

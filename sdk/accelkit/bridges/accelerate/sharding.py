@@ -1,4 +1,4 @@
-"""Accelerate's FSDP2 on a plugin's device. It needs a mesh, and parameters on the device; torch does both only for its own devices."""
+"""Accelerate's FSDP2 on a plugin's device. FSDP2 needs a mesh, and parameters on the device; torch provides these only for its devices."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from accelkit.device_mesh import make_mesh
 
 
 def is_sharding() -> bool:
-    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, it accepts a state that was reset."""
+    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, this works after a reset."""
     return AcceleratorState._shared_state.get("fsdp_plugin") is not None
 
 
 @contextlib.contextmanager
 def sharding_on(device: torch.device) -> Iterator[None]:
-    """Inside the block, make ``fully_shard`` use a mesh of this type of device unless it is given one, and move parameters there.
+    """Make ``fully_shard`` move parameters to this type of device, and use a mesh of such devices unless the caller gives a mesh.
 
-    Otherwise, torch would make a mesh for the accelerator that it considers the current one, and it refuses names such as
-    ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the replacement.
+    Otherwise, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types such as
+    ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so inside the ``with`` block it gets the replacement.
     """
     before = fsdp.fully_shard
 

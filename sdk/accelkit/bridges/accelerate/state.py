@@ -1,6 +1,6 @@
 """Accelerate's state of this process, ``PartialState``, filled from a Runtime.
 
-Accelerate would fill it from a fixed list of device types and vendors' packages. Here a Runtime has already selected and checked the
+Accelerate would fill the state from a fixed list of device types and vendors' packages. Here a Runtime has already selected and checked the
 device and, in a job of several processes, joined the process group. There is only one such state in a process.
 """
 
@@ -63,7 +63,7 @@ def current_runtime() -> Runtime:
     """Return the Runtime that Accelerate's state describes.
 
     Raises:
-        UsageError: If there is none yet.
+        UsageError: If no device has been selected yet.
     """
     if _current is None:
         raise UsageError("no device has been selected yet", why="install() or accelerator() selects it", hint="call install() first")
@@ -78,7 +78,7 @@ def runtime_named(name: str) -> Runtime:
 
 
 def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
-    """Return the Runtime that Accelerate's state of this process describes. The first call creates it and joins the process group.
+    """Return the Runtime that Accelerate's state of this process describes. The first call creates both and joins the process group.
 
     Args:
         wanted: The requested device.
@@ -86,7 +86,7 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
     Raises:
         ContradictionError: If the state describes another device.
-        UsageError: If a launcher forked this process from one that uses a device.
+        UsageError: If a launcher forked this process from a process that uses a device.
         AccelkitError: If Runtime raises an error.
     """
     global _current, _made_in
@@ -113,19 +113,19 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
             )
     if not is_filled:
         if runtime.num_processes > 1 and not dist.is_initialized():
-            runtime.teardown()  # end_training destroyed the group; after a teardown, the Runtime joins a new one
+            runtime.teardown()  # end_training destroyed the group; after a teardown, the Runtime joins a new group
         PartialState._shared_state.update(describe(runtime))
     _current, _made_in = (wanted, runtime), _this_process()
     return runtime
 
 
 def refuse_forks() -> None:
-    """Check that no launcher forked this process from one that uses a device.
+    """Check that no launcher forked this process from a process that uses a device.
 
     Without this check, every process would train alone, on the same device.
 
     Raises:
-        UsageError: If a launcher forked it from such a process.
+        UsageError: If a launcher forked this process from such a process.
     """
     if _current is None or _made_in is None:
         return

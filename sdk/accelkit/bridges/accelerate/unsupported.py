@@ -1,4 +1,4 @@
-"""Features of Accelerate that the bridge does not support. Requesting one raises an error that names it; none is silently ignored."""
+"""Features of Accelerate that the bridge does not support. A request for such a feature raises an error that names it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STRATEGIES = ("single_device", "ddp")
 
 
 def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], name: str) -> None:
-    """Check that no feature was requested from ``Accelerator`` that works only on the devices that Accelerate itself supports.
+    """Check that nothing was requested from ``Accelerator`` that works only on the devices that Accelerate itself supports.
 
     Args:
         arguments: The given arguments of ``Accelerator``, by name.
@@ -38,7 +38,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
         name: The name of the accelerator, for the error.
 
     Raises:
-        UnsupportedError: If such a feature was requested. The text names the feature and an alternative.
+        UnsupportedError: If such a feature was requested. The error names the feature and an alternative.
     """
     for argument, what in _ARGUMENTS.items():
         if arguments.get(argument) is not None:
@@ -48,7 +48,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
             raise _refusal(what, f"{variable}={environ[variable]}", name)
     parallel = arguments.get("parallelism_config")
     if parallel is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
-        parallel = ParallelismConfig()  # of variables
+        parallel = ParallelismConfig()  # as environment variables describe it
     for size, what in _SIZES.items() if parallel is not None else ():
         if (given := getattr(parallel, size, 1)) != 1:  # Accelerate 1.10 has no sp_size
             raise _refusal(what, f"ParallelismConfig({size}={given})", name)
@@ -66,12 +66,12 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If it is any other sharding, if it does not work on the device or in the precision, or if the device lacks what
-            FSDP2 needs.
+        UnsupportedError: If sharding other than FSDP2 was requested, if FSDP2 does not work on the device or in the precision, or if the
+            device lacks what FSDP2 needs.
         ContradictionError: If an earlier Accelerator of this process does not shard. Accelerate has one state for the whole process.
     """
     plugin, state = arguments.get("fsdp_plugin"), AcceleratorState._shared_state
-    if plugin is None and (state or not _is_set(environ, "ACCELERATE_USE_FSDP")):  # the first Accelerator of a process determines it
+    if plugin is None and (state or not _is_set(environ, "ACCELERATE_USE_FSDP")):  # the first Accelerator of a process decides
         return
     name = runtime.accelerator.name
     version = str(environ.get("FSDP_VERSION", "1") if plugin is None else plugin.fsdp_version)
@@ -100,7 +100,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
     """Check that Accelerate can train with the strategy that the accelerator or ACCELKIT_STRATEGY selects.
 
     Raises:
-        UnsupportedError: If it cannot.
+        UnsupportedError: If Accelerate cannot train with it.
     """
     if strategy not in _STRATEGIES:
         raise UnsupportedError(
@@ -111,7 +111,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily. It needs a call at the end of each step, which Accelerate makes only for XLA."""
+    """Return the error for a device that traces lazily, which needs a call after each step. Accelerate makes this call only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

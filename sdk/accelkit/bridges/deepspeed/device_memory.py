@@ -64,7 +64,7 @@ class DeviceMemory:
         return free_and_total[1]
 
     def available_memory(self, device_index: int | None = None) -> int:
-        """Return the number of free bytes, or 0 if it is unknown: ZeRO 1 and 2 then flatten the parameters in host memory."""
+        """Return the number of free bytes. If it is unknown, return 0, so that ZeRO 1 and 2 flatten the parameters in host memory."""
         free_and_total = self._free_and_total(device_index)
         return 0 if free_and_total is None else free_and_total[0]
 
@@ -74,7 +74,7 @@ class DeviceMemory:
             free, total = torch_functions.call(self.accelerator, "get_memory_info", device, module_name="mem_get_info")
             return int(free), int(total)
         statistics = self.accelerator.memory_stats(device)
-        if "memory.available.bytes" in statistics and "memory.total.bytes" in statistics:  # those of the host
+        if "memory.available.bytes" in statistics and "memory.total.bytes" in statistics:  # the host's memory
             return int(statistics["memory.available.bytes"]), int(statistics["memory.total.bytes"])
         return None
 

@@ -1,7 +1,7 @@
 """Making DeepSpeed use a plugin's device.
 
 DeepSpeed asks for its accelerator while it is imported, and keeps some of the answers. The plugin's accelerator must therefore be set
-during the import, after DeepSpeed's module of accelerators exists and before anything asks for one.
+during the import, after DeepSpeed's module of accelerators exists and before anything asks for an accelerator.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _FOR_INFERENCE = "deepspeed_shm_comm"
 def install(name: str | Accelerator | None = None) -> Runtime:
     """Make DeepSpeed use a plugin's device, in a program that calls ``deepspeed.initialize`` itself. Imports deepspeed.
 
-    Selects, loads and checks the device at once, and joins the process group of the job. Call it on every process, before the program
-    imports deepspeed. DeepSpeed keeps its own accelerator for a device type that it knows.
+    Selects, loads and checks the device at once, and joins the process group of the job. Call ``install`` on every process, before the
+    program imports deepspeed. DeepSpeed keeps its own accelerator for a device type that it knows.
 
     Args:
         name: The accelerator, as for ``Runtime``.
@@ -81,7 +81,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
     """Check that DeepSpeed can use the device of an accelerator through the bridge. Does not import DeepSpeed.
 
     Raises:
-        UnsupportedError: If it cannot.
+        UnsupportedError: If DeepSpeed cannot use the device.
     """
     if overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(
@@ -95,7 +95,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
 def set_accelerator(accelerator: Accelerator) -> Any:
     """Import DeepSpeed with the device of ``accelerator``, which is loaded, and return DeepSpeed's accelerator for it.
 
-    If DeepSpeed has an accelerator of its own for the device type, or the program has set one, that one is used.
+    If DeepSpeed has an accelerator of its own for the device type, or if the program has set one, that accelerator is used.
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
@@ -153,7 +153,7 @@ def without_compiling() -> Iterator[None]:
 
 
 def _plugin_accelerator(accelerator: Accelerator) -> Any:
-    from accelkit.bridges.deepspeed.plugin_accelerator import PluginAccelerator  # DeepSpeed's base class is there now
+    from accelkit.bridges.deepspeed.plugin_accelerator import PluginAccelerator  # DeepSpeed's base class exists now
 
     if missing := sorted(PluginAccelerator.__abstractmethods__):
         raise UnsupportedError(
@@ -167,7 +167,7 @@ def _plugin_accelerator(accelerator: Accelerator) -> Any:
 def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator) -> Callable[..., Any]:
     """Return a replacement for ``deepspeed.initialize`` that moves the model to the device first, but keeps its Parameter objects.
 
-    DeepSpeed calls ``Module.to``, which creates new ones for some devices: the program's optimizer would train the old ones.
+    DeepSpeed calls ``Module.to``, which creates new Parameters for some devices. The program's optimizer would train the old Parameters.
     """
     from accelkit.bridges.parameter_swapping import keeping_parameters
 

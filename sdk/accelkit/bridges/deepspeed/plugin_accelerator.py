@@ -49,7 +49,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.device_module
 
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
-        """Return the torch device for what DeepSpeed passes as ``device_index``: also a device, or the text of LOCAL_RANK.
+        """Return the torch device for a ``device_index`` from DeepSpeed, which may also be a device or the text of LOCAL_RANK.
 
         None means the current device.
         """
@@ -78,7 +78,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     def current_device(self) -> int:
         with contextlib.suppress(UnsupportedError):
             index = torch_functions.call(self.accelerator, "current_device_index", module_name="current_device")
-            return index if isinstance(index, int) else 0  # that of the CPU is a name
+            return index if isinstance(index, int) else 0  # for the CPU, torch returns a name
         return 0
 
     def current_device_name(self) -> str:
@@ -118,7 +118,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.get_rng_state(self.torch_device(device_index))
 
     def set_rng_state(self, new_state: torch.Tensor | None, device_index: torch.device | int | None = None) -> None:
-        if new_state is not None:  # what get_rng_state returns for a device without a generator
+        if new_state is not None:  # get_rng_state returns None for a device without a generator
             self.accelerator.set_rng_state(new_state, self.torch_device(device_index))
 
     def manual_seed(self, seed: int) -> None:
@@ -168,7 +168,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- dtypes -------------------------------------------------------------------------------------------------------
 
     def _computes_in(self, dtype: str) -> bool:
-        """Return whether the device computes in a dtype: what the plugin declares, or else what the device's module says."""
+        """Return whether the device computes in a dtype, as the plugin declares or, if it declares nothing, the device's module says."""
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):
             return bool(self._module.is_bf16_supported())
@@ -203,7 +203,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return _BUILDERS
 
     def get_op_builder(self, class_name: str) -> type[Any]:
-        """Return the builder of an operator that computes in host memory, or one whose ``load`` raises an error."""
+        """Return the builder of an operator. If the operator does not compute in host memory, the builder's ``load`` raises an error."""
         builders = importlib.import_module(_BUILDERS)
         if class_name in _ON_THE_HOST:
             return getattr(builders, class_name)  # type: ignore[no-any-return]

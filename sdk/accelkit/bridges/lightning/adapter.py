@@ -87,8 +87,8 @@ def from_lightning(cls: type, *, device_type: str | None = None, **options: Any)
 
     Args:
         cls: A subclass of Lightning's ``Accelerator``.
-        device_type: The device type, as in ``torch.device``. If None, it is read from one of the accelerator's devices, so a device must be
-            available.
+        device_type: The device type, as in ``torch.device``. If None, the type is read from one of the accelerator's devices, so a device
+            must be available.
         options: Keyword arguments for the constructor of ``cls``.
 
     Raises:

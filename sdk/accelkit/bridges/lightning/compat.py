@@ -80,9 +80,9 @@ def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Fr
     If ``package`` is None, the framework that the program has already imported is used, or else the first that is installed.
 
     Raises:
-        UnknownNameError: If there is no such package.
-        UnavailableError: If it is not installed.
-        UnsupportedError: If its version is not supported.
+        UnknownNameError: If Lightning has no package of this name.
+        UnavailableError: If the package is not installed.
+        UnsupportedError: If the version of the package is not supported.
     """
     if package is None:
         candidates = [one for one in frameworks if one.package in sys.modules] or installed(frameworks)

@@ -15,7 +15,7 @@ class PluginEnvironment:
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the base class's ``__init__``. That of SLURMEnvironment rejects jobs without --ntasks-per-node; accelkit accepts them."""
+        """Skip the ``__init__`` of the base class. SLURMEnvironment's rejects jobs without --ntasks-per-node; accelkit accepts them."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 
@@ -76,7 +76,7 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
 
 
 class LightningCluster(ClusterEnvironment):
-    """A Lightning cluster environment as an accelkit cluster environment, with only what a process needs to join the process group."""
+    """A Lightning cluster environment as an accelkit cluster environment. It has only what a process needs to join the process group."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__()

@@ -29,19 +29,20 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 
 
 def install(*accelerators: str, package: str | None = None) -> None:
-    """Make Trainer and Fabric accept the names of accelkit's accelerators. Call it again to load further plugins.
+    """Make Trainer and Fabric accept the names of accelkit's accelerators. Call ``install`` again to load further plugins.
 
-    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR, or the one that accelkit selects if that is not set. Lightning's own
+    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if it is not set, the one that accelkit selects. Lightning's own
     names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, also trains on
     its own device; without ``install``, Lightning would train on the CPU.
 
     Args:
         accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
-        package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all that are installed.
+        package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all installed packages.
 
     Raises:
         UnavailableError: If Lightning is not installed.
-        UnsupportedError: If its version is not supported, or its classes lack expected arguments. In either case, nothing is changed.
+        UnsupportedError: If its version is not supported, or if its classes lack expected arguments.
+            After either error, nothing is changed.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
@@ -61,7 +62,7 @@ def uninstall() -> None:
     """Undo ``install``.
 
     Raises:
-        UnsupportedError: If other code has since replaced an ``__init__`` again. The other classes are restored nevertheless.
+        UnsupportedError: If other code replaced an ``__init__`` after ``install``. All other classes are restored nevertheless.
     """
     foreign = []
     forget_all()
@@ -106,7 +107,7 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 def _from_environment(framework: Framework) -> dict[str, Any]:
     """Return the arguments of Trainer set by ``PL_TRAINER_<ARGUMENT>``, parsed as Python values where possible, as Lightning does.
 
-    Empty for Fabric. Arguments that the program passes to the constructor of Trainer take precedence over these.
+    For Fabric, the dict is empty. Arguments that the program passes to the constructor of Trainer take precedence over the returned ones.
     """
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():
@@ -120,7 +121,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments translated into ones that Lightning supports."""
+    """Return the arguments translated into arguments that Lightning supports."""
     requested: Any = given.get("accelerator", AUTO)
     if requested == AUTO:
         chosen = decide().chosen

@@ -39,13 +39,13 @@ def trainer_kwargs(
 ) -> dict[str, Any]:
     """Return arguments for a ``Trainer``, as in ``Trainer(**trainer_kwargs("acme", devices=2), max_epochs=3)``.
 
-    Does not initialise a driver. If a launcher started several processes, all of them must call this, because they may have to tell each
-    other which machine they are on.
+    Does not initialise a driver. If a launcher started several processes, every process must call this function, because they may have to
+    tell each other which machine they are on.
 
     Args:
         accelerator: The accelerator, as for ``accelkit.select``: a name or an instance. None uses ACCELKIT_ACCELERATOR, or else ``auto``.
         devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
-            launcher started, or else all devices (one with ``strategy="single_device"``).
+            launcher started, or else all devices (one device with ``strategy="single_device"``).
         num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``,
             ``fsdp`` (accelkit's, with torch's FSDP2), or an instance of your own strategy class or of Lightning's
@@ -53,7 +53,8 @@ def trainer_kwargs(
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
-        package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one already imported, or else the first installed.
+        package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one that is already imported, or else
+            the first one that is installed.
 
     Returns:
         A dict with ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
@@ -113,7 +114,7 @@ def make_arguments(
     """Return the same arguments as ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
 
     If the environment variables do not contain the machine of each process, the processes exchange this information here. All processes
-    of the job must therefore call this.
+    of the job must therefore call this function.
     """
     selection = select(accelerator, devices=None if devices == AUTO else devices)
     plugin = selection.accelerator

@@ -114,7 +114,7 @@ class PluginPrecision(Theirs):
         call_in_step(self.plugin, "unscale_gradients", optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the Precision, or, after ``teardown``, the state that it had then."""
+        """Return the state of the Precision. After ``teardown``, return the state that it had when it was torn down."""
         return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -180,7 +180,7 @@ class TrainerPrecision(PluginPrecision):
         return super().pre_backward(scaled, module)
 
     def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass of the Precision, or else that of the LightningModule.
+        """Run ``backward`` of the Precision if it overrides this method, or else ``backward`` of the LightningModule.
 
         Raises:
             UnsupportedError: If both override ``backward``.

@@ -48,7 +48,7 @@ def check_given(precision: Any, accelerator: Accelerator) -> None:
     """Check that a precision plugin given by the user is for this device, since autocast for another device would silently do nothing.
 
     Raises:
-        ContradictionError: If it is for another device.
+        ContradictionError: If the precision plugin is for another device.
     """
     device_type = getattr(precision, "device", accelerator.autocast_device_type)
     if str(device_type).partition(":")[0] != accelerator.autocast_device_type:

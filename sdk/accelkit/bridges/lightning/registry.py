@@ -18,8 +18,8 @@ def register_all(name: str, framework: Framework) -> None:
     """Load the plugin ``name`` and let it register its accelerators, in a registry of Lightning's own class.
 
     Raises:
-        UsageError: If it has no ``register_accelerators``.
-        NameConflictError: If it registers a name that Lightning or another plugin uses.
+        UsageError: If the plugin has no ``register_accelerators``.
+        NameConflictError: If the plugin registers a name that Lightning or another plugin uses.
         UnknownNameError, PluginError: If the plugin cannot be loaded.
     """
     loaded = load_named("accelerator", name)
@@ -47,7 +47,7 @@ def register_all(name: str, framework: Framework) -> None:
 
 
 def registered(name: str) -> Accelerator | None:
-    """Create the accelerator that a plugin registered under ``name``, or return None if there is none."""
+    """Create the accelerator that a plugin registered under ``name``, or return None if no plugin registered this name."""
     if name not in _offers:
         return None
     cls, options, plugin = _offers[name]

@@ -39,7 +39,7 @@ else:
 
 
 class Whole(torch.nn.Module):
-    """The outermost module that FSDP shards. Lightning calls the steps of the LightningModule through it, as through DDP's wrapper."""
+    """The outermost module that FSDP shards. Lightning calls the steps of the LightningModule through this module, as through DDP's."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Whole(torch.nn.Module):
 
 
 class TrainerSharding(Theirs):
-    """A mixin that shards a Trainer's module once it is configured, so that ``configure_model`` need not shard it.
+    """A mixin that shards a Trainer's module once the module is configured, so that ``configure_model`` need not shard it.
 
     Checkpoints contain the whole model under the names of the user's own module.
     """

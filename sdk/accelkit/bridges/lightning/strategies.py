@@ -133,7 +133,7 @@ def _join(strategy: Theirs, plugin: Accelerator) -> None:
 
 
 class TrainerDDP(Joining, TrainerPlacing):
-    """DDP for a Trainer, without device ids, so that torch uses the module's device. With them, Lightning would request a CUDA stream."""
+    """DDP for a Trainer, without device ids, so that torch uses the module's device. With ids, Lightning would request a CUDA stream."""
 
     def determine_ddp_device_ids(self) -> None:
         return None
@@ -182,8 +182,8 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     """Check that a Lightning strategy created by the user can be used on this device, and return the strategy to use.
 
     Raises:
-        UnsupportedError: If it is one of Lightning's own strategies and does not support the device.
-        ContradictionError: If it was created for another device.
+        UnsupportedError: If the strategy is one of Lightning's own and does not support the device.
+        ContradictionError: If the strategy was created for another device.
     """
     if isinstance(strategy, Joining | TrainerPlacing | FabricPlacing) or not framework.owns(type(strategy)):
         return strategy
@@ -206,7 +206,7 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
     """Check that the strategy supports the precision. ModelParallelStrategy supports only some of Lightning's own precisions.
 
     Raises:
-        UnsupportedError: If it does not.
+        UnsupportedError: If the strategy does not support the precision.
     """
     if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and not (is_lightnings and precision in _SHARDED):
         raise UnsupportedError(
