@@ -49,7 +49,7 @@ def _refusal(record: PluginRecord, cls: type, on: PluginRecord) -> dict[str, Any
             _ = rt.device
         rt.teardown()
     except (UnavailableError, UnsupportedError) as error:
-        is_unavailable = isinstance(error, UnavailableError)  # its text does not depend on the accelerator
+        is_unavailable = isinstance(error, UnavailableError)  # the text of this error does not depend on the accelerator
         reason = error.why if is_unavailable and error.why else f"{error.what}: {error.why}"
         return {"reason": reason, "hint": error.hint, "is_unavailable": is_unavailable}
     except Exception:

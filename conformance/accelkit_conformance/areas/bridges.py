@@ -148,7 +148,7 @@ def transformers_trainer(subject: Subject, precision: str) -> None:
         from accelkit.bridges.accelerate import install
 
         install(subject.accelerator, devices=_index(subject))
-        # TrainingArguments(bf16=True) accepts only a fixed list of devices; the variable works for all.
+        # TrainingArguments(bf16=True) accepts only a fixed list of devices; the variable works for all devices.
         with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": theirs}):
             trainer = _gpt2_trainer(transformers, folder)
         assert trainer.accelerator.mixed_precision == theirs

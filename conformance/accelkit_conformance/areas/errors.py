@@ -146,7 +146,7 @@ def missing_operators_raise(subject: Subject) -> None:
     import torch
 
     operator, _ = _operator_of_no_device()
-    x = torch.ones(2, device=subject.device)  # outside the block: an error here is not the expected one
+    x = torch.ones(2, device=subject.device)  # outside the block: an error here is not the expected error
     with raises(subject, NotImplementedError, RuntimeError, about="nowhere", doing="an operator that no device has"):
         operator(x)
     _works(subject)

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_map
 
 from accelkit.runtime.comparison.tolerance import relative_error
 
-# The largest change that counts as rounding. Eight times this is less than the error of a device that computes in float32; a larger change
-# comes from a discontinuity of the function.
+# The largest change that counts as rounding. Eight times this change is less than the error of a device that computes in float32; a larger
+# change comes from a discontinuity of the function.
 _LARGEST = 1e-9
 
 

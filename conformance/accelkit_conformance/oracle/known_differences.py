@@ -18,8 +18,8 @@ from accelkit_conformance.results import NotSupported
 LAID_OUT_BY_TORCH = re.compile(r"_weight_norm_interface|_embedding_bag|_scaled_mm|_native_multi_head_attention")
 # Calls that may add up terms one after another. The recorded values repeat, so their rounding errors do not average out.
 SEQUENTIAL = re.compile(r"^cum|nll_loss")
-# Operators that return values for their own backward pass, or results that were not asked for. Some devices leave these empty, or give
-# them another dtype.
+# Operators that return values for their own backward pass, or results that were not asked for. Some devices leave such results empty, or
+# give them another dtype.
 _AUXILIARY = re.compile(r"batch_norm(?!.*backward)|log_sigmoid_forward|^_?unique|_embedding_bag(?!.*backward)")
 # Operators and ATen overloads that PyTorch itself implements only for the CPU, although its database does not say so. channel_shuffle has
 # a composite for other devices, which accepts only contiguous arguments.
