@@ -98,6 +98,8 @@ def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> di
     ranks = Ranks.of_job()
     ranks.from_main(RuntimeError, lambda: None)
     with measured() as found["save"]:
+        fingerprint.verify(communicator, "save_state")
+        ranks.each(RuntimeError, lambda: None)
         checkpoint.save(folder, {"model_0": state}, per_rank=own, ranks=ranks)
     runtime.wait_for_everyone()
     return found

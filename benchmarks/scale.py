@@ -31,7 +31,7 @@ from everything import about
 from simulated_ranks import Count
 
 MB = 1e6
-SAVE, MANIFEST, PLAN = "save", "manifest and index, read by every rank of a load", "state encoded and planned, on every rank"
+SAVE, MANIFEST, PLAN = "save", "manifest and index, read by every rank that loads", "state encoded and planned, on every rank"
 PER_CALL = ("verified call", "call that is not verified", "call log, at the host of the store", "vote on preemption")
 _TERMS: dict[str, Callable[[float], float]] = {"": lambda n: 1.0, "log2 n": math.log2, "n": lambda n: n, "n²": lambda n: n * n}
 _MODELS = (("",), ("", "log2 n"), ("", "n"), ("", "n", "n²"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from simulated_ranks import Count, CountingStore, make_group
+from simulated_ranks import Count, CountingStore, make_group, over_gloo
 
 from accelkit import job_secret
 from accelkit.launching.log_tee import Screen, Streams
@@ -20,7 +20,6 @@ from accelkit.launching.rendezvous import OrderedRendezvous
 from accelkit.runtime import process_group
 from accelkit.runtime.collectives import call_log, fingerprint
 from accelkit.runtime.collectives.collectives import Collectives
-from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.runtime.strategy_options import option_texts
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.process_placement import Place
@@ -53,12 +52,6 @@ class SimulatedCluster(ClusterEnvironment):
     local_world_size = property(lambda self: self.exchanged_value("local_world_size"))
     node_rank = property(lambda self: self.exchanged_value("node_rank"))
     num_nodes = property(lambda self: self.exchanged_value("num_nodes"))
-
-
-def _communicator(mode: str = "always") -> Communicator:
-    communicator = Communicator(None, CPU, mode)
-    communicator._has_gloo, communicator.verification = True, mode  # as over gloo, whose messages the group counts
-    return communicator
 
 
 def learn_placement(size: int) -> Count:
@@ -100,7 +93,7 @@ def compare_settings(size: int) -> Count:
 def verify(size: int, mode: str) -> Count:
     """A call that sends its data separately. In the mode ``first``, after the calls that are verified."""
     group = make_group(size)
-    communicator = _communicator(mode)
+    communicator = over_gloo(mode)
     for _ in range(4):
         fingerprint.verify(communicator, "reduce (sum)", "float32[1024]", None)
     with group.measured() as count:

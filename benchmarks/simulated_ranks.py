@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from accelkit.runtime.collectives import object_collectives
+from accelkit.runtime.collectives.communicator import Communicator
 
 BACKEND = "simulated"
 
@@ -204,3 +205,10 @@ def make_group(size: int, store: dist.Store | None = None) -> SimulatedGroup:
     dist.init_process_group(BACKEND, store=store or dist.HashStore(), rank=0, world_size=size)
     group: Any = dist.group.WORLD
     return group
+
+
+def over_gloo(mode: str = "always") -> Communicator:
+    """A communicator that sends over the simulated group what it would send over gloo."""
+    communicator = Communicator(None, torch.device("cpu"), mode)
+    communicator._has_gloo, communicator.verification = True, mode
+    return communicator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,16 +13,17 @@ from typing import Any
 
 import torch
 from sharded_layout import parameter_shapes, shard_rows, sharded_state
-from simulated_ranks import Count, SimulatedGroup, make_group
+from simulated_ranks import Count, SimulatedGroup, make_group, over_gloo
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.device_mesh import DeviceMesh
 
 from accelkit.runtime import seeding
-from accelkit.runtime.checkpoints import checkpoint, dcp_metadata
+from accelkit.runtime.checkpoints import checkpoint, dcp_metadata, index
 from accelkit.runtime.checkpoints.coordinator import Ranks
-from accelkit.runtime.checkpoints.dcp_io import TensorReader
+from accelkit.runtime.checkpoints.index import Index
 from accelkit.runtime.checkpoints.manifest import DATA, MANIFEST, read_manifest
+from accelkit.runtime.collectives import fingerprint
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,8 +33,9 @@ class Saved:
     Attributes:
         agreement: At rank 0, without writing its shards.
         planning: Seconds in which one rank encodes its state and plans its file.
-        files: Bytes of the manifest and of the index.
-        reading: Seconds in which each rank reads these files when it loads.
+        files: Bytes of the manifest and of the index that a rank reads.
+        reading: Seconds in which each rank reads these files when it loads in the layout that was saved. If each rank wrote its own index,
+            the other index that it reads, that of rank 0, is left out: here the two are the same.
     """
 
     agreement: Count
@@ -90,23 +93,36 @@ class Others:
     def __init__(self, group: SimulatedGroup, root: Path, shapes: Mapping[str, torch.Size]) -> None:
         self._group, self._root, self._shapes = group, root, shapes
         self._calls: dict[int, int] = {}
+        self._layout: Any = None
         self._template: list[WriteItem] = []
         self.saving: _Save
 
     def next_object(self, rank: int) -> tuple[Any]:
-        """Return the outcome of the rank's work, as the coordinator sends it: of ``_encode``, ``_plan`` and ``_write``."""
+        """Return the outcome of the rank's work, as the coordinator sends it: of reading states, ``_encode``, planning, and ``_write``."""
         call = self._calls[rank] = self._calls.get(rank, -1) + 1
         if call == 0:
             return (None,)
-        return (self._plan(rank),) if call == 1 else (self._written(rank),)
+        if call == 1:
+            if self._layout is None or rank == self._group.size() - 1:  # the last rank's is computed too: all should be equal
+                self._layout = self._encoded(rank)[1]
+            return (self._layout,)
+        if call == 2:
+            return (None if self.saving._has_own_index else self._plan(rank),)
+        return (self._written(rank),)
+
+    def _encoded(self, rank: int) -> tuple[checkpoint.Save, Any]:
+        """The save of this rank after ``_encode``, and what that returned."""
+        with self._group.as_rank(rank):
+            peer = checkpoint.Save.__new__(checkpoint.Save)
+            peer._own, peer._ranks = own_state(), Ranks(self._group)
+            mesh = mesh_of(rank, self._group.size())
+            return peer, peer._encode({"model_0": sharded_state(dict(self._shapes), mesh, rank)})
 
     def plan_of(self, rank: int) -> SavePlan:
         """The plan that accelkit makes as this rank."""
+        peer, _ = self._encoded(rank)
         with self._group.as_rank(rank):
-            mesh = mesh_of(rank, self._group.size())
-            peer = checkpoint.Save.__new__(checkpoint.Save)
-            peer._own, peer._ranks, peer._root, peer._temporary = own_state(), Ranks(self._group), self._root, self.saving._temporary
-            peer._encode({"model_0": sharded_state(dict(self._shapes), mesh, rank)})
+            peer._root, peer._temporary = self._root, self.saving._temporary
             return peer._plan()
 
     def _plan(self, rank: int) -> SavePlan:
@@ -131,12 +147,12 @@ class Others:
 
     def _written(self, rank: int) -> tuple[Any, dict[str, Any]]:
         results, files = self.saving.written
-        ((name, entry),) = files.items()
-        name = name.replace("__0_", f"__{rank}_")
-        with (self.saving._temporary / name).open("wb") as file:
-            os.truncate(file.fileno(), entry["bytes"])
+        own = {re.sub("__0(?=[_.])", f"__{rank}", name): entry for name, entry in files.items()}
+        for name, entry in own.items():
+            with (self.saving._temporary / name).open("wb") as file:
+                os.truncate(file.fileno(), entry["bytes"])
         translated = [self._result(result, rank) for result in results]
-        return [result for result in translated if result is not None], {name: entry}
+        return [result for result in translated if result is not None], own
 
     def _result(self, result: Any, rank: int) -> Any:
         where = dataclasses.replace(result.storage_data, relative_path=result.storage_data.relative_path.replace("__0_", f"__{rank}_"))
@@ -163,11 +179,16 @@ def save(size: int, layers: int, divisor: int, folder: Path | None = None) -> Sa
         saving = others.saving = _Save.__new__(_Save)
         saving.group = group
         with group.measured() as count:
-            saving.__init__(Path(root), {"model_0": state}, per_rank=own_state(), ranks=Ranks(group))  # type: ignore[misc]
+            fingerprint.verify(over_gloo(), "save_state")
+            ranks = Ranks(group)
+            ranks.each(RuntimeError, lambda: None)  # here save_state reads the states of the objects
+            saving.__init__(Path(root), {"model_0": state}, per_rank=own_state(), ranks=ranks)  # type: ignore[misc]
             step = saving.finish()
-        files = [step / MANIFEST, step / DATA / dcp_metadata.NAME]
         began = time.process_time()
         manifest = read_manifest(step)
-        TensorReader(step / DATA, {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME})
+        names = {name.partition("/")[2] for name in manifest["files"]}
+        found = Index(step / DATA, names, (0,))
         reading = time.process_time() - began
-        return Saved(count, saving.planning, sum(path.stat().st_size for path in files), reading)
+        read = [step / DATA / name for name in (dcp_metadata.NAME, index.name_of(0)) if name in names]
+        assert found.metadata.state_dict_metadata
+        return Saved(count, saving.planning, (step / MANIFEST).stat().st_size + sum(path.stat().st_size for path in read), reading)

@@ -4,7 +4,8 @@ A save writes everything into ``step-N.tmp``, flushes each file and the folder t
 ``LATEST``. If the process is killed at any moment, no saved step is lost: a folder named ``step-N`` is always complete, and the next save
 removes ``.tmp`` folders. Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the
 folder, every process writes and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder.
-Plain values and plain tensors are taken from rank 0.
+Plain values and plain tensors are taken from rank 0, which also writes the index. If there are very many shards, each process writes an
+index of its own file instead (see ``shard_layout``).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.distributed.tensor import DTensor
 import accelkit
 from accelkit.atomic_file import atomic_file, flush_folder
 from accelkit.errors import CheckpointError
-from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
+from accelkit.runtime.checkpoints import dcp_metadata, shard_layout, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import checksum
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import TensorWriter
@@ -83,8 +84,10 @@ class Save:
     ) -> None:
         self._root, self._objects, self._own, self._keep_last = root, list(parts), dict(per_rank or {}), keep_last
         self._ranks = ranks or Ranks()
-        self._number = self._ranks.through_main(
-            self._blame, lambda: self._encode(parts), lambda results: [self._prepare(step)] * self._ranks.size
+        self._number, self._has_own_index = self._ranks.through_main(
+            self._blame,
+            lambda: self._encode(parts),
+            lambda layouts: [(self._prepare(step), shard_layout.has_large_index(layouts))] * self._ranks.size,
         )
         self.path, self._temporary = root / f"step-{self._number}", root / f"step-{self._number}.tmp"
 
@@ -98,11 +101,14 @@ class Save:
 
     def finish(self) -> Path:
         """Write the files, flush them to disk, rename the folder to ``root/step-N``, and return this path."""
-        plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
+        if self._has_own_index:
+            plan = self._ranks.each(self._blame, lambda: self._writer.plan_alone(self._plan(), self._ranks.rank))
+        else:
+            plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
         self._ranks.through_main(self._blame, lambda: self._write(plan), self._publish)
         return self.path
 
-    def _encode(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    def _encode(self, parts: Mapping[str, Mapping[str, Any]]) -> shard_layout.ShardLayout | None:
         shared, own = Encoder(), Encoder()
         self._structure = {name: shared.encode(state, name) for name, state in parts.items()}
         prefix = f"rank_{self._ranks.rank}"
@@ -113,6 +119,7 @@ class Save:
         if self._own:  # saved as a tensor, so that each process reads only its own state
             tensors[prefix] = torch.frombuffer(bytearray(own_state.encode()), dtype=torch.uint8)
         self._writer = TensorWriter(tensors, is_main=self._ranks.rank == 0)
+        return shard_layout.layout_of(tensors, self._ranks.size)
 
     def _prepare(self, step: int | None) -> int:
         """Choose the step number and create an empty folder for it. Runs on rank 0."""
@@ -139,6 +146,9 @@ class Save:
 
     def _write(self, plan: Any) -> tuple[Any, dict[str, Any]]:
         results, checksums = self._writer.write(plan)
+        if self._has_own_index and results:
+            checksums = self._writer.write_own_index(results, self._ranks.rank)
+            results = []  # rank 0 does not need them
         files = {f"{DATA}/{name}": entry for name, entry in checksums.items()}
         if files:
             flush_folder(self._temporary / DATA)
@@ -154,8 +164,8 @@ class Save:
         self._writer.finish([results for results, _ in written])
         entries = {name: entry for _, names in written for name, entry in names.items()}
         files = {name: {"bytes": entry["bytes"], "crc32": entry["crc32"]} for name, entry in entries.items()}
-        index = temporary / DATA / dcp_metadata.NAME
-        files |= {f"{DATA}/{index.name}": checksum(index)} if files else {}
+        if files and not self._has_own_index:
+            files[f"{DATA}/{dcp_metadata.NAME}"] = checksum(temporary / DATA / dcp_metadata.NAME)
         manifest = {
             "format": FORMAT,
             "step": self._number,

@@ -7,9 +7,12 @@ between them the processes can exchange accelkit's own messages. If a process di
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import math
 import mmap
 import os
+import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +27,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
 from accelkit.regular_file import open_regular
+from accelkit.runtime.checkpoints import index, shard_layout
 from accelkit.runtime.checkpoints.atomic_io import ChecksummedFile, FilePart
-from accelkit.runtime.checkpoints.dcp_metadata import read_index
+from accelkit.runtime.checkpoints.index import Index
 
 Layout = Callable[[str, torch.Size], DTensor | None]
 
@@ -80,6 +84,7 @@ class TensorWriter:
 
     def plan(self, folder: Path) -> SavePlan:
         """Return the local plan, which lists the values that this process has. ``folder`` must exist."""
+        self._folder = folder
         # Do not overlap copies: that needs streams, which not every device's module has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)
         self._writer.fs = self._files = _SummingFileSystem()
@@ -96,6 +101,14 @@ class TensorWriter:
         planned, self._metadata = self._planner.create_global_plan(plans)
         return self._writer.prepare_global_plan(planned)
 
+    def plan_alone(self, plan: SavePlan, rank: int) -> SavePlan:
+        """Return the plan that lists the values that this process writes, given its local plan and its rank. See ``shard_layout``."""
+        # The position in the list given to prepare_global_plan determines the name of the file.
+        keys = shard_layout.keys_to_write(self._tensors)
+        own = dataclasses.replace(plan, items=[item for item in plan.items if item.index.fqn in keys])
+        (planned,), self._metadata = self._planner.create_global_plan([own])
+        return self._writer.prepare_global_plan([*[SavePlan([])] * rank, planned])[rank]
+
     def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, Any]]]:
         """Write this process's file. The file is on disk when this method returns.
 
@@ -109,6 +122,20 @@ class TensorWriter:
             results = self._writer.write_data(self._planner.finish_plan(plan), self._planner).wait()
         return results, self._files.checksums
 
+    def write_own_index(self, results: list[WriteResult], rank: int) -> dict[str, dict[str, Any]]:
+        """Write an index of what this process wrote after ``plan_alone``. It is on disk when this returns.
+
+        Returns:
+            The checksums of this file and those that ``write`` returned.
+        """
+        assert self._metadata is not None
+        self._metadata.storage_data = {result.index: result.storage_data for result in results}
+        self._metadata.storage_meta = self._writer.storage_meta()
+        with self._files.create_stream(self._folder / index.name_of(rank), "wb") as file:
+            pickle.dump(self._metadata, file)
+            os.fsync(file.fileno())
+        return self._files.checksums
+
     def finish(self, results: list[list[WriteResult]]) -> None:
         """Write the index of all files, or nothing if there are no tensors. Runs on rank 0."""
         if any(results):
@@ -121,15 +148,12 @@ class TensorReader:
 
     Args:
         folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.
-        files: The names of the files in the folder that hold tensors, as listed in the manifest. The index must name exactly these files.
-
-    Raises:
-        UnpicklingError: If the index file does not contain an index, or if the index does not name exactly these files.
+        found: The index of the folder.
     """
 
-    def __init__(self, folder: Path | None, files: Collection[str]) -> None:
-        self._folder = folder
-        self._metadata = read_index(folder, files) if folder is not None else Metadata({})
+    def __init__(self, folder: Path | None, found: Index) -> None:
+        self._folder, self._index = folder, found
+        self._metadata = found.metadata
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
         self._maps: dict[str, mmap.mmap] = {}
         self._can_map = os.name == "posix"  # elsewhere, a file that is mapped cannot be removed
@@ -146,9 +170,10 @@ class TensorReader:
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:
-            described = self._metadata.state_dict_metadata[key]
-            assert isinstance(described, TensorStorageMetadata)
+            described = self._described(key)
             like = layout(path, described.size)
+            if like is None and sum(math.prod(chunk.sizes) for chunk in described.chunks) < math.prod(described.size):
+                self._index.complete()
             if (identity := _identity(key, like)) in self._read:
                 continue
             if like is None and len(described.chunks) == 1:
@@ -169,13 +194,20 @@ class TensorReader:
 
     def places(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield the key, the name of the file, the offset and the length in bytes of each part of each tensor."""
-        for index, where in (self._metadata.storage_data or {}).items():
-            yield index.fqn, str(where.relative_path), where.offset, where.length
+        self._index.complete()
+        for place, where in (self._metadata.storage_data or {}).items():
+            yield place.fqn, str(where.relative_path), where.offset, where.length
 
     def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
         """Return a tensor that was read. The same key in the same layout gives the same tensor object."""
-        described: Any = self._metadata.state_dict_metadata[key]
-        return self._read[_identity(key, layout(path, described.size))]
+        return self._read[_identity(key, layout(path, self._described(key).size))]
+
+    def _described(self, key: str) -> TensorStorageMetadata:
+        if key not in self._metadata.state_dict_metadata:
+            self._index.complete()
+        described = self._metadata.state_dict_metadata[key]
+        assert isinstance(described, TensorStorageMetadata)
+        return described
 
     def _load(self, key: str, described: TensorStorageMetadata, *, is_mapped: bool) -> torch.Tensor:
         """Load a tensor that was saved whole, without the additional copy that ``FileSystemReader`` would make."""
@@ -216,13 +248,21 @@ class TensorReader:
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(tensors, self._metadata, is_coordinator=True)
         reader.set_up_storage_reader(self._metadata, is_coordinator=True)
-        plan = reader.prepare_local_plan(planner.create_local_plan())
+        local = planner.create_local_plan()
+        if sum(math.prod(item.lengths) for item in local.items) < sum(_num_own_elements(tensor) for tensor in tensors.values()):
+            self._index.complete()
+            local = planner.create_local_plan()
+        plan = reader.prepare_local_plan(local)
         (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
         reader.read_data(planner.finish_plan(plan), planner).wait()
 
 
 def _identity(key: str, like: DTensor | None) -> tuple[Any, ...]:
     return (key,) if like is None else (key, like.device_mesh, tuple(like.placements), like.to_local().device)
+
+
+def _num_own_elements(tensor: torch.Tensor) -> int:
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).numel()
 
 
 def _host_copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -65,27 +65,19 @@ def _member(cls: Any, name: str) -> enum.Enum:
     return member
 
 
-def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: int) -> list[str]:
-    """Return the keys of the tensors that have bytes between ``start`` and ``end`` in the file ``name``. See ``read_index``."""
-    index = read_index(folder, files)
-    assert index.storage_data is not None
-    places = index.storage_data.items()
-    within = [key.fqn for key, at in places if at.relative_path == name and at.offset < end and at.offset + at.length > start]
-    return list(dict.fromkeys(within))
-
-
-def read_index(folder: Path, files: Collection[str]) -> Metadata:
-    """Read the index of a folder, which lists the contents of its files and their positions.
+def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metadata:
+    """Read an index, which lists the contents of files and their positions.
 
     Args:
         folder: The folder that holds the index.
-        files: The names of the other files in the folder.
+        files: The names of the files that it must list.
+        name: The name of the index file.
 
     Raises:
         UnpicklingError: If the index file does not contain an index, names anything that is not part of an index, or does not name exactly
             these files.
     """
-    with open(open_regular(folder / NAME), "rb") as file:
+    with open(open_regular(folder / name), "rb") as file:
         found = _Unpickler(file).load()
     if not isinstance(found, Metadata) or not isinstance(found.storage_data, dict):
         raise pickle.UnpicklingError(f"it contains {type(found).__name__} instead of an index")

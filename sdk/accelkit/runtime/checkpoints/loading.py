@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from pickle import PickleError
 from typing import Any
 
 from accelkit.errors import CheckpointError
@@ -17,6 +18,7 @@ from accelkit.runtime.checkpoints.atomic_io import BLOCK
 from accelkit.runtime.checkpoints.block_verification import BlockVerification
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, no_layout
+from accelkit.runtime.checkpoints.index import Index
 from accelkit.runtime.checkpoints.manifest import DATA, check_contents, check_sizes, damaged, read_manifest
 from accelkit.runtime.checkpoints.state_codec import decode, keys_only_of, references
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST, find
@@ -55,7 +57,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         errors: list[Exception] = []
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
             try:
-                parts = _read(step, manifest, _reader(step, manifest), ranks, layout=layout)
+                parts = _read(step, manifest, _reader(step, manifest, ranks), ranks, layout=layout)
             except Exception as error:  # raised below, unless a damaged file explains it
                 errors.append(error)
             try:
@@ -165,7 +167,7 @@ def _num_blocks(num_bytes: int) -> int:
 
 def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], UnverifiedTensors]:
     check_sizes(step, manifest["files"])
-    reader = _reader(step, manifest)
+    reader = _reader(step, manifest, ranks)
     blocks_of: dict[str, list[tuple[str, int]]] = {}
     for key, file, offset, length in reader.places():
         name = f"{DATA}/{file}"
@@ -186,10 +188,14 @@ def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tupl
         raise
 
 
-def _reader(step: Path, manifest: dict[str, Any]) -> TensorReader:
-    names = {name.partition("/")[2] for name in manifest["files"]} - {dcp_metadata.NAME}
+def _reader(step: Path, manifest: dict[str, Any], ranks: Ranks) -> TensorReader:
+    folder = step / DATA if manifest["files"] else None
+    names = {name.partition("/")[2] for name in manifest["files"]}
+    source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))[1]
     try:
-        return TensorReader(step / DATA if manifest["files"] else None, names)
+        return TensorReader(folder, Index(folder, names, (source, 0), lambda name: check_contents(step, manifest, [f"{DATA}/{name}"])))
+    except CheckpointError:
+        raise
     except Exception as error:  # a damaged pickle may raise any exception
         raise damaged(step, f"{DATA}/{dcp_metadata.NAME}", f"{type(error).__name__}: {error}") from error
 
@@ -233,6 +239,6 @@ def _read(
             read([(key, key)], no_layout)
             own_state = json.loads(bytes(reader.get(key, key, no_layout).tolist()))
             parts |= {name: {index: tensors_of(own_state[name], name, no_layout)} for name in manifest["per_rank"]}
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+    except (PickleError, KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
         raise damaged(step, MANIFEST, f"it does not match the data ({type(error).__name__}: {error})") from error
     return parts | {name: {0: parts[name]} for name in manifest["was_of_one"]}

@@ -12,7 +12,7 @@ from typing import Any
 
 from accelkit.errors import CheckpointError
 from accelkit.regular_file import is_regular, read_regular
-from accelkit.runtime.checkpoints import dcp_metadata, step_dirs
+from accelkit.runtime.checkpoints import dcp_metadata, index, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import BLOCK, block_checksums, combined, write_durably
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 
@@ -127,8 +127,8 @@ def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found
     others = {file.partition("/")[2] for file in manifest["files"]} - {dcp_metadata.NAME}
     with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong in any case
         expected = manifest["blocks"][name]
-        number = next(index for index, crc in enumerate(found) if crc != expected[index])
-        keys = dcp_metadata.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)
+        number = next(place for place, crc in enumerate(found) if crc != expected[place])
+        keys = index.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)
         return naming(keys)
     return ""
 

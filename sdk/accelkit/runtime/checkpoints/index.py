@@ -1,0 +1,113 @@
+"""Index of the tensors in a checkpoint's folder: one file, or in a large checkpoint one file for each rank that wrote tensors.
+
+The files of ranks have the names that torch.distributed.checkpoint gives them in a save without collectives: ``__3.metadata`` lists the
+tensors in ``__3_0.distcp``.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from accelkit.runtime.checkpoints import dcp_metadata
+
+_OF_RANK = re.compile(r"__(0|[1-9][0-9]*)\.metadata")
+_DATA_OF_RANK = re.compile(r"__(0|[1-9][0-9]*)_[0-9]+\.distcp")
+
+
+def name_of(rank: int) -> str:
+    """Return the name of a rank's index file."""
+    return f"__{rank}.metadata"
+
+
+def is_of_rank(name: str) -> bool:
+    """Return whether a file with this name is the index of a rank."""
+    return _OF_RANK.fullmatch(name) is not None
+
+
+def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: int) -> list[str]:
+    """Return the keys of the tensors that have bytes between ``start`` and ``end`` in the file ``name``.
+
+    Args:
+        folder: The folder.
+        files: The names of all files in the folder except ``.metadata``.
+        name: The name of a file with tensors.
+        start, end: The first byte, and the byte after the last one.
+    """
+    match = _DATA_OF_RANK.fullmatch(name)
+    own = name_of(int(match[1])) if match else ""
+    found = dcp_metadata.read_index(folder, _by_index(files)[own], own) if own in files else dcp_metadata.read_index(folder, files)
+    assert found.storage_data is not None
+    places = found.storage_data.items()
+    within = [key.fqn for key, at in places if at.relative_path == name and at.offset < end and at.offset + at.length > start]
+    return list(dict.fromkeys(within))
+
+
+def _by_index(files: Iterable[str]) -> dict[str, set[str]]:
+    """Return the names of the files with tensors by the name of the index of the same rank."""
+    found: dict[str, set[str]] = {}
+    for name in files:
+        if match := _DATA_OF_RANK.fullmatch(name):
+            found.setdefault(name_of(int(match[1])), set()).add(name)
+    return found
+
+
+class Index:
+    """The index of a folder, of which files are read when they are needed.
+
+    Args:
+        folder: The folder. None if it has no tensors.
+        files: The names of all files in the folder, as listed in the manifest.
+        first: The ranks whose index files are read at once, because they are likely to list everything that this process needs.
+        verify: A function that is called with the name of each rank's index file before it is read.
+
+    Attributes:
+        metadata: What the files that were read say. ``complete`` reads all.
+
+    Raises:
+        UnpicklingError: If an index file does not contain an index, or does not list the files that it should.
+    """
+
+    def __init__(
+        self, folder: Path | None, files: Collection[str], first: Iterable[int] = (), verify: Callable[[str], None] = lambda name: None
+    ) -> None:
+        self._folder, self._verify = folder, verify
+        self._left = {name: set[str]() for name in sorted(files) if is_of_rank(name)}
+        self.metadata = Metadata({}, storage_data={})
+        if folder is not None and not self._left:
+            self.metadata = dcp_metadata.read_index(folder, set(files) - {dcp_metadata.NAME})
+            return
+        self._left |= {name: listed for name, listed in _by_index(files).items() if name in self._left}
+        if unlisted := set(files).difference(self._left, *self._left.values()):
+            raise pickle.UnpicklingError(f"no index lists {', '.join(sorted(unlisted)[:4])}")
+        for name in dict.fromkeys(map(name_of, first)):
+            if name in self._left:
+                self._read(name)
+
+    def complete(self) -> None:
+        """Read the files that have not been read."""
+        for name in list(self._left):
+            self._read(name)
+
+    def _read(self, name: str) -> None:
+        assert self._folder is not None
+        self._verify(name)
+        try:
+            found = dcp_metadata.read_index(self._folder, self._left[name], name)
+        except Exception as error:  # a damaged pickle may raise any exception
+            raise pickle.UnpicklingError(f"{name}: {type(error).__name__}: {error}") from error
+        del self._left[name]
+        for key, described in found.state_dict_metadata.items():
+            known = self.metadata.state_dict_metadata.setdefault(key, described)
+            assert isinstance(described, TensorStorageMetadata)
+            assert isinstance(known, TensorStorageMetadata)
+            if known.size != described.size:
+                raise pickle.UnpicklingError(f"{name} and the index of another rank list different sizes of {key}")
+            if known is not described:
+                known.chunks.extend(described.chunks)
+        assert self.metadata.storage_data is not None
+        self.metadata.storage_data |= found.storage_data or {}
