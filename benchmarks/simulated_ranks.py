@@ -189,6 +189,15 @@ class CountingStore(dist.Store):
         self.count.messages += 2
         return self._values[key]
 
+    def has_extended_api(self) -> bool:
+        return True
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        before = self.count.messages
+        values = [self.get(key) for key in keys]
+        self.count.messages = before + 2
+        return values
+
     def check(self, keys: list[str]) -> bool:
         self.count.received += 9 + sum(8 + len(key) for key in keys)
         self.count.sent += 1

@@ -25,6 +25,7 @@ from accelkit.errors import CollectiveError
 
 READING_SECONDS = 10.0
 _LONGEST_CALL = 300
+_BATCH = 256
 _SAME_CALLS = (
     "every process must make the same calls in the same order: look for a call that some processes skip because of an `if` or an exception"
 )
@@ -144,11 +145,10 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     notes: dict[int, dict[str, Any]] = {}
 
     def read() -> None:
-        store = _store()
-        for rank in ranks if store is not None else ():
+        store, wanted = _store(), list(ranks)
+        for first in range(0, len(wanted) if store is not None else 0, _BATCH):
             try:
-                there = store.check([_key(rank)])
-                notes[rank] = json.loads(store.get(_key(rank))) if there else {}
+                notes.update(_read_batch(store, wanted[first : first + _BATCH]))
             except RuntimeError:
                 return  # the store is gone; the caller sees this from the missing entries
 
@@ -156,6 +156,21 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     reader.start()
     reader.join(READING_SECONDS)
     return dict(notes)
+
+
+def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Return the log entries of these ranks with two requests, or with a few for each rank that has not made a call yet.
+
+    After a timeout, every rank of a job reads the entries of all others, which would take minutes with a request for each.
+    """
+    keys = [_key(rank) for rank in ranks]
+    if store.check(keys):
+        texts = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
+        return dict(zip(ranks, map(json.loads, texts), strict=True))
+    if len(ranks) == 1:
+        return {ranks[0]: {}}
+    half = len(ranks) // 2
+    return _read_batch(store, ranks[:half]) | _read_batch(store, ranks[half:])
 
 
 def _count(note: Mapping[str, Any], call: Call) -> int:
