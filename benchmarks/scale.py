@@ -32,6 +32,7 @@ from simulated_ranks import Count
 
 MB = 1e6
 SAVE, MANIFEST, PLAN = "save", "manifest and index, read by every rank that loads", "state encoded and planned, on every rank"
+LOGS = "launch logs: 50 kB from each process of one machine, which stay there"
 PER_CALL = ("verified call", "call that is not verified", "call log, at the host of the store", "vote on preemption")
 _TERMS: dict[str, Callable[[float], float]] = {"": lambda n: 1.0, "log2 n": math.log2, "n": lambda n: n, "n²": lambda n: n * n}
 _MODELS = (("",), ("", "log2 n"), ("", "n"), ("", "n", "n²"))
@@ -52,6 +53,7 @@ AIMS = {
     SAVE: Aim(received=16 * MB, seconds=2.0),
 }
 AIMS_FOR = 4096
+LOCAL_PROCESSES = (2, 8, 64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def simulate(sizes: Sequence[int], layers: int, divisor: int, seconds: float) ->
 
     rows.append(Row(SAVE, "save", _measure(SAVE, save, sizes, seconds)))
     rows.append(Row(MANIFEST, "save", {size: Count(one.files, 0, 2, one.reading) for size, one in saved.items()}))
+    rows.append(Row(LOGS, "job", _measure(LOGS, simulated_operations.pass_on_output, LOCAL_PROCESSES, seconds)))
     rows.append(Row(PLAN, "save", {size: Count(0, 0, 0, one.planning) for size, one in saved.items()}))
     return rows
 
@@ -215,6 +218,7 @@ def as_markdown(found: dict[str, Any]) -> Iterator[str]:
         for row in rows:
             at = row["at_size"]
             note = "" if at["is_measured"] else " (computed)"
+            note = note if row["size"] == rows[0]["size"] else f" ({row['size']} processes)"
             numbers = [f"{at['received'] / MB:.4g} MB", f"{at['sent'] / MB:.4g} MB", f"{at['messages']:,.0f}", f"{at['seconds']:.3g}{note}"]
             cells = [row["title"], row["per"], row["received_formula"], row["sent_formula"], *numbers, "; ".join(row["misses"]) or "no"]
             yield f"| {' | '.join(cells)} |"
@@ -259,7 +263,7 @@ def main() -> None:
     os.environ.setdefault("ACCELKIT_JOB_SECRET", "0" * 64)
     rows = real(options.processes, options.layers, 64)  # forks, so it comes before anything that starts threads
     rows = simulate(options.ranks, options.layers, options.width_divisor, options.seconds) + rows
-    found = {"about": about(), "rows": [row.as_json(max(options.processes) if row.is_real else AIMS_FOR) for row in rows]}
+    found = {"about": about(), "rows": [row.as_json(max(row.points) if row.is_real or row.title == LOGS else AIMS_FOR) for row in rows]}
     text = "\n".join(as_markdown(found)) + "\n"
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
