@@ -101,6 +101,58 @@ def simple():
         bridged.default_generator(0)
 
 
+def checkpointed(stage, options):
+    """A model on the fake XPU, and a function that trains it on some batches."""
+    rt = accelkit.Runtime("fake_xpu", strategy=DeepSpeedStrategy(DeepSpeedOptions(stage=stage, config=options)))
+    model, _, batches = made()
+    model, optimizer = rt.prepare(model, adam(model))
+
+    def train(some):
+        for batch in some:
+            rt.backward(model(batch[rt.process_index :: rt.num_processes].to(rt.device)).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return rt, model, batches, train
+
+
+def two_save(folder):
+    """Two processes save checkpoints of two stages, convert them, and train on."""
+    for stage in (2, 3):
+        rt, model, batches, train = checkpointed(stage, {})
+        train(batches[:3])
+        model.save_checkpoint(folder, tag=f"stage-{stage}")
+        if rt.is_main_process:
+            from deepspeed.checkpoint import ds_to_universal
+
+            folders = {"input_folder": f"{folder}/stage-{stage}", "output_folder": f"{folder}/stage-{stage}-universal"}
+            options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
+            ds_to_universal.main(types.SimpleNamespace(**folders, **options, inject_missing_state=True))
+        train(batches[3:])
+        rt.save_model(model, f"{folder}/model-{stage}")
+        rt.teardown()
+
+
+def one_loads(folder):
+    """One process goes on from them. What DeepSpeed has not converted, it refuses."""
+    from safetensors.torch import load_file
+
+    for stage in (2, 3):
+        rt, model, batches, train = checkpointed(stage, {"checkpoint": {"load_universal": True}})
+        train(batches[:1])
+        model.load_checkpoint(folder, tag=f"stage-{stage}-universal")
+        train(batches[3:])
+        expected = load_file(f"{folder}/model-{stage}/model.safetensors")
+        found = {name: tensor.cpu() for name, tensor in rt.get_state_dict(model).items()}
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        rt.teardown()
+        rt, model, _, _ = checkpointed(stage, {})
+        refusal = sys.modules["deepspeed"].runtime.zero.utils.ZeRORuntimeException
+        with pytest.raises(refusal, match="used a DP world size of 2 but the current world size is 1"):
+            model.load_checkpoint(folder, tag=f"stage-{stage}")
+        rt.teardown()
+
+
 def bridged_of(accelerator):
     from accelkit.bridges.deepspeed.plugin_accelerator import PluginAccelerator
 
@@ -228,5 +280,5 @@ def refusals():
         assert "bridges.deepspeed.install('fake_xpu') first, or import deepspeed after" in caught.value.hint
 
 
-globals()[sys.argv[1]]()
+globals()[sys.argv[1]](*sys.argv[2:])
 print("done", flush=True)

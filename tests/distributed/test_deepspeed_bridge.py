@@ -29,6 +29,12 @@ def test_a_device_without_streams_and_a_process_group_backend_trains():
         assert text.count("done") == 1
 
 
+def test_a_converted_checkpoint_is_loaded_by_another_number_of_processes(tmp_path):
+    for size, case in (2, "two_save"), (1, "one_loads"):
+        for text in ranks.run("deepspeed_bridge_program.py", size, case, str(tmp_path)):
+            assert text.count("done") == 1, text
+
+
 def test_what_cannot_be_done_is_refused():
     (text,) = ranks.run("deepspeed_bridge_program.py", 1, "refusals")
     assert text.count("done") == 1
