@@ -41,7 +41,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def sync_all(path: Path) -> None:
-    """Call fsync on every file in ``path``. accelkit does this itself; the others leave it to the operating system."""
+    """Call fsync on every file in ``path``. accelkit does this itself; the other contestants leave it to the operating system."""
     for file in [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file()):
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)

@@ -34,7 +34,7 @@ _ACKNOWLEDGED_SECONDS = 0.1
 
 
 class CountedCluster(ClusterEnvironment):
-    """What a launcher would say of this process."""
+    """Cluster environment with given ranks, as a launcher would report them."""
 
     name, plugin = "launched", "launched"
     creates_processes_externally = True
@@ -51,7 +51,7 @@ class CountedCluster(ClusterEnvironment):
 
 
 def transferred() -> Count:
-    """What this process has sent and received through the TCP connections that it has open."""
+    """Return what this process has sent and received through its open TCP connections."""
     found = Count(seconds=time.process_time())
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as connection:
@@ -77,7 +77,7 @@ def measured(calls: int = 1) -> Iterator[Count]:
 
 
 def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> dict[str, Count]:
-    """What one process does. The names of the rows are those of the simulation."""
+    """Do the work of one process, and return its counts by the names that the rows have in the simulation."""
     found: dict[str, Count] = {}
     runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
     with measured() as found["join, with torch's own rendezvous"]:

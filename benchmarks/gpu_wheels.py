@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 WANTED = (f"accelkit[{EXTRAS}]", *REQUIREMENTS, *BUILD_REQUIREMENTS, "pip")
-"""pip is among them because the Python that has torch may have none."""
+"""pip is among them because the Python that has torch may have no pip."""
 ON_THE_MACHINE = {"torch"}
 IF_IT_FITS = {"numpy"}
 MEGABYTE = 1_000_000

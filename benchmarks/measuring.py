@@ -20,7 +20,7 @@ class Row:
     Attributes:
         over_base: Median of the differences from the first contestant, each within one round.
         ratio: Median of the ratios to the first contestant, each within one round.
-        not_measured: Why there are no numbers. Empty if there are.
+        not_measured: Why there are no numbers. Empty if there are numbers.
     """
 
     median: float = 0.0
@@ -33,7 +33,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """The results of all contestants in one measurement. The others are compared with the first row."""
+    """The results of all contestants in one measurement. The other rows are compared with the first row."""
 
     title: str
     unit: str

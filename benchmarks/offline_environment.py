@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = "accelerate,conformance,cuda,fp8,lightning"
-REQUIREMENTS = ("pytorch-lightning", "transformers", "pytest-timeout")  # pyproject.toml configures the last one
+REQUIREMENTS = ("pytorch-lightning", "transformers", "pytest-timeout")  # pyproject.toml configures pytest-timeout
 BUILD_REQUIREMENTS = ("hatchling", "editables")
 _OLDEST_TORCH = (2, 9)
 _ASK = """
@@ -69,8 +69,8 @@ def missing(accelerator: str, wheels: Path | None) -> Iterator[str]:
 def create(folder: Path, wheels: Path) -> None:
     """Create the environment, without a network. An existing environment in ``folder`` is replaced.
 
-    Packages that this Python can import can be imported in it too, even if this Python is in a virtual environment itself. They are not
-    installed again if their versions fit.
+    Packages that this Python can import can be imported in the new environment too, even if this Python is in a virtual environment
+    itself. They are not installed again if their versions fit.
 
     Raises:
         subprocess.CalledProcessError: If something cannot be installed.

@@ -1,4 +1,4 @@
-"""Which ATen overloads the conformance suite calls on an accelerator, compared with several sets of overloads.
+"""Report which ATen overloads the conformance suite calls on an accelerator, compared with several sets of overloads.
 
 The sets are the overloads that accelkit requires, all those that a device can be asked for and, after ``pip install --no-deps torchcts``,
 those on TorchCTS's list.

@@ -42,7 +42,7 @@ PROMISED = {  # stored (parameters, gradients, optimizer state), computed
     "transformer-engine": ("bfloat16", "bfloat16"),
     "transformer-engine-float16": ("float16", "float16"),
 }
-_WIDE, _LAST = "8", "10"  # the Linear whose sizes are multiples of 16, and the other one
+_WIDE, _LAST = "8", "10"  # names of the Linear whose sizes are multiples of 16, and of the other Linear
 APART = {  # layers for which a precision promises other dtypes: stored, operands, gradients, moments
     ("fp8", _WIDE): ("float32", "float8_e4m3fn", "float32", "float32"),
     **{("bitsandbytes-8bit", layer): ("bfloat16 int8", "bfloat16", "bfloat16", "bfloat16") for layer in (_WIDE, _LAST)},

@@ -2,7 +2,7 @@
 
 The first table is without computation. It shows how long batches of 64 MiB take from pinned memory (if the device supports it), by plain
 copies, which shows the bandwidth, and through loaders. In the second table, the device computes on each batch for about as long as the
-copy of a batch takes. A loader that copies ahead takes the longer of the two times; one that does not takes their sum. The dataset
+copy of a batch takes. A loader that copies ahead takes the longer of the two times; any other loader takes their sum. The dataset
 returns tensors that already exist, so that reading costs almost nothing.
 """
 

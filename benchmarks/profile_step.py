@@ -3,8 +3,8 @@
     python benchmarks/profile_step.py --accelerator cuda --output build/profile
 
 Writes a trace for Perfetto, summary.txt with the summary of ordinary steps, and summary-slow.txt with the summary of steps whose data
-loader sleeps. The second summary must say that the steps wait for the loader. Exits with 1 if it does not, or if the trace of a CUDA device
-has no work of the device.
+loader sleeps. The second summary must say that the steps wait for the loader. Exits with 1 if it says nothing of that, or if the trace of a
+CUDA device has no work of the device.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The control plane at scale: what joining, verification, the call log, votes, checkpoints and launching cost rank 0 of a large job.
 
 Real jobs of a few processes count what goes through their TCP connections (Linux only). Larger jobs are simulated: accelkit's own code runs
-as rank 0, and a process group and a store make what the other ranks would send, with the functions that encode it, and count it without
-the headers of gloo and TCP. What takes too long to simulate is computed from the smaller jobs, by the formula in the table.
+as rank 0. A process group and a store make the messages that the other ranks would send, with the functions that encode them, and count
+these messages without the headers of gloo and TCP. What takes too long to simulate is computed from the smaller jobs, by the formula in
+the table.
 
 python benchmarks/scale.py --output benchmarks/results/cpu    # scale.json, scale.md and scale.svg
 python benchmarks/scale.py --processes 2 4 --ranks 64 256 --json
@@ -77,7 +78,7 @@ class Formula:
 
 
 def fit(points: Mapping[int, float], closeness: float = _CLOSE) -> Formula:
-    """The shortest formula that is close to all points, or else the longest that they determine."""
+    """Return the shortest formula that is close to all points, or else the longest formula that the points determine."""
     sizes, formula = sorted(points), Formula({"": 0.0})
     largest = max(points.values())
     for terms in _MODELS:
@@ -115,7 +116,7 @@ class Row:
         return fit({size: count.sent for size, count in self.points.items()})
 
     def at(self, size: int) -> tuple[Count, bool]:
-        """The cost for ``size`` ranks, and whether it was measured. If not, the formulas and the largest job give it."""
+        """Return the cost for ``size`` ranks, and whether it was measured. If not, it is computed from the formulas and the largest job."""
         if size in self.points:
             return self.points[size], True
         largest = self.points[max(self.points)]
@@ -129,7 +130,7 @@ class Row:
         return max(growths, key=["1", "log2 n", "n", "n²"].index)
 
     def misses(self) -> Iterator[str]:
-        """What the operation costs more than it should."""
+        """Yield what the operation costs more than it should."""
         count, _ = self.at(AIMS_FOR)
         aim = AIMS.get(self.title, Aim())
         if aim.received is not None and count.received > aim.received:
@@ -158,7 +159,7 @@ class Row:
 
 
 def simulate(sizes: Sequence[int], layers: int, divisor: int, seconds: float) -> list[Row]:
-    """The rows of the simulated jobs."""
+    """Return the rows of the simulated jobs."""
     rows = []
     for name, operation in simulated_operations.OPERATIONS.items():
         per = "call" if name in PER_CALL else "job"
@@ -178,7 +179,7 @@ def simulate(sizes: Sequence[int], layers: int, divisor: int, seconds: float) ->
 
 
 def _measure(name: str, operation: Callable[[int], Count], sizes: Sequence[int], seconds: float) -> dict[int, Count]:
-    """The costs by size, each in a process of its own. A size that would take longer than ``seconds``, judged by the last, is left out."""
+    """Return the costs by size, each from its own process. A size that would probably take longer than ``seconds`` is left out."""
     points: dict[int, Count] = {}
     taken, last = 0.0, 0
     for size in sorted(sizes):
@@ -192,7 +193,7 @@ def _measure(name: str, operation: Callable[[int], Count], sizes: Sequence[int],
 
 
 def real(sizes: Sequence[int], layers: int, divisor: int) -> list[Row]:
-    """The rows of the real jobs, as counted by rank 0."""
+    """Return the rows of the real jobs, as counted by rank 0."""
     rows: dict[str, Row] = {}
     for size in sorted(sizes):
         sys.stderr.write(f"{size} processes\n")
@@ -225,7 +226,7 @@ def as_markdown(found: dict[str, Any]) -> Iterator[str]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Bytes and seconds at rank 0 over the number of ranks, both logarithmic."""
+    """Draw bytes and seconds at rank 0 over the number of ranks, with logarithmic axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout="constrained")

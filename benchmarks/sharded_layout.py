@@ -12,7 +12,7 @@ HIDDEN, FEED_FORWARD, KEYS, VOCABULARY, LAYERS = 8192, 28672, 1024, 32000, 80
 
 
 def parameter_shapes(layers: int = LAYERS, divisor: int = 1) -> dict[str, torch.Size]:
-    """The shapes by name. ``divisor`` divides every width, for jobs that write the values."""
+    """Return the shapes by name. ``divisor`` divides every width, for jobs that write the values."""
     hidden, inner, keys, vocabulary = (width // divisor for width in (HIDDEN, FEED_FORWARD, KEYS, VOCABULARY))
     layer = {
         "attention.wq.weight": (hidden, hidden),
@@ -32,14 +32,14 @@ def parameter_shapes(layers: int = LAYERS, divisor: int = 1) -> dict[str, torch.
 
 
 def shard_rows(rows: int, rank: int, size: int) -> tuple[int, int]:
-    """The first row and the number of rows that ``Shard(0)`` gives to a rank."""
+    """Return the first row and the number of rows that ``Shard(0)`` gives to a rank."""
     most = -(-rows // size)
     first = min(rank * most, rows)
     return first, min(most, rows - first)
 
 
 def sharded_state(shapes: dict[str, torch.Size], mesh: DeviceMesh, rank: int) -> dict[str, torch.Tensor]:
-    """A state dict as FSDP leaves it, in bfloat16. The values of a shard are all in one element of memory."""
+    """Return a state dict as FSDP leaves it, in bfloat16. The values of a shard are all in one element of memory."""
     state = {}
     for name, shape in shapes.items():
         _, rows = shard_rows(shape[0], rank, mesh.size())

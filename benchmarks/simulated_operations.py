@@ -55,7 +55,7 @@ class SimulatedCluster(ClusterEnvironment):
 
 
 def learn_placement(size: int) -> Count:
-    """Rank 0, which hosts the store too: each of the others sets its place, and gets what rank 0 has set for it."""
+    """Count at rank 0, which also hosts the store: every other rank sets its place, and gets what rank 0 has set for this rank."""
     places = {str(rank): Place(host_of(rank), f"{host_of(rank)} {'0' * 36}") for rank in range(1, size)}
     store = CountingStore(lambda key: json.dumps(dataclasses.asdict(places[key])).encode())
     process_group._stores["simulated", 1] = store
@@ -91,7 +91,7 @@ def compare_settings(size: int) -> Count:
 
 
 def verify(size: int, mode: str) -> Count:
-    """A call that sends its data separately. In the mode ``first``, after the calls that are verified."""
+    """Count a call that sends its data separately. In the mode ``first``, the calls that are verified come before this call."""
     group = make_group(size)
     communicator = over_gloo(mode)
     for _ in range(4):
@@ -102,7 +102,7 @@ def verify(size: int, mode: str) -> Count:
 
 
 def record_calls(size: int) -> Count:
-    """At the host of the store: each rank's entry of one call."""
+    """Count, at the host of the store, each rank's entry of one call."""
     store = CountingStore(lambda key: b"")
     group = make_group(size, store)
     call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
@@ -111,7 +111,7 @@ def record_calls(size: int) -> Count:
 
 
 def _seconds_of_a_set(length: int) -> float:
-    """CPU time of the thread in which a TCPStore serves ``set``."""
+    """Return the CPU seconds in which the thread of a TCPStore serves one ``set``."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     value = "x" * length
     store.set("before", value)
@@ -123,7 +123,7 @@ def _seconds_of_a_set(length: int) -> float:
 
 
 def explain_timeout(size: int) -> Count:
-    """At the host of the store: every rank but one waits in vain, and reads the entries of the others."""
+    """Count at the host of the store: every rank but one waits in vain, and reads the entries of the other ranks."""
     note = json.dumps({"at": f"{host_of(0)}, process 12345", "last": "reduce (sum) of float32[1024]", "groups": {"0": 1}}).encode()
     store = CountingStore(lambda key: note)
     group = make_group(size, store)
@@ -137,7 +137,7 @@ def explain_timeout(size: int) -> Count:
 
 
 def vote(size: int) -> Count:
-    """``is_preempted`` or ``check_trigger``."""
+    """Count one call of ``is_preempted`` or ``check_trigger``."""
     group = make_group(size)
     collectives = Collectives(size, lambda: CPU)
     collectives.any_process(False)
@@ -147,7 +147,7 @@ def vote(size: int) -> Count:
 
 
 def order_machines(size: int) -> Count:
-    """At the host of the launchers' store: each launcher reads the entries of all."""
+    """Count at the host of the launchers' store: each launcher reads the entries of all launchers."""
     machines = max(size // PER_MACHINE, 1)
     store = CountingStore(lambda key: json.dumps([None, host_of(int(key) * PER_MACHINE), 0]).encode())
     rendezvous = OrderedRendezvous(None, None, "node-00000")
@@ -158,7 +158,7 @@ def order_machines(size: int) -> Count:
 
 
 def pass_on_output(processes: int) -> Count:
-    """A launcher, for its own machine: 500 lines of each process, into its log and onto the screen. Nothing is sent to other machines."""
+    """Count at a launcher, which writes 500 lines of each process of its machine to a log and to the screen, and sends nothing."""
     streams = Streams()
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as target:
         screen = Screen(target)

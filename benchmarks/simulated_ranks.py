@@ -53,7 +53,7 @@ class SimulatedGroup(dist.ProcessGroup):
     """The process group as rank 0 sees it. Messages are counted as gloo sends them, without its headers.
 
     Attributes:
-        count, clock: What rank 0 received, sent and worked.
+        count, clock: What rank 0 received and sent, and the CPU time that it used.
         acting: The rank whose messages are being made; 0 while rank 0's own code runs.
         next_object: Returns what a rank sends next to rank 0.
         packet: Returns a rank's part of a collective, given rank 0's own.

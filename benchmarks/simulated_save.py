@@ -31,11 +31,11 @@ class Saved:
     """What a save took.
 
     Attributes:
-        agreement: At rank 0, without writing its shards.
+        agreement: What the save costs rank 0, without the writing of its shards.
         planning: Seconds in which one rank encodes its state and plans its file.
         files: Bytes of the manifest and of the index that a rank reads.
         reading: Seconds in which each rank reads these files when it loads in the layout that was saved. If each rank wrote its own index,
-            the other index that it reads, that of rank 0, is left out: here the two are the same.
+            the index of rank 0, which each rank reads too, is left out: here the two indexes are the same.
     """
 
     agreement: Count
@@ -77,7 +77,7 @@ class _added_to_planning:
 
 
 def mesh_of(rank: int, size: int) -> DeviceMesh:
-    """The mesh of all ranks, as it is on one of them."""
+    """Return the mesh of all ranks, as it is on one of them."""
     mesh = DeviceMesh("cpu", list(range(size)), _init_backend=False, _rank=rank)
     mesh._thread_id = rank  # otherwise the meshes of two ranks are equal, and DTensor's caches confuse them
     return mesh
@@ -88,7 +88,7 @@ def own_state() -> dict[str, Any]:
 
 
 class Others:
-    """What the other ranks send in a save: what rank 1 sends, with their own ranks, offsets and sizes."""
+    """What the other ranks send in a save: the messages of rank 1, each with the sender's own rank, offsets and sizes."""
 
     def __init__(self, group: SimulatedGroup, root: Path, shapes: Mapping[str, torch.Size]) -> None:
         self._group, self._root, self._shapes = group, root, shapes
@@ -103,7 +103,7 @@ class Others:
         if call == 0:
             return (None,)
         if call == 1:
-            if self._layout is None or rank == self._group.size() - 1:  # the last rank's is computed too: all should be equal
+            if self._layout is None or rank == self._group.size() - 1:  # the last rank's layout is computed too: all should be equal
                 self._layout = self._encoded(rank)[1]
             return (self._layout,)
         if call == 2:
@@ -111,7 +111,7 @@ class Others:
         return (self._written(rank),)
 
     def _encoded(self, rank: int) -> tuple[checkpoint.Save, Any]:
-        """The save of this rank after ``_encode``, and what that returned."""
+        """Return the save of this rank after ``_encode``, and what ``_encode`` returned."""
         with self._group.as_rank(rank):
             peer = checkpoint.Save.__new__(checkpoint.Save)
             peer._own, peer._ranks = own_state(), Ranks(self._group)
@@ -119,7 +119,7 @@ class Others:
             return peer, peer._encode({"model_0": sharded_state(dict(self._shapes), mesh, rank)})
 
     def plan_of(self, rank: int) -> SavePlan:
-        """The plan that accelkit makes as this rank."""
+        """Return the plan that accelkit makes as this rank."""
         peer, _ = self._encoded(rank)
         with self._group.as_rank(rank):
             peer._root, peer._temporary = self._root, self.saving._temporary

@@ -26,9 +26,9 @@ class Step:
     Attributes:
         name: The name of the step and of its folder.
         command: The command line, in which ``{folder}`` stands for the step's folder.
-        seconds: The time reserved for it. It may take longer if earlier steps have taken less than their time.
+        seconds: The time reserved for the step. It may take longer if earlier steps have taken less than their time.
         output: The file in its folder for its standard output. If empty, the standard output goes to the log.
-        skip: Why it is not run. Empty if it is run.
+        skip: Why the step is not run. Empty if it is run.
     """
 
     name: str
@@ -105,7 +105,7 @@ def run_at_once(
     Args:
         steps: The steps.
         folder: The folder in which each step gets its own folder.
-        seconds: The time after which they are interrupted, as by Ctrl-C, so that they can write what they have.
+        seconds: The time after which the steps are interrupted, as by Ctrl-C, so that they can write what they have.
         environ: The environment variables of the programs.
         cwd: The working directory of the programs.
         grace: The seconds between the interruption and the time when they are killed.

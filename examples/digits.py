@@ -41,7 +41,7 @@ def make_model() -> nn.Module:
 def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Return images of 8 x 8 numbers between 0 and 1, and their labels.
 
-    They come from scikit-learn or, if the environment variable DIGITS_FILE is set, from that copy of scikit-learn's file of digits.
+    They come from scikit-learn or, if the environment variable DIGITS_FILE is set, from the copy of scikit-learn's file that it names.
     """
     if file := os.environ.get("DIGITS_FILE"):
         import numpy as np

@@ -3,7 +3,7 @@
     python examples/transformer.py --plot loss.svg
     accelkit launch --devices 4 examples/transformer.py --parallel shard=2,tensor=2
 
-The model reads bytes and predicts the next one. With ``--checkpoints``, the program saves a checkpoint after each epoch. If it is started
+The model reads bytes and predicts the next byte. With ``--checkpoints``, the program saves a checkpoint after each epoch. If it is started
 again, it continues from the last checkpoint, even on other devices or with a different ``--parallel``. Exits with 1 if the model predicts
 the held-out text no better than the frequencies of the bytes do.
 """
@@ -81,7 +81,7 @@ class Curve:
 
 
 def read_text(length: int, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the texts to train on and those held out, one in ten, each in rows of ``length + 1`` bytes."""
+    """Return the text to train on and the held-out text, which is one row in ten, both in rows of ``length + 1`` bytes."""
     text = torch.tensor(list("\n".join(topics.values()).encode()[:limit]), dtype=torch.uint8)
     rows = text.unfold(0, length + 1, length)
     is_held_out = torch.arange(len(rows)) % 10 == 9

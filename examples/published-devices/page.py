@@ -53,7 +53,7 @@ of these packages and something here is wrong or has been fixed, please tell us.
 
 
 def names() -> list[str]:
-    """Return the names of the devices: those of the folders beside this file."""
+    """Return the names of the devices, which are the names of the folders beside this file."""
     return sorted(path.parent.name for path in HERE.glob("*/device.toml"))
 
 

@@ -98,7 +98,7 @@ def reproduce(failure: Failure, environment: Mapping[str, str]) -> str:
 
 
 def shown_by(failure: Failure) -> Path | None:
-    """Return the first program in ``defects`` with a glob that matches the failure, or None. It shows why the test fails."""
+    """Return the first program in ``defects`` with a glob that matches the failure, or None. The program shows why the test fails."""
     patterns = tomllib.loads((page.HERE / failure.device / "device.toml").read_text("utf-8")).get("shown_by", {})
     stem = next((stem for stem, globs in patterns.items() if any(matches(one, failure) for one in globs)), None)
     return page.HERE / failure.device / "defects" / f"{stem}.py" if stem else None

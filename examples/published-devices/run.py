@@ -1,7 +1,7 @@
 """Run the conformance suite on PyTorch devices that others publish, each installed in an environment of its own, as its users would.
 
     python examples/published-devices/run.py             every device
-    python examples/published-devices/run.py rgpu        one
+    python examples/published-devices/run.py rgpu        one device
     python examples/published-devices/run.py --page      write the page again from the results of earlier runs
 
 The folder of a device contains its plugin, ``device.toml`` (what is installed, and how its server is started, if it has one) and a program

@@ -1,6 +1,6 @@
 """The program that each rank runs. It compares collectives with their expected results, and DDP and FSDP2 with one process.
 
-The one process trains on the whole batch, of which each rank has a part.
+The single process trains on the whole batch, of which each rank has a part.
 """
 
 import copy

@@ -45,7 +45,7 @@ def run() -> Run:
 
 @pytest.fixture
 def device() -> torch.device:
-    """The device that is not the current one, so that a test fails if it uses a wrong index."""
+    """Return the device that is not the current one, so that a test fails if it uses a wrong index."""
     assert torch.fake_xpu.current_device() == 0
     return torch.device("fake_xpu", 1)
 

@@ -24,7 +24,7 @@ BUILD = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.build())"
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache folder."""
+    """Return an empty cache folder, which the device uses."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(folder))
     return folder

@@ -1,4 +1,4 @@
-"""Injected faults. A fault that raises an error raises the same one as a real device."""
+"""Injected faults. A fault that raises an error raises the same error as a real device."""
 
 import pytest
 import torch

@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 @pytest.fixture(autouse=True)
 def no_garbage():
-    """Free the tensors of earlier tests, which would otherwise be freed at any time during this one."""
+    """Free the tensors of earlier tests, which would otherwise be freed at any time during this test."""
     gc.collect()
 
 

@@ -20,7 +20,7 @@ DIRECTORY = "templates/accelerator_plugin"
 
 
 def clean(components):
-    """Remove the files of other components, and the ``__pycache__`` folders that pip may have created in the template."""
+    """Remove the files of components that were not chosen, and ``__pycache__`` folders that pip may have created in the template."""
     for component, patterns in FILES.items():
         for path in [path for pattern in patterns for path in pathlib.Path().glob(pattern) if component not in components]:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -29,7 +29,7 @@ def clean(components):
 
 
 def record(answers):
-    """Write ``.cruft.json``, which cruft needs to update the package to a newer template. Cruft itself writes its own file."""
+    """Write ``.cruft.json``, which cruft needs to update the package to a newer template, unless cruft itself writes this file."""
     if "_commit" in answers:
         return
     context = {name: value for name, value in answers.items() if name not in ("_output_dir", "_repo_dir", "_checkout", "_template")}

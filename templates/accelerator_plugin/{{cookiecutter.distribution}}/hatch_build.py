@@ -1,6 +1,6 @@
 """Puts the C++ library into the wheel, compiled for the torch of the environment in which the wheel is built.
 
-HATCH_BUILD_HOOK_ENABLE_CUSTOM=true enables it. Without it, the wheel has only the sources, which are compiled on first use.
+HATCH_BUILD_HOOK_ENABLE_CUSTOM=true enables this step. Otherwise, the wheel has only the sources, which are compiled on first use.
 """
 
 from __future__ import annotations

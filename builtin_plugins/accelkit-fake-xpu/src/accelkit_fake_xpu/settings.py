@@ -58,10 +58,11 @@ class Faults:
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
             kernels when they are first called.
-        recording: What is wrong with torch.profiler's recording of the device. Empty if nothing is. ``no_kernels``: it has no kernels.
-            ``twice``: it has everything twice. ``microseconds``: the kernels and copies take a thousandth of their time. ``early``: they
-            start 5 ms too early. ``caller``: each belongs to the operator that ran the one before. ``device``: they are all on device 0.
-            ``stale``: it also has those of earlier recordings. ``no_frees``: it has no memory that is freed.
+        recording: What is wrong with torch.profiler's recording of the device. Empty if nothing is wrong. ``no_kernels``: it has no
+            kernels. ``twice``: it has everything twice. ``microseconds``: kernels and copies take a thousandth of their time. ``early``:
+            kernels and copies start 5 ms too early. ``caller``: each kernel or copy has the operator of the one before it. ``device``: all
+            kernels and copies are on device 0. ``stale``: it also has the kernels and copies of earlier recordings. ``no_frees``: it does
+            not show that memory is freed.
     """
 
     oom_at: int = 0

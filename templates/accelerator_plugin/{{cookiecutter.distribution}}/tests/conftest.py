@@ -25,7 +25,7 @@ def probe_device() -> tuple[str, str]:
 
 @pytest.fixture(scope="session")
 def device_status() -> str:
-    """The status of the device: ``usable``, ``absent`` or ``broken``."""
+    """Return the status of the device: ``usable``, ``absent`` or ``broken``."""
     return probe_device()[0]
 
 

@@ -1,4 +1,4 @@
-"""Tests of the class that need no hardware: what accelkit requires before it is used."""
+"""Tests of the class that need no hardware: what accelkit requires before the class is used."""
 
 from __future__ import annotations
 

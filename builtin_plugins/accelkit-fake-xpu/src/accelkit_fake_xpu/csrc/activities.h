@@ -11,13 +11,13 @@ namespace backend {
 
 enum class ActivityKind { kKernel, kCopy };
 
-// Whether torch.profiler is recording the device. Always false with a torch whose profiler cannot: older than 2.13.
+// Whether torch.profiler is recording the device. Always false with torch before 2.13, whose profiler cannot record it.
 extern std::atomic<bool> is_recording_activities;
 
 // Returns the identifier that torch.profiler gave to the operator that runs in this thread. 0 if there is none.
 uint64_t recorded_operator() noexcept;
 
-// Returns the same, or 0 while nothing is recorded.
+// Returns the result of recorded_operator(), or 0 while nothing is recorded.
 inline uint64_t current_operator() noexcept {
   return is_recording_activities.load(std::memory_order_relaxed) ? recorded_operator() : 0;
 }

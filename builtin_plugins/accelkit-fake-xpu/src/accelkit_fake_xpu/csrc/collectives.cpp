@@ -29,7 +29,7 @@ class FxcclWork final : public c10d::Work {
       try {
         check();
         if (finish) {
-          c10::InferenceMode guard;  // tensors created in inference mode can be written only in this mode; all others can be, too
+          c10::InferenceMode guard;  // tensors created in inference mode can be written only in this mode; other tensors can be written in any mode
           finish();
         }
         future->markCompleted(c10::IValue(outputs));

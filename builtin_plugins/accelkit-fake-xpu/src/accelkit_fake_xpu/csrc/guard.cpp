@@ -24,9 +24,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count(); }
 #if __has_include(<c10/core/DeviceCapability.h>)
-  // The dtypes that the device supports. The CPU computes what has no kernel here, so these are its own.
+  // The dtypes that the device supports. The CPU computes what has no kernel here, so these are the CPU's dtypes.
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
-    using namespace c10;  // the macros with the names of the bits need it
+    using namespace c10;  // the macros with the names of the bits need this namespace
     DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
     for (const auto dtype : {kIndex_Bool, kIndex_Byte, kIndex_Char, kIndex_Short, kIndex_Int, kIndex_Long, kIndex_UInt16, kIndex_UInt32, kIndex_UInt64,

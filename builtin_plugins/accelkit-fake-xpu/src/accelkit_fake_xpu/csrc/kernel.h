@@ -49,12 +49,12 @@ class Kernel {
   }
 
   // Waits until the stream has finished earlier work, and counts the kernel. Afterwards, the kernel may access device memory.
-  // An operator that only creates a view does neither.
+  // For an operator that only creates a view, this neither waits nor counts.
   void launch(bool is_view = false);
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
-  // Makes in-place results NaN or wrong if this fault was requested.
+  // Makes in-place results NaN or wrong if such a fault was requested.
   void spoil(const at::Tensor& host) const;
 
   // Returns a result of the kernel as a device tensor.

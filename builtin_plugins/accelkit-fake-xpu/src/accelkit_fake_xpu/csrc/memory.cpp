@@ -180,7 +180,7 @@ Allocator& allocator() {
   return *kept;
 }
 
-// The address that kernels use for the memory that tensors see at `visible`. Null if it is not device memory.
+// Returns the address at which kernels access the memory that tensors see at `visible`. Null if that is not device memory.
 void* open_address(const void* visible) {
   if (!is_protected()) return const_cast<void*>(visible);
   std::lock_guard lock(mappings().mutex);

@@ -14,7 +14,7 @@ struct Block {
   c10::Storage host;
   c10::DeviceIndex device;
   size_t bytes;       // the size that was counted
-  void* host_data;    // its value when the device storage was set to it
+  void* host_data;    // the address of `host` when the device storage was set to it
 };
 
 c10::DeviceAllocator& device_allocator();
@@ -25,7 +25,7 @@ Block* block_of(const c10::StorageImpl& storage) noexcept;
 // Returns the host storage on which kernels compute.
 c10::Storage host_storage(const c10::Storage& device_storage);
 
-// Returns a device storage with the contents of `host`, which a kernel created. Takes ownership of it, or copies it in protect mode.
+// Returns a device storage with the contents of `host`, which a kernel created. Takes ownership of `host`, or copies it in protect mode.
 c10::Storage adopt(c10::Storage host, c10::DeviceIndex device);
 
 // Updates the device storage if a kernel reallocated its host storage.

@@ -1,4 +1,4 @@
-// Registers the CPU for every operator of torch that has no kernel here.
+// Registers the CPU's kernel for every operator of torch that has no kernel here.
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -7,12 +7,12 @@
 namespace backend {
 
 void register_remaining_operators() {
-  // Makes operators without a derivative raise an error in backward. torch does this for its own devices, and since 2.10 for this one.
+  // Makes operators without a derivative raise an error in backward. torch does this for its own devices, and since 2.10 for others.
   if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(c10::DispatchKey::AutogradPrivateUse1)) {
     static auto* const autograd = new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
     autograd->fallback(torch::autograd::basicAutogradNotImplementedFallback());
   }
-  // An operator may be composed of others, and have a kernel for the CPU that is more accurate or faster. That kernel is used.
+  // An operator that is composed of others may have a CPU kernel that is more accurate or faster. Then the CPU kernel is used.
   static auto* const library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {

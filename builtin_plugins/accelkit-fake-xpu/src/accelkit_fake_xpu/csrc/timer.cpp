@@ -1,4 +1,4 @@
-// The timer with which DistributedDataParallel measures the parts of a step. torch warns in every process about a device that has none.
+// The timer with which DistributedDataParallel measures the parts of a step. torch warns in every process about a device without a timer.
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>

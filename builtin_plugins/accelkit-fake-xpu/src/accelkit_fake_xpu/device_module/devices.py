@@ -53,7 +53,7 @@ def device_count() -> int:
 
 
 def init() -> None:
-    """Initialise the devices now instead of at the first use. Processes forked afterwards cannot use them."""
+    """Initialise the devices now instead of at the first use. Processes forked afterwards cannot use the devices."""
     torch.ops.fake_xpu.init()
 
 
@@ -63,7 +63,7 @@ def is_initialized() -> bool:
 
 
 def is_in_bad_fork() -> bool:
-    """Return whether this process was forked from one that had used a device."""
+    """Return whether this process was forked from a process that had used a device."""
     return bool(torch.ops.fake_xpu.is_in_bad_fork())
 
 

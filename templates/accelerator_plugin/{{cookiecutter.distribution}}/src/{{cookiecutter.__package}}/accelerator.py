@@ -37,8 +37,9 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
     """{{ cookiecutter.vendor }}."""
 
 {% if is_stand_in %}
-    # torch's CPU stands in for the hardware. When torch has a device for it, set device_type to its type, torch_package to the package
-    # that adds it and is_simulated to False, and delete device() below. Then write a probe that looks for the driver.
+    # torch's CPU stands in for the hardware. When torch has a device for the hardware, set device_type to the type of that device,
+    # torch_package to the package that adds it and is_simulated to False, and delete device() below. Then write a probe that looks for
+    # the driver.
     device_type = "cpu"
     is_simulated = True  # there is no hardware, so auto never selects it
 {% elif is_xla %}
@@ -81,7 +82,7 @@ class {{ cookiecutter.__class }}Accelerator({{ "XLAAccelerator" if is_xla else "
         """Return whether the hardware can be used on this machine, and if not, why and what would help.
 
         This must not import torch or create a driver context. ``absent`` (no board, no driver) is an ordinary state; ``broken`` means
-        that the hardware is present but does not work. ``check()`` tests later whether it computes.
+        that the hardware is present but does not work. ``check()`` tests later whether the hardware computes.
         """
 {% if is_stand_in %}
         # With hardware:

@@ -1,7 +1,7 @@
 """The cluster environment ``{{ cookiecutter.accelerator }}_cluster``.
 
 It reads a process's rank and its peers from ``{{ cookiecutter.accelerator | upper }}_*`` variables, whose names are examples: replace
-them with those that the launcher sets. The comments show the defaults of optional methods. They can be deleted.
+them with the names of the variables that the launcher sets. The comments show the defaults of optional methods. They can be deleted.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Port on that machine, which must be the same in every process and differ from that of other jobs. Read from MASTER_PORT."""
+        """Port on that machine, which must be the same in every process and differ from other jobs' ports. Read from MASTER_PORT."""
         return self.port("MASTER_PORT")
 
     # -- optional: uncomment what differs for this launcher; the code shows accelkit's default ---------------------------------

@@ -32,7 +32,7 @@ def index_of(device: Device = None) -> int:
 
 
 def is_available() -> bool:
-    """Return whether there is a device; False if the driver cannot count them. Initialises nothing."""
+    """Return whether there is a device; False if the driver cannot count its devices. Initialises nothing."""
     return bool(_operators.is_available())
 
 
@@ -40,7 +40,7 @@ def device_count() -> int:
     """Return the number of devices. Initialises nothing.
 
     Raises:
-        RuntimeError: If the driver cannot count them.
+        RuntimeError: If the driver cannot count its devices.
     """
     return int(_operators.device_count())
 
@@ -59,7 +59,7 @@ def is_initialized() -> bool:
 
 
 def _is_in_bad_fork() -> bool:
-    """Return whether this process was forked from one that had used a device."""
+    """Return whether this process was forked from a process that had used a device."""
     return bool(_operators.is_in_bad_fork())
 
 
@@ -153,7 +153,7 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 
 def default_stream(device: Device = None) -> torch.Stream:
-    """Return the stream of ``device`` that is current until another is made current."""
+    """Return the stream of ``device`` that is current until another stream is made current."""
     current = torch.accelerator.current_stream(index_of(device))
     return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 class {{ cookiecutter.__class }}Precision(Precision):
     """bfloat16 autocast with float32 parameters and float32 results."""
 
-    required_capabilities: ClassVar[tuple[str, ...]] = ("autocast.bfloat16",)  # accelerators that declare one as none are refused
+    required_capabilities: ClassVar[tuple[str, ...]] = ("autocast.bfloat16",)  # accelerators that declare one of these as none are refused
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Prepare the precision. Called once, at first use. Do not keep a reference to the accelerator."""

@@ -35,7 +35,7 @@ class {{ cookiecutter.__class }}Strategy(Strategy):
         return unwrapped
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return a context manager inside which gradients are not reduced. The next backward pass outside it reduces them."""
+        """Return a context manager inside which gradients are not reduced. The next backward pass outside the context does that."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()

@@ -52,13 +52,13 @@ class HostWork final : public c10d::Work {
   }
 
  private:
-  // Runs in the thread that waits first; the others wait for it.
+  // Runs in the thread that waits first; other threads wait until that thread has finished.
   bool complete() {
     std::lock_guard lock(mutex_);
     if (future_->completed()) return true;
     try {
       if (auto error = inner_->exception()) std::rethrow_exception(error);
-      c10::InferenceMode guard;  // tensors created in inference mode can be written only in this mode; all others can be, too
+      c10::InferenceMode guard;  // tensors created in inference mode can be written only in this mode; other tensors can be written in any mode
       finish_();
       future_->markCompleted(c10::IValue(outputs_));
     } catch (...) {

@@ -31,7 +31,7 @@ void raise_late_error();
 // The number of devices; 0 if the driver cannot count them. Leaves the process able to fork.
 c10::DeviceIndex device_count() noexcept;
 
-// The number of devices. Throws the driver's error if it cannot count them.
+// The number of devices. Throws the driver's error if the driver cannot count them.
 c10::DeviceIndex checked_device_count();
 
 // The name of the hardware, and the bytes of its memory.

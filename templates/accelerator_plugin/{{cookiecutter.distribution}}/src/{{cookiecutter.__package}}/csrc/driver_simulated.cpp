@@ -3,7 +3,7 @@
 // Addresses of device memory lie in pages that no code can access, so a part of the backend that dereferences one ends with a segmentation
 // fault, as with hardware. The contents are kept elsewhere, and only the functions below find them.
 //
-// ${NAME}_DEVICES sets the number of devices (2), ${NAME}_MEMORY the memory of each in bytes (4 GiB), where NAME is that of the device in
+// ${NAME}_DEVICES sets the number of devices (2), ${NAME}_MEMORY the memory of each in bytes (4 GiB), where NAME is the device's name in
 // capitals. ${NAME}_FAULT injects a fault: oom@N, the N-th allocation fails; lost@N, the device is lost at the N-th copy or kernel;
 // missing@FUNCTION, the function of this file returns DRIVER_NOT_IMPLEMENTED.
 #include <sys/mman.h>
@@ -33,7 +33,7 @@ driver_status fail(driver_status status, std::string text) {
   return status;
 }
 
-// The fault missing@FUNCTION: the function returns the status of one that is not written yet.
+// The fault missing@FUNCTION: the function returns the status of a function that is not written yet.
 #define MAY_BE_MISSING \
   if (missing_function() == __func__) return fail(DRIVER_NOT_IMPLEMENTED, missing_function() + " is not implemented yet in the driver of " BACKEND_NAME)
 
@@ -128,7 +128,7 @@ driver_status driver_allocate(int device, size_t bytes, void** address) {
 
 driver_status driver_free(int device, void* address) {
   MAY_BE_MISSING;
-  for (int index = 0; index < count_devices(); ++index) synchronize_device(index);  // another device may be copying from it
+  for (int index = 0; index < count_devices(); ++index) synchronize_device(index);  // another device may be copying from this memory
   auto& [mutex, blocks, used, streams] = devices()[device];
   std::lock_guard lock(mutex);
   const auto block = blocks.find(static_cast<const char*>(address));

@@ -61,7 +61,7 @@ class Call {
   std::optional<c10::Device> device_, stranger_;
 };
 
-// Replaces the device's generator, or a missing one, by one of the host.
+// Replaces the device's generator, or a missing generator, by a generator of the host.
 void replace_generators(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c10::DeviceIndex device) {
   static const auto* const optional_generator = new c10::TypePtr(c10::OptionalType::create(c10::GeneratorType::get()));
   const size_t count = schema.arguments().size();
@@ -77,7 +77,7 @@ void replace_generators(const c10::FunctionSchema& schema, torch::jit::Stack* st
 
 // Moves results that are on the CPU to the device. cpu_fallback puts the results on the device of the first tensor, which may be a scalar on
 // the CPU: in `1 - tensor`, it is the number 1. Moving the scalar to the device before the call would be wrong. The scalar would become an
-// ordinary tensor, whose dtype affects the dtype of the result, while that of a number does not.
+// ordinary tensor, whose dtype affects the dtype of the result. The dtype of a number does not.
 void move_results(const c10::FunctionSchema& schema, torch::jit::Stack* stack, c10::Device device) {
   for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
     auto& value = (*stack)[i];

@@ -6,7 +6,7 @@
 
 namespace backend {
 
-// Registers the CPU's kernel for every operator that has none here. Called once, after all others are registered.
+// Registers the CPU's kernel for every operator that has no kernel here. Called once, after all other kernels are registered.
 void register_remaining_operators();
 
 void run_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack);

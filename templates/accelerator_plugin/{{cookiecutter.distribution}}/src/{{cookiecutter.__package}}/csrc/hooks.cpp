@@ -37,7 +37,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 c10::DeviceIndex index(int64_t device) { return static_cast<c10::DeviceIndex>(device); }
 
-// torch.ops.NAME, where NAME is that of the device
+// Defines the functions of torch.ops.NAME, where NAME is the name of the device.
 void define_functions() {
   static torch::Library library(torch::Library::DEF, BACKEND_NAME, std::nullopt, __FILE__, __LINE__);
   library.def("register_remaining_operators() -> ()", &register_remaining_operators);

@@ -1,5 +1,5 @@
-// Operators that torch calls on devices like this one but never on the CPU, or that have another form there: fused recurrent cells,
-// synchronised batch norm, dropout, the Kaiser window.
+// Operators that torch calls on devices like this one but never on the CPU, or that have another form on the CPU: fused recurrent
+// cells, synchronised batch norm, dropout, the Kaiser window.
 // They are composed of other operators. Formulas: torch.nn.LSTMCell, torch.nn.GRUCell; Ioffe and Szegedy 2015 (batch norm); Chan et al. 1979
 // (combining the variances of parts).
 #include <ATen/Functions.h>

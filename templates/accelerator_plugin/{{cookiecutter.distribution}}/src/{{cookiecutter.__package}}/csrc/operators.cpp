@@ -1,4 +1,4 @@
-// Operators that cannot fall back to the CPU: they create tensors and views, or have another form there.
+// Operators that cannot fall back to the CPU: they create tensors and views, or have another form on the CPU.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>

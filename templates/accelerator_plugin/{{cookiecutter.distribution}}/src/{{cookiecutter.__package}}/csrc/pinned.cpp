@@ -60,7 +60,7 @@ PinnedMemory& pinned() {
 }
 
 void PinnedMemory::free(void* data) {
-  if (is_in_bad_fork()) return;  // the memory belongs to the parent process, and the lock may have been held when it forked
+  if (is_in_bad_fork()) return;  // the memory belongs to the parent process, and the lock may have been held at the fork
   {
     auto& self = pinned();
     std::lock_guard lock(self.mutex_);

@@ -15,7 +15,7 @@
 
 namespace simulated {
 
-// Returns the environment variable whose name is that of the device in capitals followed by `suffix`, or `otherwise` if it is not set.
+// Returns the environment variable that is named like the device in capitals followed by `suffix`, or `otherwise` if it is not set.
 inline std::string setting(const char* suffix, const char* otherwise) {
   std::string name = BACKEND_NAME;
   for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
@@ -75,7 +75,7 @@ inline std::vector<Device>& devices() {
   return *all;
 }
 
-// The contents of device memory at `address`. Null for an address that the device does not have.
+// Returns a pointer to the contents of device memory at `address`. Null for an address that the device does not have.
 inline char* contents(int device, const void* address, size_t bytes) {
   auto& [mutex, blocks, used, streams] = devices()[device];
   std::lock_guard lock(mutex);
