@@ -32,7 +32,7 @@ class RayEnvironment(ClusterEnvironment):
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
-        """Return the variables for actors that train together. Each actor sets its own ones in ``os.environ`` before it creates a Runtime.
+        """Return the variables for actors that train together. Each actor sets its variables in ``os.environ`` before it creates a Runtime.
 
         Args:
             actors: The machine of each actor as (node id, address), which ``ray.get_runtime_context().get_node_id()`` and

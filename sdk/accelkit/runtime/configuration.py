@@ -58,7 +58,7 @@ class Configuration:
 
     @property
     def num_processes(self) -> int:
-        """Number of processes that the job needs: the number that a launcher started, or else that the devices and the strategy require."""
+        """Number of processes that the job needs: as many as a launcher started, or else as many as devices and strategy require."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
         needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)

@@ -83,7 +83,7 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it is for one process.
+        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts the samples of one.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.

@@ -15,7 +15,7 @@ from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
 _ARGUMENTS = ("deepspeed_plugin", "deepspeed_plugins")
-_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets it too, when it is given a plugin
+_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets this variable too, when it is given a plugin
 
 
 def is_used() -> bool:
@@ -34,7 +34,7 @@ def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bo
 
 
 def expect(accelerator: Accelerator) -> None:
-    """Make DeepSpeed use the device of the accelerator if something imports it, as transformers does to load a model for ZeRO 3."""
+    """Make DeepSpeed use the accelerator's device if DeepSpeed is imported later, as by transformers to load a model for ZeRO 3."""
     with contextlib.suppress(UnavailableError):
         set_accelerator_on_import(accelerator)
 
@@ -54,7 +54,7 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Inside the block, ``deepspeed.initialize`` uses this device. It reads the index of the device from LOCAL_RANK."""
+    """Make ``deepspeed.initialize``, which reads the index of its device from LOCAL_RANK, use this device inside the ``with`` block."""
     variables = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
     with patch_environment(**variables), without_compiling():
         yield

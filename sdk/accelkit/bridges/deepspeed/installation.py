@@ -119,7 +119,7 @@ def set_accelerator(accelerator: Accelerator) -> Any:
 
 
 def set_accelerator_on_import(accelerator: Accelerator) -> None:
-    """Make DeepSpeed use the device of ``accelerator``, which is loaded, when this process imports it, if it ever does.
+    """Make DeepSpeed use the device of ``accelerator``, which is loaded, as soon as this process imports DeepSpeed.
 
     Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
 
@@ -142,7 +142,7 @@ def set_accelerator_on_import(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def without_compiling() -> Iterator[None]:
-    """Inside the block, keep ``deepspeed.initialize`` from compiling an operator for CPUs that only inference uses."""
+    """Inside the ``with`` block, keep ``deepspeed.initialize`` from compiling a CPU operator that only inference uses."""
     compatible = sys.modules["deepspeed"].ops.__compatible_ops__
     before = compatible.get(_FOR_INFERENCE, False)
     compatible[_FOR_INFERENCE] = False
@@ -199,7 +199,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder of some modules, each with the function that is called as soon as the module was executed."""
+    """A finder of some modules. For each module, it has a function that is called as soon as the module has been executed."""
 
     def __init__(self, functions: Mapping[str, Callable[[Any], None]]) -> None:
         self._functions = functions

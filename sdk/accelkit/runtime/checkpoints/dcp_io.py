@@ -123,10 +123,10 @@ class TensorWriter:
         return results, self._files.checksums
 
     def write_own_index(self, results: list[WriteResult], rank: int) -> dict[str, dict[str, Any]]:
-        """Write an index of what this process wrote after ``plan_alone``. It is on disk when this returns.
+        """Write an index of what this process wrote after ``plan_alone``. The index is on disk when this method returns.
 
         Returns:
-            The checksums of this file and those that ``write`` returned.
+            The checksums of the index, and the checksums that ``write`` returned.
         """
         assert self._metadata is not None
         self._metadata.storage_data = {result.index: result.storage_data for result in results}

@@ -70,7 +70,7 @@ def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metada
 
     Args:
         folder: The folder that holds the index.
-        files: The names of the files that it must list.
+        files: The names of the files that the index must list.
         name: The name of the index file.
 
     Raises:

@@ -48,7 +48,7 @@ def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: in
 
 
 def _by_index(files: Iterable[str]) -> dict[str, set[str]]:
-    """Return the names of the files with tensors by the name of the index of the same rank."""
+    """Return a dict from the name of each rank's index to the names of the files with tensors that the rank wrote."""
     found: dict[str, set[str]] = {}
     for name in files:
         if match := _DATA_OF_RANK.fullmatch(name):
@@ -57,16 +57,16 @@ def _by_index(files: Iterable[str]) -> dict[str, set[str]]:
 
 
 class Index:
-    """The index of a folder, of which files are read when they are needed.
+    """The index of a folder. The files of the index are read when they are needed.
 
     Args:
-        folder: The folder. None if it has no tensors.
+        folder: The folder. None if there are no tensors.
         files: The names of all files in the folder, as listed in the manifest.
         first: The ranks whose index files are read at once, because they are likely to list everything that this process needs.
-        verify: A function that is called with the name of each rank's index file before it is read.
+        verify: A function that is called with the name of each rank's index file before the file is read.
 
     Attributes:
-        metadata: What the files that were read say. ``complete`` reads all.
+        metadata: The content of the files that have been read. ``complete`` reads the other files.
 
     Raises:
         UnpicklingError: If an index file does not contain an index, or does not list the files that it should.
@@ -89,7 +89,7 @@ class Index:
                 self._read(name)
 
     def complete(self) -> None:
-        """Read the files that have not been read."""
+        """Read the files of the index that have not been read."""
         for name in list(self._left):
             self._read(name)
 

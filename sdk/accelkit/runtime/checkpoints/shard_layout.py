@@ -32,7 +32,7 @@ class ShardLayout:
 
 
 def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | None:
-    """Return the layout of the DTensors among ``tensors``; None if a DTensor is not spread over all ranks of the job.
+    """Return the layout of the DTensors among ``tensors``, or None if a DTensor is not spread over all ranks of the job.
 
     Args:
         tensors: Tensors by key.

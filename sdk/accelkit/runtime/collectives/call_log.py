@@ -159,9 +159,9 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
 
 
 def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries of these ranks with two requests, or with a few for each rank that has not made a call yet.
+    """Return the log entries of these ranks, with two requests, or with a few requests for each rank that has not made a call yet.
 
-    After a timeout, every rank of a job reads the entries of all others, which would take minutes with a request for each.
+    After a timeout, every rank of a job reads the entries of all other ranks. With one request for each rank, this would take minutes.
     """
     keys = [_key(rank) for rank in ranks]
     if store.check(keys):
