@@ -108,12 +108,15 @@ def test_an_accelerator_that_is_not_available_passes_its_reason_on(plugin_site, 
     assert caught.value == error_text
 
 
-@pytest.mark.parametrize("name", ["fsdp_cpu_offload", "deepspeed_stage_2"])
-def test_strategies_that_lightning_gives_to_cuda_only(name):
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("fsdp_cpu_offload", "accelkit's strategy='fsdp'"), ("deepspeed_stage_2", "accelkit.Runtime(strategy='deepspeed')")],
+)
+def test_strategies_that_lightning_gives_to_cuda_only(name, instead):
     refused(
         accelkit.UnsupportedError,
         f"the bridge to Lightning does not support strategy '{name}' on fake_xpu",
-        "why: Lightning supports it only on CUDA devices",
+        f"why: Lightning supports it only on CUDA devices; {instead}",
         "use strategy='fsdp' or 'ddp'",
         strategy=name,
     )

@@ -35,8 +35,9 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
 _SHARDED = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _IN_PROCESS = "Lightning would pickle or fork a process that already uses the device"
 _CUDA_ONLY = "Lightning supports it only on CUDA devices"
+_DEEPSPEED = f"{_CUDA_ONLY}; accelkit.Runtime(strategy='deepspeed') supports it on the devices of plugins"
 _FSDP = f"{_CUDA_ONLY}; accelkit's strategy='fsdp' shards on every device"
-_REFUSED = {"fsdp": _FSDP, "deepspeed": _CUDA_ONLY, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
+_REFUSED = {"fsdp": _FSDP, "deepspeed": _DEEPSPEED, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 
 
 if TYPE_CHECKING:
