@@ -48,6 +48,36 @@ print([(str(ending), ending.sent, began < ending.at < time.time()) for ending in
     assert run(launcher, "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)") == "[('killed by SIGKILL', None, True)]\n"
 
 
+def test_ending_the_processes_continues_after_it_was_interrupted(run):
+    launcher = """
+def interrupt():
+    raise KeyboardInterrupt
+ranks = start(1)
+while not (folder / "started").exists():
+    time.sleep(0.01)
+try:
+    ranks.end(signal.SIGTERM, 30.0, interrupt)
+except KeyboardInterrupt:
+    (folder / "interrupted").touch()
+ranks.end(signal.SIGTERM, 30.0)
+print([str(ending) for ending in ranks.endings], (folder / "saved").exists())
+"""
+    program = """
+import signal, sys, time
+from pathlib import Path
+folder = Path(__file__).parent
+def save(*_):
+    while not (folder / "interrupted").exists():
+        time.sleep(0.01)
+    (folder / "saved").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+(folder / "started").touch()
+time.sleep(600)
+"""
+    assert run(launcher, program) == "['was running, and was ended with SIGTERM'] True\n"
+
+
 def test_if_one_process_cannot_be_started_none_is_left(run):
     launcher = """
 (folder / "rank-1").touch()  # where the folder of its logs should be

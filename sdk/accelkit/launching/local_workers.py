@@ -96,6 +96,7 @@ class LocalRanks:
         self._streams = Streams()
         self._processes: list[_Process] = []
         self._has_ended = False
+        self._began = 0.0  # the time at which end() was first called; 0 before
         try:
             for number, environ in environs.items():
                 own = folder / f"rank-{number}"
@@ -141,6 +142,8 @@ class LocalRanks:
     def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
         """End all processes and everything that they started, and read their remaining output.
 
+        If an exception interrupts this, as the first signal that the launcher receives does, another call continues.
+
         Args:
             number: The signal that is sent to the processes that are still running.
             grace: The number of seconds between this signal and SIGKILL.
@@ -148,8 +151,7 @@ class LocalRanks:
         """
         if self._has_ended:
             return
-        self._has_ended = True
-        began = time.time()
+        began = self._began = self._began or time.time()
         for process in self._processes:
             if not process.has_ended.is_set():
                 process.ending.sent = number
@@ -174,3 +176,4 @@ class LocalRanks:
                 process.reap()
             process.ending.read(began)
         self._streams.close()
+        self._has_ended = True
