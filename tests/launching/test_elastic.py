@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import elastic_program
+import psutil
 import pytest
 import torch
 from free_port import free_port
@@ -108,6 +109,35 @@ def test_a_machine_that_gets_sigterm_leaves_after_all_have_saved(machine, tmp_pa
         assert "leaves the job, because it received SIGTERM; the processes stop" in one.err
     assert "2 processes begin after step 4" in machines[0].out + machines[1].out
     check(tmp_path, [3] * 4 + [2] * 9)
+
+
+@pytest.mark.soak
+def test_two_machines_that_get_sigterm_one_after_the_other_leave_after_all_have_saved(machine, tmp_path):
+    machines = [machine(PROGRAM, tmp_path, "4:1", nodes="1:3") for _ in range(3)]
+    until((tmp_path / "waits-4-3").exists, "the job did not start on three machines")
+    for one in machines[1:]:
+        one.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    for one in machines[1:]:
+        one.wait(128 + signal.SIGTERM)
+    machines[0].wait(0)
+    check(tmp_path, [3] * 4 + [1] * 18)
+
+
+@pytest.mark.soak
+def test_a_machine_that_was_frozen_joins_again(machine, tmp_path):
+    machines = [machine(PROGRAM, tmp_path, "4:2", "7:3") for _ in range(3)]
+    until((tmp_path / "waits-4-3").exists, "the job did not start on three machines")
+    launcher = psutil.Process(machines[2].process.pid)
+    frozen = [launcher, *launcher.children(recursive=True)]
+    for process in frozen:
+        process.suspend()
+    until((tmp_path / "waits-7-2").exists, "the job did not go on on two machines")
+    for process in frozen:
+        process.resume()
+    for one in machines:
+        one.wait(0)
+    check(tmp_path, [3] * 3 + [2] * 4 + [3] * 5)
 
 
 @pytest.mark.soak
