@@ -207,7 +207,8 @@ def as_markdown(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from textwrap.wrap(", ".join(f"{name} {value}" for name, value in found["about"].items()) + ".", 100)
     yield "Made by `benchmarks/scale.py`, which says what is simulated. Bytes and messages are those of rank 0, or of"
-    yield "the process that hosts the store; messages are those received and sent. Seconds are CPU time."
+    yield "the process that hosts the store; messages are those received and sent. Seconds are CPU time of one"
+    yield "rank's own code, without that of the store's host, except in the row of the call log."
     for kind, is_real in (("Simulated ranks", False), ("Real processes", True)):
         rows = [row for row in found["rows"] if row["is_real"] == is_real]
         if not rows:
