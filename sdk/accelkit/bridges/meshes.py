@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from torch import distributed
 from torch.distributed import device_mesh
 
 from accelkit.device_mesh import make_mesh_of_shape
@@ -16,11 +17,18 @@ def meshes_of_any_device_type(*importers: Any) -> Iterator[None]:
     """Make ``init_device_mesh`` accept device types that do not consist only of letters, as DeviceMesh does.
 
     Args:
-        importers: Modules that may have imported the function when they were imported themselves.
+        importers: Modules, besides torch's own, that may have imported the function when they were imported themselves.
     """
-    changed = [(module, module.init_device_mesh) for module in (device_mesh, *importers) if hasattr(module, "init_device_mesh")]
+    modules = (device_mesh, distributed, *importers)
+    changed = [(module, module.init_device_mesh) for module in modules if hasattr(module, "init_device_mesh")]
+    original = device_mesh.init_device_mesh
+
+    def init(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> device_mesh.DeviceMesh:
+        make = original if device_type.isalpha() else make_mesh_of_shape
+        return make(device_type, mesh_shape, **options)
+
     for module, _ in changed:
-        module.init_device_mesh = make_mesh_of_shape
+        module.init_device_mesh = init
     try:
         yield
     finally:

@@ -8,9 +8,11 @@ import os
 import sys
 
 import torch
+from accelerate import ParallelismConfig
 
-from accelkit import AccelkitError
+from accelkit import AccelkitError, Runtime
 from accelkit.bridges.accelerate import accelerator, install
+from accelkit.bridges.accelerate.tensor_parallel import check_split_model, set_up_tensor_parallelism
 
 
 def sharding(version=2):
@@ -66,15 +68,60 @@ def tensor_parallelism_by_plugin():
     return accelerator("fake_xpu", torch_tp_plugin=TorchTensorParallelPlugin(tp_size=2))
 
 
-def tensor_parallelism():
-    os.environ |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2"}
-    return accelerator("fake_xpu")
+def tensor_parallelism_and_fsdp():
+    os.environ |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": "2", "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2"}
+    return accelerator("fake_xpu", fsdp_plugin=sharding())
+
+
+def tensor_parallelism_and_deepspeed():
+    """What ``Accelerator`` checks once DeepSpeed is imported."""
+    arguments = {"parallelism_config": ParallelismConfig(tp_size=2)}
+    return set_up_tensor_parallelism(arguments, {"ACCELERATE_USE_DEEPSPEED": "true"}, Runtime("fake_xpu"), "no")
+
+
+def tensor_parallelism_on_the_cpu():
+    return accelerator("cpu", parallelism_config=ParallelismConfig(tp_size=2))
+
+
+def tensor_parallelism_in_fp16():
+    return accelerator("fake_xpu", parallelism_config=ParallelismConfig(tp_size=2), mixed_precision="fp16")
+
+
+def tensor_parallelism_in_an_older_accelerate():
+    """Another Accelerate is stood in for by this one, with another version."""
+    import accelerate
+
+    accelerate.__version__ = "1.14.0"
+    return accelerator("fake_xpu", parallelism_config=ParallelismConfig(tp_size=2))
 
 
 def context_parallelism():
-    from accelerate import ParallelismConfig
-
     return accelerator("fake_xpu", parallelism_config=ParallelismConfig(cp_size=2))
+
+
+def sequence_parallelism():
+    os.environ |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_SP_SIZE": "2"}
+    return accelerator("fake_xpu")
+
+
+def tensor_parallelism_in_one_process():
+    return accelerator("fake_xpu", parallelism_config=ParallelismConfig(tp_size=2))
+
+
+def model_that_is_not_sharded():
+    """A model whose gradients nothing would average over the two groups of processes that train on different samples."""
+    return check_split_model(torch.nn.Linear(1, 1), ParallelismConfig(tp_size=2, dp_shard_size=2), torch.device("cpu"))
+
+
+def split_model_elsewhere():
+    """A model of which a process has its part on another device than its own."""
+    from torch.distributed import HashStore, init_process_group
+    from torch.distributed.tensor import DTensor, init_device_mesh
+
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    model = torch.nn.Linear(1, 1)
+    model.weight = torch.nn.Parameter(DTensor.from_local(model.weight.detach(), init_device_mesh("cpu", (1,))))
+    return check_split_model(model, ParallelismConfig(tp_size=2), torch.device("meta"))
 
 
 def sagemaker():

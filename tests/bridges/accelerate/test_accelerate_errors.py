@@ -21,9 +21,17 @@ REFUSED = {
     "fsdp_in_fp16": ("UnsupportedError", "FSDP", "fake_xpu", "mixed_precision='bf16'"),
     "deepspeed": ("UnavailableError", "DeepSpeed", "pip install 'accelkit[deepspeed]'"),
     "megatron": ("UnsupportedError", "Megatron-LM"),
-    "tensor_parallelism": ("UnsupportedError", "ParallelismConfig(tp_size=2)", 'accelkit.Runtime(strategy="parallel")'),
-    "tensor_parallelism_by_plugin": ("UnsupportedError", "torch_tp_plugin=", "tensor parallelism"),
-    "context_parallelism": ("UnsupportedError", "ParallelismConfig(cp_size=2)"),
+    "tensor_parallelism_by_plugin": ("UnsupportedError", "torch_tp_plugin=", "ParallelismConfig(tp_size=...)"),
+    "tensor_parallelism_and_fsdp": ("UnsupportedError", "request no FSDP", "DistributedConfig(tp_size=2, fsdp_size=2)"),
+    "tensor_parallelism_and_deepspeed": ("UnsupportedError", "DeepSpeed splits models in its own way", "deepspeed_plugin="),
+    "tensor_parallelism_on_the_cpu": ("UnsupportedError", "only on accelerators", "Runtime(strategy='parallel')"),
+    "tensor_parallelism_in_fp16": ("UnsupportedError", "gradient scaler", "mixed_precision='bf16'"),
+    "tensor_parallelism_in_an_older_accelerate": ("UnsupportedError", "accelerate 1.14.0", "1.15.0"),
+    "tensor_parallelism_in_one_process": ("ContradictionError", "2 devices", "1 process"),
+    "model_that_is_not_sharded": ("UnsupportedError", "not sharded", "averages its gradients"),
+    "split_model_elsewhere": ("UnsupportedError", "on cpu", "meta", "LOCAL_RANK"),
+    "context_parallelism": ("UnsupportedError", "ParallelismConfig(cp_size=2)", "attention operators of CUDA"),
+    "sequence_parallelism": ("UnsupportedError", "ParallelismConfig(sp_size=2)", "DeepSpeed"),
     "sagemaker": ("UnsupportedError", "SageMaker", "ACCELERATE_USE_SAGEMAKER=true"),
     "cpu_affinity": ("UnsupportedError", "CPU affinity", "ACCELERATE_CPU_AFFINITY=1"),
     "fp8": ("UnsupportedError", "mixed_precision=fp8", "no, fp16, bf16"),
@@ -49,10 +57,16 @@ REFUSED = {
 
 OURS = {"strategy", "no_float16", "no_bfloat16", "own_precision", "two_installs", "absent", "unknown"}
 """Refused before Accelerate is called."""
+NEWER = {f"tensor_parallelism_{how}" for how in ("by_plugin", "and_fsdp", "and_deepspeed", "on_the_cpu", "in_fp16", "in_one_process")} | {
+    "model_that_is_not_sharded",
+    "split_model_elsewhere",
+    "sequence_parallelism",
+}
+"""What the oldest Accelerate does not have, or what is refused with it only because of its version."""
 
 
 def marks(what):
-    return [pytest.mark.smoke] * (what == "no_bfloat16") + [pytest.mark.newest_peers] * (what in OURS)
+    return [pytest.mark.smoke] * (what == "no_bfloat16") + [pytest.mark.newest_peers] * (what in OURS | NEWER)
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=marks(what)) for what in REFUSED])

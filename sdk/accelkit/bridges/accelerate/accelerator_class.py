@@ -20,6 +20,7 @@ from accelkit.bridges.accelerate import deepspeed, random_state
 from accelkit.bridges.accelerate.precision import check_precision, make_scaler, wanted_precision
 from accelkit.bridges.accelerate.sharding import is_sharding, sharding_on
 from accelkit.bridges.accelerate.state import Wanted, ensure_state, installed, runtime_named
+from accelkit.bridges.accelerate.tensor_parallel import check_split_model, refuse_state, set_up_tensor_parallelism
 from accelkit.bridges.accelerate.unsupported import refuse_arguments, refuse_sharding
 from accelkit.bridges.meshes import meshes_of_any_device_type
 from accelkit.bridges.parameter_swapping import keeping_parameters
@@ -85,6 +86,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         mixed = already if already is not None and given.get("mixed_precision") is None else wanted_precision(given.get("mixed_precision"))
         check_precision(mixed, self.runtime)
         refuse_sharding(given, os.environ, self.runtime, mixed)
+        set_up_tensor_parallelism(given, os.environ, self.runtime, mixed)
         with _withheld("no" if is_deepspeed else mixed, already), meshes_of_any_device_type(parallelism_config):
             is_withheld = mixed == _FP16 and already in (None, _FP16) and not is_deepspeed
             super().__init__(**given | {"mixed_precision": "no" if is_withheld else mixed})
@@ -135,6 +137,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
                     why="other code moved it there, probably because it selects a device by itself",
                     hint="create the model on the CPU, and hide the other devices",
                 )
+        if not evaluation_mode:
+            check_split_model(model, self.parallelism_config, self.device)
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_parameters())
             is_other_index = self.use_distributed and self.device.index not in (None, self.local_process_index)
@@ -145,8 +149,23 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
             prepared: torch.nn.Module = super().prepare_model(model, device_placement=device_placement, evaluation_mode=evaluation_mode)
         return prepared
 
+    def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> str:
+        """Save state as Accelerate does.
+
+        Raises:
+            UnsupportedError: If tensor parallelism is used.
+        """
+        refuse_state(self.parallelism_config, "save_state")
+        folder: str = super().save_state(output_dir, safe_serialization, **save_model_func_kwargs)
+        return folder
+
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
-        """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to some types of devices."""
+        """Load state as Accelerate does, but through main memory, because safetensors can load tensors only to some types of devices.
+
+        Raises:
+            UnsupportedError: If tensor parallelism is used.
+        """
+        refuse_state(self.parallelism_config, "load_state")
         through_host = {} if deepspeed.is_used() else {"map_location": device_table.host_name()}
         super().load_state(input_dir, load_kwargs, **through_host | load_model_func_kwargs)
 

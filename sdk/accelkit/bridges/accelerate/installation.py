@@ -13,6 +13,7 @@ from accelerate.state import PartialState
 from accelkit.bridges.accelerate import deepspeed
 from accelkit.bridges.accelerate.accelerator_class import Bridged, bridged_class
 from accelkit.bridges.accelerate.state import DEVICE_VARIABLE, Wanted, ensure_state, installed, refuse_forks, set_installed
+from accelkit.bridges.accelerate.tensor_parallel import accept_meshes, restore_meshes
 from accelkit.bridges.parameter_swapping import keeping_parameters
 from accelkit.errors import ContradictionError
 from accelkit.runtime import Runtime
@@ -29,7 +30,8 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
 
     Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall``,
     ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps the Parameter objects of a module that
-    leaves the host, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set. Call it before creating any object of Accelerate.
+    leaves the host, ``init_device_mesh`` accepts the device types of plugins, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads,
+    is set. Call it before creating any object of Accelerate.
 
     Args:
         name, devices: The accelerator and its devices, as for ``accelerator``.
@@ -57,6 +59,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         deepspeed.expect(runtime.accelerator)
         accelerate.Accelerator.__init__, PartialState.__init__ = _bridged_accelerator, _filled_state
         torch.nn.Module.to = _move_keeping_parameters  # type: ignore[method-assign,assignment]
+        accept_meshes()
     return runtime
 
 
@@ -67,6 +70,7 @@ def uninstall() -> None:
         return
     accelerate.Accelerator.__init__, PartialState.__init__ = _make_accelerator, _make_state
     torch.nn.Module.to = _move  # type: ignore[method-assign]
+    restore_meshes()
     if _variable_before is None:
         os.environ.pop(DEVICE_VARIABLE, None)
     else:

@@ -16,16 +16,17 @@ from accelkit.runtime import Runtime
 
 _ARGUMENTS = {
     "megatron_lm_plugin": "Megatron-LM",
-    "torch_tp_plugin": "tensor parallelism",
 }
 _VARIABLES = {
     "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
     "ACCELERATE_USE_SAGEMAKER": "SageMaker's data parallelism",
     "ACCELERATE_CPU_AFFINITY": "setting the CPU affinity",
 }
-_SIZES = {"tp_size": "tensor parallelism", "cp_size": "context parallelism", "sp_size": "sequence parallelism"}
-"""The sizes of ``ParallelismConfig`` that must be 1, and what other sizes request."""
-_INSTEAD = {"tensor parallelism": 'accelkit.Runtime(strategy="parallel")'}
+_SIZES = {
+    "cp_size": ("context parallelism", "torch's context_parallel splits only the attention operators of CUDA, not those of other devices"),
+    "sp_size": ("sequence parallelism", "Accelerate leaves it to DeepSpeed, with which it is not tested on the devices of plugins"),
+}
+"""The sizes of ``ParallelismConfig`` that must be 1, what other sizes request, and why the bridge refuses it."""
 _STRATEGIES = ("single_device", "ddp")
 
 
@@ -46,15 +47,38 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
     for variable, what in _VARIABLES.items():
         if _is_set(environ, variable):
             raise _refusal(what, f"{variable}={environ[variable]}", name)
-    parallel = arguments.get("parallelism_config")
-    if parallel is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
-        parallel = ParallelismConfig()  # as environment variables describe it
-    for size, what in _SIZES.items() if parallel is not None else ():
+    if arguments.get("torch_tp_plugin") is not None:
+        raise UnsupportedError(
+            f"the bridge to Accelerate does not support torch_tp_plugin= for {name}",
+            why="Accelerate has deprecated it",
+            hint="pass parallelism_config=ParallelismConfig(tp_size=...)",
+        )
+    parallel = parallelism(arguments, environ)
+    for size, (what, why) in _SIZES.items():
         if (given := getattr(parallel, size, 1)) != 1:  # Accelerate 1.10 has no sp_size
-            raise _refusal(what, f"ParallelismConfig({size}={given})", name)
+            raise UnsupportedError(
+                f"the bridge to Accelerate does not support {what} for {name}",
+                why=f"ParallelismConfig({size}={given}) requests it, but {why}",
+                hint=f"use tp_size, dp_shard_size or dp_replicate_size instead of {size}",
+            )
     for handler in arguments.get("kwargs_handlers") or ():
         if "Recipe" in type(handler).__name__:
             raise _refusal("fp8", type(handler).__name__, name)
+
+
+def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> ParallelismConfig | None:
+    """Return the ParallelismConfig that was requested from ``Accelerator`` by argument or by variables, or None."""
+    given: ParallelismConfig | None = arguments.get("parallelism_config")
+    if given is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
+        return ParallelismConfig()
+    return given
+
+
+def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Return whether FSDP was requested from ``Accelerator``. The variable counts only for the first Accelerator of a process."""
+    if arguments.get("fsdp_plugin") is not None:
+        return True
+    return not AcceleratorState._shared_state and _is_set(environ, "ACCELERATE_USE_FSDP")
 
 
 def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
@@ -71,7 +95,7 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
         ContradictionError: If an earlier Accelerator of this process does not shard. Accelerate has one state for the whole process.
     """
     plugin, state = arguments.get("fsdp_plugin"), AcceleratorState._shared_state
-    if plugin is None and (state or not _is_set(environ, "ACCELERATE_USE_FSDP")):  # the first Accelerator of a process decides
+    if not is_sharding_requested(arguments, environ):
         return
     name = runtime.accelerator.name
     version = str(environ.get("FSDP_VERSION", "1") if plugin is None else plugin.fsdp_version)
@@ -121,11 +145,10 @@ def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
 
 
 def _refusal(what: str, source: str, name: str) -> UnsupportedError:
-    instead = _INSTEAD.get(what)
     return UnsupportedError(
         f"the bridge to Accelerate does not support {what} for {name}",
-        why=f"{source} requests it, but the bridge supports only single devices, DDP, FSDP2, DeepSpeed, fp16 and bf16",
-        hint=f"use {instead} without Accelerate, or remove {source}" if instead else f"remove {source}",
+        why=f"{source} requests it, but the bridge supports only single devices, DDP, FSDP2, tensor parallelism, DeepSpeed, fp16 and bf16",
+        hint=f"remove {source}",
     )
 
 
