@@ -1,4 +1,6 @@
-"""Estimate of the error of a float64 result, for which there is no more precise reference, from its change when the inputs are rounded.
+"""Estimate the error of a float64 result from how much the result changes if the inputs are rounded.
+
+For float64, there is no more precise result to compare with.
 
 The error of a numerically stable algorithm is about as large as the change of the exact result if the inputs are rounded once
 (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, section 1.5). For an ill-conditioned problem, this change is

@@ -120,7 +120,7 @@ class DispatchedBatches(Sharded):
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
-        """Yield the shares of each round, and the number of its samples without repeated samples that fill it."""
+        """Yield, for each round, its shares and its number of samples, not counting the repeated samples that fill the round."""
         if self._is_stream:
             yield from rounds(
                 batches, self.num_processes, self.loader.batch_size, even_batches=self.even_batches, drop_last=self.loader.drop_last
