@@ -242,8 +242,8 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """The operator returns the same results as on the CPU along each of six dimensions, and along a dimension of up to 300 elements, some of
-    which are NaN."""
+    """The operator returns the same results as on the CPU along each of six dimensions, and along a dimension of up to 300 elements that
+    include NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)

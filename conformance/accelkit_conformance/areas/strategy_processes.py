@@ -92,8 +92,6 @@ def sharding_saves_memory(subject: Subject, size: str) -> None:
     more."""
     import torch
 
-    from accelkit import Strategy
-    from accelkit.specs.overrides import overrides
     from accelkit_conformance.oracle.strategy_models import WideModel, make
     from accelkit_conformance.oracle.strategy_training import agree, dtype_of, runtime
 
@@ -102,10 +100,10 @@ def sharding_saves_memory(subject: Subject, size: str) -> None:
     with runtime(subject) as rt:
         before = subject.allocated_before()
         model = make(WideModel, dtype_of(subject))
-        whole = 3 * sum(parameter.nbytes for parameter in model.parameters())  # with the two moments of Adam
+        num_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        whole = 3 * num_bytes  # with the two moments of Adam
         model, optimizer = rt.prepare(model, torch.optim.Adam(model.parameters()))
-        is_sharded = any(hasattr(one, "full_tensor") for one in model.parameters()) or overrides(rt.strategy, Strategy, "whole_parameters")
-        if not is_sharded:
+        if sum((one.to_local() if hasattr(one, "to_local") else one).nbytes for one in model.parameters()) >= num_bytes:
             raise NotSupported(f"sharding: {DECLARED_NONE} (parameters are whole)")
         rt.backward(model(torch.ones(2, WideModel.WIDTH, dtype=dtype_of(subject), device=rt.device)).square().mean())
         optimizer.step()
