@@ -65,7 +65,7 @@ def transferred() -> Count:
 
 @contextlib.contextmanager
 def measured(calls: int = 1) -> Iterator[Count]:
-    """Count what one of ``calls`` equal calls inside the block sends and receives, in segments of TCP with data."""
+    """Count what one call sends and receives, if the block makes ``calls`` equal calls. Messages are TCP segments with data."""
     time.sleep(_ACKNOWLEDGED_SECONDS)
     before, result = transferred(), Count()
     yield result

@@ -1,4 +1,4 @@
-"""The control plane at scale: what joining, verification, the call log, votes, checkpoints and launching cost rank 0 of a large job.
+"""The control plane at scale: what joining, verification, the call log, is_preempted, checkpoints and launching cost rank 0.
 
 Real jobs of a few processes count what goes through their TCP connections (Linux only). Larger jobs are simulated: accelkit's own code runs
 as rank 0. A process group and a store make the messages that the other ranks would send, with the functions that encode them, and count
@@ -42,7 +42,7 @@ _CLOSE, _NEGLIGIBLE = 0.03, 2e-3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aim:
-    """The most that a job of 4,096 ranks may cost rank 0. None is no limit."""
+    """The most that a job of 4,096 ranks may cost rank 0. None means that there is no limit."""
 
     received: float | None = None
     seconds: float | None = None
@@ -100,7 +100,7 @@ def fit(points: Mapping[int, float], closeness: float = _CLOSE) -> Formula:
 
 @dataclasses.dataclass(slots=True)
 class Row:
-    """One operation. ``points`` has a count by the number of ranks."""
+    """One operation. ``points`` maps numbers of ranks to counts."""
 
     title: str
     per: str
@@ -130,7 +130,7 @@ class Row:
         return max(growths, key=["1", "log2 n", "n", "n²"].index)
 
     def misses(self) -> Iterator[str]:
-        """Yield what the operation costs more than it should."""
+        """Yield a text for each aim that the operation misses."""
         count, _ = self.at(AIMS_FOR)
         aim = AIMS.get(self.title, Aim())
         if aim.received is not None and count.received > aim.received:
@@ -179,7 +179,7 @@ def simulate(sizes: Sequence[int], layers: int, divisor: int, seconds: float) ->
 
 
 def _measure(name: str, operation: Callable[[int], Count], sizes: Sequence[int], seconds: float) -> dict[int, Count]:
-    """Return the costs by size, each from its own process. A size that would probably take longer than ``seconds`` is left out."""
+    """Return the costs by size. A size that would probably take longer than ``seconds`` is left out, and so are all larger sizes."""
     points: dict[int, Count] = {}
     taken, last = 0.0, 0
     for size in sorted(sizes):

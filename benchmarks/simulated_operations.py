@@ -56,7 +56,7 @@ class SimulatedCluster(ClusterEnvironment):
 
 
 def learn_placement(size: int) -> Count:
-    """Count at rank 0, which also hosts the store: every other rank sets its place, and gets what rank 0 has set for this rank."""
+    """Count at rank 0, which also hosts the store: every other rank sets its place, and gets what rank 0 has set for that rank."""
     places = {str(rank): Place(host_of(rank), f"{host_of(rank)} {'0' * 36}") for rank in range(1, size)}
     store = CountingStore(lambda key: json.dumps(dataclasses.asdict(places[key])).encode())
     process_group._stores["simulated", 1] = store

@@ -134,7 +134,7 @@ class SimulatedGroup(dist.ProcessGroup):
         return Done()
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any) -> dist.Work:
-        """Each element passes every rank twice: on the way to the sum, and on the way back."""
+        """Each element passes through every rank twice: on the way to the sum, and on the way back."""
         num_bytes = 2 * tensors[0].numel() * tensors[0].element_size()
         self._receive(num_bytes, 2)
         self.count.sent += num_bytes
@@ -163,7 +163,9 @@ class Done(dist.Work):
 
 
 class CountingStore(dist.Store):
-    """A store that counts, at its host, what this process sets and gets. ``others`` returns the value that another rank has set.
+    """A store that counts what its host would receive and send when this process sets and gets values.
+
+    ``others`` returns the value that another rank has set.
 
     A request of torch's TCPStore has one byte for its kind and eight for each length.
     """
@@ -217,7 +219,7 @@ def make_group(size: int, store: dist.Store | None = None) -> SimulatedGroup:
 
 
 def over_gloo(mode: str = "always") -> Communicator:
-    """A communicator that sends over the simulated group what it would send over gloo."""
+    """Return a communicator that sends over the simulated group what it would send over gloo."""
     communicator = Communicator(None, torch.device("cpu"), mode)
     communicator._has_gloo, communicator.verification = True, mode
     return communicator

@@ -28,14 +28,14 @@ from accelkit.runtime.collectives import fingerprint
 
 @dataclasses.dataclass(slots=True)
 class Saved:
-    """What a save took.
+    """What a save cost.
 
     Attributes:
         agreement: What the save costs rank 0, without the writing of its shards.
         planning: Seconds in which one rank encodes its state and plans its file.
         files: Bytes of the manifest and of the index that a rank reads.
         reading: Seconds in which each rank reads these files when it loads in the layout that was saved. If each rank wrote its own index,
-            the index of rank 0, which each rank reads too, is left out: here the two indexes are the same.
+            the index of rank 0, which each rank reads too, is not counted a second time: here, the loading rank is rank 0.
     """
 
     agreement: Count
@@ -98,7 +98,7 @@ class Others:
         self.saving: _Save
 
     def next_object(self, rank: int) -> tuple[Any]:
-        """Return the outcome of the rank's work, as the coordinator sends it: of reading states, ``_encode``, planning, and ``_write``."""
+        """Return what the rank sends to rank 0 after its next step. The steps: reading states, ``_encode``, planning, and ``_write``."""
         call = self._calls[rank] = self._calls.get(rank, -1) + 1
         if call == 0:
             return (None,)

@@ -94,11 +94,11 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
     """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
     A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken, its device is not present,
-    or no accelerator can use it, only the tests of the contract profile are run.
+    or no accelerator supports it (a precision or a strategy), only the tests of the contract profile are run.
 
     The exit code is 0 if no test failed, 1 if a test failed or the run cannot be certified (with --certify), 2 for a usage error or if a
     report could not be written, 3 if the plugin is broken, and 4 if its device is not present or is lost during the run, or no accelerator
-    can use it. After Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
+    supports the precision or strategy. After Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
     """
     record = find_subject(name, kind)
     if kind == "accelerator" and given["profile"] != "contract":

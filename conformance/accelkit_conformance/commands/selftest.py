@@ -81,7 +81,7 @@ def command(
     A mutant is killed if a test of the area that it breaks fails on it. The exit code is 1 if a mutant survives.
 
     With --generated, the mutants are chosen at random. Each is one operator of the device with one fault, such as a wrong last row.
-    --mutants 'generated[add,last_row,3]' runs one of them again. Survivors of the sample do not affect the exit code.
+    --mutants 'generated[add,last_row,3]' runs one of them again. Generated mutants that survive do not affect the exit code.
     """
     parallel = parallel or max(1, min(4, os.cpu_count() or 1))
     if num_generated or any(pattern.startswith("generated[") for pattern in patterns):

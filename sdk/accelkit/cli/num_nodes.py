@@ -12,7 +12,7 @@ from accelkit.errors import AccelkitError, UsageError
 VARIABLE = "ACCELKIT_NUM_NODES"
 _LOCAL = "local"
 _NUMBER_OF_PODS = "PET_NNODES"
-"""A range in an elastic PyTorchJob of Kubeflow."""
+"""The variable that contains a range in an elastic PyTorchJob of Kubeflow."""
 
 
 def read_num_nodes(text: str | None) -> tuple[int | None, int]:
@@ -41,7 +41,7 @@ def read_num_nodes(text: str | None) -> tuple[int | None, int]:
 
 
 def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str) -> None:
-    """Check that the number of machines may change, as ``--num-nodes MIN:MAX`` says.
+    """Check that the number of machines can change, as ``--num-nodes MIN:MAX`` says.
 
     Raises:
         UsageError: If an option, a variable or the scheduler fixes the number or the order of the machines.
@@ -62,7 +62,7 @@ def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str
     environment = select_cluster().environment
     if environment.name == _LOCAL or ":" in os.environ.get(_NUMBER_OF_PODS, ""):
         return
-    with contextlib.suppress(AccelkitError):  # mpirun does not say it
+    with contextlib.suppress(AccelkitError):  # mpirun does not say how many machines there are
         number = str(environment.num_nodes)
     raise UsageError(
         what,

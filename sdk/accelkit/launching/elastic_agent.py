@@ -17,16 +17,17 @@ from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop,
 from accelkit.launching.rendezvous import linger
 
 _DETECTION_SECONDS = LOST_SECONDS + 3.0
-"""The time after a failure during which the loss of a machine, if it is the cause, becomes known."""
+"""The time after a failure within which the loss of a machine becomes known, if that loss is the cause."""
 
 _POLL_SECONDS = 0.1
 
 
 class ElasticAgent(Agent):
-    """Run the processes of this machine, and start them again, on another number of machines, whenever a machine goes or comes.
+    """Run the processes of this machine, and start them again, on another number of machines, whenever a machine joins, leaves or is lost.
 
-    The first machine that notices a change writes the reason into the store of the round. All machines then stop their processes, with
-    the signal by which schedulers announce a preemption, and start a new rendezvous. Restarts for this reason are not counted.
+    The first machine that notices a change writes the reason into the store of the current round, which began with the last rendezvous. All
+    machines then stop their processes, with the signal by which schedulers announce a preemption, and start a new rendezvous. Restarts for
+    this reason are not counted.
 
     Args:
         spec: The worker specification for torch.
@@ -62,7 +63,7 @@ class ElasticAgent(Agent):
         return RunResult(WorkerState.HEALTHY)
 
     def _change(self, size: int) -> str:
-        """Return why the processes have to stop, although none of this machine has failed. Empty if they do not have to."""
+        """Return why the processes have to stop, although no process of this machine has failed. Empty if they do not have to."""
         store = self._membership.rendezvous.store
         if size > 1:
             if self._read_remote_failure() is not None or self._everybody_has_finished(size):
@@ -92,7 +93,7 @@ class ElasticAgent(Agent):
         return ""
 
     def _loss(self) -> str:
-        """Return which machines are lost, after asking the others for a new rendezvous without them."""
+        """If machines are lost, ask the others for a new rendezvous, and return the reason for it. Empty if no machine is lost."""
         lost = self._membership.members.lost()
         self._has_lost_a_machine = self._has_lost_a_machine or bool(lost)
         return ask_to_stop(self._membership.rendezvous.store, f"lost the connection to {lost}") if lost else ""
@@ -116,9 +117,9 @@ class ElasticAgent(Agent):
                 self._record_failure(f"it received {death_sig.name}")
         super()._shutdown(death_sig or signal.SIGTERM)
         if self.is_leaving and store is not None:
-            linger(store, self.get_worker_group().group_world_size or 1)  # the processes of the others may still need a store in this one
+            linger(store, self.get_worker_group().group_world_size or 1)  # other machines may still need a store that this process hosts
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that this one ends the job, unless it only leaves."""
+        """Tell the other machines that this one ends the job, unless this machine only leaves the job."""
         if not self.is_leaving:
             super().announce_signal(name)

@@ -34,7 +34,7 @@ _STOP = "accelkit/stop"
 class ElasticRendezvous(OrderedRendezvous):
     """A rendezvous of as many machines as are there.
 
-    ``next_rendezvous`` raises DistStoreError if a machine is lost in the middle of it. Call it again then.
+    ``next_rendezvous`` raises DistStoreError if a machine is lost in the middle of it. In that case, call it again.
 
     Args:
         inner: The rendezvous that finds the machines.
@@ -48,7 +48,7 @@ class ElasticRendezvous(OrderedRendezvous):
         super().__init__(inner, None, address)
         self.number = number
         self.has_changed = False
-        """Whether a new rendezvous is necessary, because a machine has gone or come."""
+        """Whether a new rendezvous is necessary, because a machine has left, is lost or wants to join."""
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if a new rendezvous is necessary, else 0. torch's agent then restarts the processes without counting the restart."""
@@ -99,7 +99,7 @@ class Members:
         self._read_at = now
 
     def lost(self) -> str:
-        """Return the names of the watched machines whose heartbeats have stopped; empty if there are none. Reads them once a second."""
+        """Return the names of the watched machines whose heartbeats have stopped, or "". Reads the heartbeats at most once a second."""
         now = time.monotonic()
         if not self._watched or now - self._read_at < _BEAT_SECONDS:
             return ""
@@ -114,7 +114,7 @@ class Members:
         return self._names(silent)
 
     def present(self) -> list[str]:
-        """Return the names of the machines that are there, or that called this because they waited in vain. This takes a few seconds."""
+        """Return the names of the machines whose heartbeats continue, or that called this method too. This takes a few seconds."""
         self._has_left.set()
         self._thread.join(_READ_TIMEOUT.total_seconds())
         self._store.set(f"beat/{self.number}", _WAITED)
@@ -137,7 +137,7 @@ class Members:
 
 
 def ask_to_stop(store: dist.Store, reason: str) -> str:
-    """Ask all machines of the current round to stop their processes for a new rendezvous. Return the reason of the first that asked."""
+    """Ask all machines of the round to stop their processes for a new rendezvous. Return the reason of the first machine that asked."""
     return str(json.loads(store.compare_set(_STOP, "", json.dumps(reason))))
 
 
@@ -153,7 +153,7 @@ class Membership:
     Attributes:
         rendezvous: The rendezvous of the machines that are there.
         members: The machines that ever joined the job.
-        is_host: Whether this process hosts their store, so that the job cannot go on without it.
+        is_host: Whether this process hosts the store of all machines, so that the job cannot go on without this process.
     """
 
     rendezvous: ElasticRendezvous
@@ -187,9 +187,9 @@ def join_job(job: Job) -> Membership:
 
 
 def _store(host: str, port: int, timeout: datetime.timedelta) -> tuple[dist.TCPStore, bool]:
-    """Return the store at this address, and whether it is in this process. It is if this is its machine and nobody has opened it yet."""
+    """Return the store at this address, and whether this process hosts it, as it does if this is its machine and the port is free."""
     if _is_here(host):
-        with contextlib.suppress(RuntimeError):  # from torch.distributed: the port is taken, by another process of this job or of none
+        with contextlib.suppress(RuntimeError):  # from torch.distributed: the port is in use, by a process of this job or another program
             return dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout), True
     return dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout), False
 

@@ -15,7 +15,7 @@ from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
 _ARGUMENTS = ("deepspeed_plugin", "deepspeed_plugins")
-_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets this variable too, when it is given a plugin
+_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets this variable too, when it is given a DeepSpeedPlugin
 
 
 def is_used() -> bool:
@@ -34,7 +34,7 @@ def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bo
 
 
 def expect(accelerator: Accelerator) -> None:
-    """Make DeepSpeed use the accelerator's device if DeepSpeed is imported later, as by transformers to load a model for ZeRO 3."""
+    """Make DeepSpeed use the accelerator's device if DeepSpeed is imported later, for example by transformers for ZeRO 3."""
     with contextlib.suppress(UnavailableError):
         set_accelerator_on_import(accelerator)
 

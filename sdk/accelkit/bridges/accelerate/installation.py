@@ -105,7 +105,7 @@ def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: An
 
     A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
     """
-    if deepspeed.is_used() or any(not parameter.is_cpu for parameter in self.parameters()):  # deepspeed.initialize keeps them itself
+    if deepspeed.is_used() or any(not parameter.is_cpu for parameter in self.parameters()):  # deepspeed.initialize keeps the objects itself
         return _move(self, *arguments, **named)
     with keeping_parameters():
         return _move(self, *arguments, **named)

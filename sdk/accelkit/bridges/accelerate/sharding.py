@@ -1,4 +1,7 @@
-"""Accelerate's FSDP2 on a plugin's device. FSDP2 needs a mesh, and parameters on the device; torch provides these only for its devices."""
+"""Accelerate's FSDP2 on a plugin's device.
+
+FSDP2 needs a mesh, and parameters on the device. torch provides these only for the device types that it knows.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tensor parallelism inside Accelerate, on a plugin's device.
 
-transformers splits a model when it loads it; Accelerate gives the processes that share samples the same batches. Both make meshes with
-torch's ``init_device_mesh``, which refuses some device types.
+transformers splits a model when it loads the model. Accelerate gives the same batches to all processes of a tensor-parallel group. Both
+make meshes with torch's ``init_device_mesh``, which refuses some device types.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def restore_meshes() -> None:
 
 
 def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
-    """If tensor parallelism was requested from ``Accelerator``, check that it works as requested, and make transformers able to use it.
+    """If tensor parallelism was requested from ``Accelerator``, check that it works as requested, and let transformers make meshes.
 
     Args:
         arguments: The given arguments of ``Accelerator``, by name.
@@ -56,8 +56,8 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If it does not work, or if the device lacks what it needs.
-        ContradictionError: If the job has another number of processes.
+        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what it needs.
+        ContradictionError: If the number of processes in the job is not the number of devices that was requested.
     """
     config = parallelism(arguments, environ)
     if config is None or config.tp_size == 1:
@@ -124,7 +124,7 @@ def refuse_state(config: ParallelismConfig | None, method: str) -> None:
     """Check that Accelerate can save and load the state of models under this configuration.
 
     Raises:
-        UnsupportedError: If they are split.
+        UnsupportedError: If models are split under this configuration.
     """
     if config is not None and config.tp_enabled:
         raise UnsupportedError(

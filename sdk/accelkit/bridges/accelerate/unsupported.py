@@ -75,7 +75,7 @@ def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 
 
 def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether FSDP was requested from ``Accelerator``. The variable counts only for the first Accelerator of a process."""
+    """Return whether FSDP was requested from ``Accelerator``. ACCELERATE_USE_FSDP counts only for a process's first Accelerator."""
     if arguments.get("fsdp_plugin") is not None:
         return True
     return not AcceleratorState._shared_state and _is_set(environ, "ACCELERATE_USE_FSDP")

@@ -13,7 +13,7 @@ from accelkit.specs.accelerator import Accelerator
 
 
 class DeviceMemory:
-    """Memory statistics from the plugin. A number that the device does not report is 0, except the size of its memory."""
+    """Memory statistics from the plugin. A number that the device does not report is 0. Only ``total_memory`` raises an error instead."""
 
     accelerator: Accelerator
     _torch_pins_host_memory: bool

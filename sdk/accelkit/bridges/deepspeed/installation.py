@@ -53,7 +53,7 @@ def install(name: str | Accelerator | None = None) -> Runtime:
     from accelkit.runtime import Runtime
 
     known = known_device_types()
-    runtime = Runtime(name, strategy="ddp")  # which has a process group even for one process, as DeepSpeed has
+    runtime = Runtime(name, strategy="ddp")  # it creates a process group even for one process, as DeepSpeed does
     if runtime.accelerator.device_type not in known:
         check_accelerator(runtime.accelerator)
     set_accelerator(runtime.accelerator)
@@ -93,7 +93,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
 
 def set_accelerator(accelerator: Accelerator) -> Any:
-    """Import DeepSpeed with the device of ``accelerator``, which is loaded, and return DeepSpeed's accelerator for it.
+    """Import DeepSpeed with the device of ``accelerator``, which must be loaded, and return DeepSpeed's accelerator for it.
 
     If DeepSpeed has an accelerator of its own for the device type, or if the program has set one, that accelerator is used.
 
@@ -119,7 +119,7 @@ def set_accelerator(accelerator: Accelerator) -> Any:
 
 
 def set_accelerator_on_import(accelerator: Accelerator) -> None:
-    """Make DeepSpeed use the device of ``accelerator``, which is loaded, as soon as this process imports DeepSpeed.
+    """Make DeepSpeed use the device of ``accelerator``, which must be loaded, as soon as this process imports DeepSpeed.
 
     Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
 

@@ -32,7 +32,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     ``default_stream``. Otherwise it puts all work on the current stream, as on the CPU and on MPS.
 
     Args:
-        accelerator: The accelerator, which is loaded.
+        accelerator: The accelerator, which must be loaded.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -168,7 +168,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- dtypes -------------------------------------------------------------------------------------------------------
 
     def _computes_in(self, dtype: str) -> bool:
-        """Return whether the device computes in a dtype, as the plugin declares or, if it declares nothing, the device's module says."""
+        """Return whether the device computes in a dtype, as the plugin or, if it declares nothing, the device's module says."""
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):
             return bool(self._module.is_bf16_supported())
@@ -235,7 +235,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         """Do nothing: torch has no markers for profilers that all devices have."""
 
     def range_pop(self, domain: str | None = None) -> None:
-        """Do nothing, as ``range_push``."""
+        """Do nothing, like ``range_push``."""
 
     def lazy_call(self, callback: Callable[[], Any]) -> Any:
         return callback()

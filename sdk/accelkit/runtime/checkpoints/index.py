@@ -62,7 +62,7 @@ class Index:
     Args:
         folder: The folder. None if there are no tensors.
         files: The names of all files in the folder, as listed in the manifest.
-        first: The ranks whose index files are read at once, because they are likely to list everything that this process needs.
+        first: The ranks whose index files are read immediately. These files probably list everything that this process needs.
         verify: A function that is called with the name of each rank's index file before the file is read.
 
     Attributes:
