@@ -140,6 +140,18 @@ def test_auto_refuses_to_guess_among_several(plugin_site, monkeypatch, error_tex
     assert note == error_text
 
 
+def test_an_order_may_say_which_of_two_plugins_of_one_name_is_meant(plugin_site, monkeypatch):
+    install(plugin_site, "some")
+    plugin_site.install(
+        "vendor-twin", CLASS.format(probe="return Availability.usable('it is here')", attributes=""), accelerators={"some": "Some"}
+    )
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "vendor-twin:some,cpu")
+    assert select().decision.plugin == "vendor-twin==1.0"
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "some,cpu")
+    with pytest.raises(accelkit.NameConflictError, match="some"):
+        select()
+
+
 def test_an_order_in_which_nothing_is_usable_is_no_silent_cpu(monkeypatch, error_text):
     monkeypatch.setenv("ACCELKIT_AUTO_ORDER", "cuda,mps")
     with pytest.raises(accelkit.UnavailableError) as caught:

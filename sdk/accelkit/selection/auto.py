@@ -72,7 +72,8 @@ def _is_candidate(record: PluginRecord) -> bool:
 
 def _in_order(name: str) -> PluginRecord:
     try:
-        return find("accelerator", name)
+        record = find("accelerator", name)
+        return record.with_status("available") if record.status == "conflict" else record  # `dist:name` says which one is meant
     except UnknownNameError as error:
         raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error
 
