@@ -175,7 +175,7 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities. If ``device`` is given, initialise CUDA and refine them for its architecture.
+        """Return the declared capabilities. With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
 
         bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and those of
         the families gfx94, gfx95 and gfx120 also have float8.

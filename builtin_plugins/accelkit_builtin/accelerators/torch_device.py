@@ -48,7 +48,7 @@ class TorchDeviceAccelerator(Accelerator):
 
         Raises:
             UnavailableError: If torch does not know the device type.
-            UsageError: If the module has no such function.
+            UsageError: If the module does not have the named function.
         """
         source = os.environ.get(_VARIABLE, "")
         if not source and (self._objection() or self._is_only_a_name()):

@@ -207,7 +207,7 @@ class XLAAccelerator(Accelerator):
 def pjrt_device() -> str | None:
     """Return the kind of device that XLA drives on this machine, or None.
 
-    This is PJRT_DEVICE if set, else ``TPU`` if there is a chip, else ``NEURON`` if its package is installed.
+    The result is PJRT_DEVICE if set, else ``TPU`` if there is a chip, else ``NEURON`` if its package is installed.
     """
     if named := os.environ.get(PJRT_DEVICE):
         return named.upper()

@@ -1,8 +1,9 @@
 """Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-srun, jsrun or mpirun created them and set their own variables. These are right even if the script exported RANK before it called srun, in
-which case RANK is 0 in all tasks. Most of these launchers also set the local rank and the number of processes on the machine.
+srun, jsrun or mpirun created them and set their own variables. The launcher's variables are right even if the script exported
+RANK before it called srun, in which case RANK is 0 in all tasks. Most of these launchers also set the local rank and the number of
+processes on the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
-    """Return a launcher's claim. If torch's variables were set by hand, its priority is raised above that of ``torchelastic``.
+    """Return a launcher's claim. If torch's variables were set by hand, the claim gets a priority above that of ``torchelastic``.
 
     Args:
         claim: The launcher's claim on this process.
@@ -33,9 +34,9 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
     """Return whether torch's variables describe the same processes as the launcher's variables ``process`` and ``size``.
 
-    They describe other processes if one of torch's launchers runs inside such a process. torchrun then sets TORCHELASTIC_RUN_ID, and
-    DeepSpeed's launcher sets the number of processes on the machine. With any other launcher of torch, WORLD_SIZE usually differs
-    from the value of ``size``.
+    torch's variables describe other processes if one of torch's launchers runs inside a process of the launcher. torchrun then sets
+    TORCHELASTIC_RUN_ID, and DeepSpeed's launcher sets the number of processes on the machine. With any other launcher of torch, WORLD_SIZE
+    usually differs from the value of ``size``.
     """
     values = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
     if values["TORCHELASTIC_RUN_ID"] or not all(values[variable] for variable in TORCH):

@@ -18,7 +18,7 @@ class LocalEnvironment(ClusterEnvironment):
         """Check that no launcher started this process as one of several, which would have to train together.
 
         Raises:
-            ContradictionError: If WORLD_SIZE is not 1, or RANK not 0.
+            ContradictionError: If WORLD_SIZE is not 1, or RANK is not 0.
         """
         for name, alone in (("WORLD_SIZE", "1"), ("RANK", "0")):
             value = self.environ.get(name) or alone

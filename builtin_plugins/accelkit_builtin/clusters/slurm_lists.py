@@ -96,7 +96,7 @@ def _names(item: str) -> Iterator[str]:
 def _numbers(part: str) -> tuple[range, int]:
     """Return the numbers of a range such as ``08-11``, and the width to which they are padded with zeros.
 
-    Like scontrol, this counts blanks around the first number as part of the width.
+    Blanks around the first number count as part of the width, as in scontrol.
     """
     if (match := _RANGE.fullmatch(part)) is None:
         raise ValueError(f"{part!r:.60} is not a range of numbers")

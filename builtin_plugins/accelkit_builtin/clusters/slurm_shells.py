@@ -1,7 +1,7 @@
 """Distinguish commands typed into the shell of ``srun --pty`` from processes that srun started as tasks.
 
 Environment variables do not distinguish them. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user
-works in the first task only. All tasks of a step that was started from such a shell have it too, because srun passes on its own variables.
+works in the first task only. All tasks of a step that was started from such a shell also have the variable, because srun passes on its own.
 Process groups distinguish them: a shell that has a terminal puts each command into a process group of its own, in the shell's session.
 Neither srun nor the shell of a script does that.
 """

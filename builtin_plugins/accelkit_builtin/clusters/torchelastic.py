@@ -15,9 +15,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If such a variable is missing, or if the
-    variables may have been set by hand, because TORCHELASTIC_RUN_ID is not set, the processes tell each other which machine they are on
-    when they join.
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If one of these variables is missing, or
+    if TORCHELASTIC_RUN_ID is not set, so that the variables may have been set by hand, the processes tell each other their machines when
+    they join.
     """
 
     launcher = "torchrun or accelkit launch"

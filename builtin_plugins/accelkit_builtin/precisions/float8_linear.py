@@ -19,8 +19,8 @@ class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has n
     On every device, torchao 0.18 asks torch whether CUDA's autocast is enabled and which dtype it has
     (https://github.com/pytorch/ao/issues/4601), so torchao does not round the input under the autocast of another device. torch 2.15
     answers the first question for the autocast of the current accelerator instead (https://github.com/pytorch/pytorch/pull/191916). On an
-    out-of-tree device, torchao therefore rounds the input to the dtype of CUDA's autocast, float16, in which numbers above 65504 are
-    infinite.
+    out-of-tree device, torchao with torch 2.15 therefore rounds the input to the dtype of CUDA's autocast, float16, in which numbers above
+    65504 are infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

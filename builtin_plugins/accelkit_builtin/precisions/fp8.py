@@ -96,7 +96,7 @@ class Float8(AutocastPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Convert the ``Linear`` layers whose ``in_features`` and ``out_features`` are multiples of 16 in place, and return the module.
+        """Convert in place the ``Linear`` layers whose ``in_features`` and ``out_features`` are multiples of 16, and return the module.
 
         The layers remain the same objects and get another class.
 

@@ -1,8 +1,8 @@
 """Precisions that store the weights of ``Linear`` layers in fewer bits, with the package bitsandbytes.
 
-These weights are frozen; the rest trains. bitsandbytes' own layers are used, so that code that looks for them, such as adapters,
-finds them. Weights are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot do that on an
-out-of-tree device, so bitsandbytes' operators are called directly. They work on any device.
+These weights are frozen; other parameters are trained. bitsandbytes' own layers are used, so that code that looks for them, such as
+adapters, finds them. Weights are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot quantise
+on an out-of-tree device, so bitsandbytes' operators are called directly. They work on any device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class QuantizedPrecision(NarrowPrecision):
     """Quantised weights of ``Linear`` layers. Everything else has one dtype.
 
     Args:
-        compute_dtype: The dtype of everything else.
+        compute_dtype: The dtype of everything except quantised weights.
         ignore: Layers whose weights stay in ``compute_dtype``.
     """
 
@@ -138,7 +138,7 @@ class QuantizedPrecision(NarrowPrecision):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for the message, logged at every forward pass, that bitsandbytes casts the inputs that it quantises."""
+    """Return whether a record is not the message that inputs are cast, which bitsandbytes logs at every forward pass."""
     return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 

@@ -52,7 +52,7 @@ class TransformerEngine(NarrowPrecision):
 
         Raises:
             UnsupportedError: If Transformer Engine cannot compute in float8 on this GPU, or the device is not a CUDA device.
-            UnavailableError: If the package is not installed.
+            UnavailableError: If Transformer Engine is not installed.
         """
         what, hint = f"{accelerator.name} does not support precision {self.name!r}", "use precision='fp8' or 'bf16-mixed'"
         if device.type != "cuda":

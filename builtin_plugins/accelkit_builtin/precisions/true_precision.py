@@ -31,13 +31,13 @@ class TruePrecision(Precision):
         return module.to(self.dtype)
 
     def convert_input(self, data: T) -> T:
-        """Return the data with floating-point tensors cast to this dtype. Integers and complex numbers are unchanged."""
+        """Return the data with floating-point tensors cast to the precision's dtype. Integers and complex numbers are unchanged."""
         import torch
 
         return cast(data, self.dtype, torch.is_floating_point)
 
     def forward_context(self) -> AbstractContextManager[None]:
-        """Return a context manager inside which the tensors that the forward pass creates have this dtype too."""
+        """Return a context manager inside which new floating-point tensors have the precision's dtype by default, as parameters do."""
         return default_dtype(self.dtype)
 
     def tensor_init_context(self) -> AbstractContextManager[None]:

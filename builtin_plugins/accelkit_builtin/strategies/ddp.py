@@ -26,7 +26,7 @@ class DDPOptions:
 
     Args:
         find_unused_parameters: Whether a forward pass may leave parameters unused. If so, every forward pass traverses the autograd graph.
-        static_graph: Whether the same parameters are used in every step. If so, reentrant checkpointing is allowed too.
+        static_graph: Whether the same parameters are used in every step. If so, checkpointing may be reentrant.
         gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.

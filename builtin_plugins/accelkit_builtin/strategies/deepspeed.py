@@ -78,7 +78,7 @@ class DeepSpeedStrategy(EngineStrategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return a precision that uses the engine's scaler in place of ``16-mixed``. Other precisions are returned unchanged."""
+        """Replace ``16-mixed`` by a precision that uses the engine's scaler. Other precisions are returned unchanged."""
         precision = yield
         return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 
@@ -173,7 +173,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Discard all gradients, including those that are already reduced. After a step, there are no gradients."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
-        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard them as their step does on overflow
+        if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard these too, as ZeRO's step does on overflow
             zero.micro_step_id = -1
             zero._release_preflattened_grad_buffers()
             for held in (zero.all_grad_tensors, zero.averaged_gradients):

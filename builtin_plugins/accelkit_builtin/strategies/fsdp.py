@@ -71,7 +71,7 @@ class FSDPStrategy(Strategy):
         """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it lacks one of these, or torch has no such module.
+            UnsupportedError: If the accelerator declares that it lacks process groups or pinned memory, or torch has no such module.
         """
         super().check(accelerator)
         try:
@@ -93,7 +93,9 @@ class FSDPStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return the precision unchanged. Parameters are sharded in the dtype in which it stores them. Autocast works as on one device.
+        """Return the precision unchanged.
+
+        Parameters are sharded in the dtype in which the precision stores them. Autocast works as on one device.
 
         Raises:
             UnsupportedError: If weights are int8, because bitsandbytes keeps their scales on the parameter that sharding replaces.
@@ -109,11 +111,11 @@ class FSDPStrategy(Strategy):
         return precision
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to the device and return it. Do not move a module on the meta device: its shards are allocated later."""
+        """Move the module to the device and return it. A module on the meta device is not moved: its shards are allocated later."""
         return module if _is_on_meta(module) else module.to(device)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Shard the module in place and return it. Every process gets the parameters and buffers of rank 0, unless they are on ``meta``.
+        """Shard the module in place and return it. Unless the module is on ``meta``, every process gets rank 0's parameters and buffers.
 
         The module's parameters become sharded DTensors, and its class is replaced by a subclass that gathers parameters and reduces
         gradients.

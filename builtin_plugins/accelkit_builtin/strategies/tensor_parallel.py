@@ -37,8 +37,8 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
 
     A plan is a mapping from names of modules to torch's styles.
 
-    Models of Hugging Face's ``transformers`` have this attribute; there, the styles are names. Names that match no module are left out,
-    because such a plan may list modules that not every model of its class has.
+    Models of Hugging Face's ``transformers`` have the attribute ``_tp_plan``, in which each style is given by its name. Entries that match
+    no module are left out, because the plan may list modules that not every model of the class has.
 
     Args:
         module: The model.
@@ -132,7 +132,7 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return all places of each parameter, by the parameter's ``id``: its path, the module that owns it, and its name in that module."""
+    """Return all places of each parameter, by its ``id``. A place is the parameter's path, its owner, and its name in the owner."""
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):

@@ -14,10 +14,10 @@ from accelkit.device_mesh import make_mesh_of_shape
 
 @contextlib.contextmanager
 def meshes_of_any_device_type(*importers: Any) -> Iterator[None]:
-    """Make ``init_device_mesh`` accept device types that do not consist only of letters, as DeviceMesh does.
+    """Make ``init_device_mesh``, like DeviceMesh, accept device types that do not consist only of letters.
 
     Args:
-        importers: Modules, besides torch's own, that may have imported the function when they were imported themselves.
+        importers: Modules, besides torch's own, into which ``init_device_mesh`` may have been imported.
     """
     modules = (device_mesh, distributed, *importers)
     changed = [(module, module.init_device_mesh) for module in modules if hasattr(module, "init_device_mesh")]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def own_precision(accelerator: Accelerator, name: str, device: torch.device) -> Precision | None:
-    """Return the accelerator's own implementation of a precision for this device, or None if it has none.
+    """Return the accelerator's own implementation of a precision for this device, or None if the accelerator has none.
 
     Raises:
         BrokenPluginError: If the accelerator returns neither a Precision nor None.

@@ -18,7 +18,7 @@ _SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class SwappingParameters(TorchFunctionMode):
-    """A mode that swaps two tensors if torch does not support assigning one to ``data`` of the other because their device types differ.
+    """A mode that swaps two tensors of different device types if torch does not support assigning one to ``data`` of the other.
 
     The tensor whose ``data`` is assigned keeps its identity, and tied parameters stay tied.
     """

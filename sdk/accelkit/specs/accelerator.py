@@ -218,12 +218,12 @@ class Accelerator:
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return device statistics, with the unit in each key; by default those of ``memory_stats``. Called by ``Runtime.device_stats``."""
+        """Return device statistics, with the unit in each key. The default returns ``memory_stats``. Called by ``Runtime.device_stats``."""
         return self.memory_stats(device)
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """Return more checks for ``accelkit doctor``, by name; by default none. Called in a child process, before ``load()``."""
+        """Return more checks for ``accelkit doctor``, by name. The default returns none. Called in a child process, before ``load()``."""
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class ClusterEnvironment(Variables):
         the process does not belong to this environment, although some of the environment's variables are set.
 
         A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
-        that implements the hook of the same name, which may call this method; otherwise they select the environment by name.
+        that implements the hook ``detect_cluster``. The hook may call this method. Otherwise, users select the environment by name.
         """
         return None
 

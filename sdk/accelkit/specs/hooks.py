@@ -45,7 +45,7 @@ class AcceleratorHooks:
         """Make ``device`` current and set allocator options. May initialise the driver.
 
         Called by the Runtime of each process before anything is placed on the device: at the first use of the device, and at the first use
-        after each ``Runtime.teardown``. Results are ignored. A wrapper may run code before and after.
+        after each ``Runtime.teardown``. Results are ignored. A wrapper may run code before and after the implementations.
         """
 
     @hookspec
@@ -98,7 +98,7 @@ class ClusterEnvironmentHooks:
 
     @hookspec
     def job_preempted(self, path: Path) -> None:
-        """Called on every process of a job that was told to end, after its state was saved at ``path`` and before it is requeued.
+        """Called on every process of a job that was told to end, after the job's state was saved at ``path`` and before requeueing.
 
         Results are ignored.
         """

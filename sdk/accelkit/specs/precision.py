@@ -38,8 +38,8 @@ class Precision:
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         """Prepare for computing on ``device``. The precision must not keep a reference to the accelerator.
 
-        Called by the Runtime of each process before anything is prepared: at the first use, and at the first use after each
-        ``Runtime.teardown``.
+        Called by the Runtime of each process before anything is prepared: at the first use of the device, and at the first use
+        after each ``Runtime.teardown``.
 
         Raises:
             UnsupportedError: If this device does not support the precision.
@@ -79,11 +79,17 @@ class Precision:
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which modules are constructed in the right dtype. Called by the user."""
+        """Return a context manager inside which modules are constructed in the dtype in which this precision stores them.
+
+        Called by the user.
+        """
         return self.tensor_init_context()
 
     def tensor_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which tensors are created in the right dtype. Called by the user."""
+        """Return a context manager inside which tensors are created in the dtype in which this precision stores them.
+
+        Called by the user.
+        """
         return nullcontext()
 
     # -- gradients ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class ProcessGroupOptions:
         process_group_backend: The torch.distributed backend for tensors on the device. ``host`` copies tensors through main memory and
             communicates them by gloo. None selects the accelerator's default.
         timeout: The number of seconds after which a collective fails if not every process has called it. None uses ACCELKIT_TIMEOUT, or
-            1800 if that is not set.
+            1800 if that variable is not set.
     """
 
     process_group_backend: str | None = None

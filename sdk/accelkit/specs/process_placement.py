@@ -40,7 +40,7 @@ class Placement:
     """The placement of one process, worked out from the places of all processes.
 
     Attributes:
-        local_rank, local_world_size, node_rank, num_nodes: The properties of the same names of a cluster environment.
+        local_rank, local_world_size, node_rank, num_nodes: The cluster environment's properties with these names.
     """
 
     local_rank: int

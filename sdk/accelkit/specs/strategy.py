@@ -120,7 +120,7 @@ class Strategy:
         """Return the mesh of the devices of all processes, with a name for each dimension, or None if the strategy has no mesh.
 
         Called by the Runtime of each process, each time the process has joined the process group, if the strategy is distributed. All
-        processes call it at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
+        processes call this method at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
 
         Args:
             device: The device of this process.
@@ -164,7 +164,7 @@ class Strategy:
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         """Return the module that the training loop calls: the module itself, or a wrapper that communicates.
 
-        Override this method to use another wrapper.
+        Override this method to use a wrapper of your own.
 
         Args:
             module: The module, already converted by the precision plugin and placed.
@@ -178,7 +178,7 @@ class Strategy:
         Called by ``Runtime.save_state`` and ``Runtime.load_state`` on every process.
 
         Raises:
-            CheckpointError: If they cannot be saved and loaded in this way.
+            CheckpointError: If modules or optimizers cannot be saved and loaded in this way.
         """
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
@@ -204,7 +204,7 @@ class Strategy:
         return nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
-        """Return a context manager inside which processes may have different numbers of batches, or None if that is not supported.
+        """Return a context manager inside which processes may have different numbers of batches, or None if the strategy cannot do this.
 
         Called by ``Runtime.join_uneven_inputs`` on every process. The default returns None if the strategy is distributed.
 

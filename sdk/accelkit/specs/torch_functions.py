@@ -70,7 +70,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
     else:
         try:
             return getattr(torch.accelerator, name)(*arguments)
-        except RuntimeError as error:  # NotImplementedError is a subclass of it
+        except RuntimeError as error:  # or its subclass NotImplementedError
             if not (isinstance(error, NotImplementedError) or any(text in str(error) for text in _NOT_IMPLEMENTED)):
                 raise
             why = f"torch.accelerator.{name}: {str(error).splitlines()[0]}"

@@ -21,7 +21,7 @@ def register() -> None:
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
     """Return the backend of one process group: an instance of the C++ class that wraps gloo.
 
-    Python can get a backend that is written in C++ only from a process group, so this function creates a temporary group. ``wrap_gloo``
+    Python can get a C++ backend only from a process group, so this function creates a temporary group. ``wrap_gloo``
     replaces gloo in this group by the C++ class.
     """
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)

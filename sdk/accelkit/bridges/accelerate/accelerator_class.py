@@ -56,7 +56,7 @@ def accelerator(
 
     Raises:
         UnsupportedError: If the device or the bridge does not support an argument.
-        ContradictionError: If Accelerate or one of its variables names another device.
+        ContradictionError: If Accelerate or one of its environment variables names another device.
         AccelkitError: If Runtime raises an error.
     """
     return Bridged(cpu=cpu, mixed_precision=mixed_precision, **arguments, _wanted=Wanted(name, devices))
@@ -188,7 +188,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
 
 @functools.cache
 def bridged_class(cls: type) -> type:
-    """Return a subclass of Bridged and ``cls``, which is ``accelerate.Accelerator`` or a user's subclass of it."""
+    """Return a class that inherits from Bridged and from ``cls``. ``cls`` is ``accelerate.Accelerator`` or a user's subclass of it."""
     if issubclass(cls, Bridged):
         return cls
     if cls is accelerate.Accelerator:
@@ -198,7 +198,7 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """Create an object with only its Runtime, for pickle to fill. Loads the plugin, so that torch knows the device type."""
+    """Create an Accelerator that has only its Runtime, for pickle to fill. Loads the plugin, so that torch knows the device type."""
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)

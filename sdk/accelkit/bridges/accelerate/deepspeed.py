@@ -15,7 +15,7 @@ from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
 _ARGUMENTS = ("deepspeed_plugin", "deepspeed_plugins")
-_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # Accelerate sets this variable too, when it is given a DeepSpeedPlugin
+_VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # set by accelerate launch, and by an Accelerator that is given a DeepSpeedPlugin
 
 
 def is_used() -> bool:
@@ -54,7 +54,7 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Make ``deepspeed.initialize``, which reads the index of its device from LOCAL_RANK, use this device inside the ``with`` block."""
+    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device. DeepSpeed reads the index of its device from LOCAL_RANK."""
     variables = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
     with patch_environment(**variables), without_compiling():
         yield

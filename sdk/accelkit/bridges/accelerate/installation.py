@@ -31,7 +31,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
     Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall``,
     ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps the Parameter objects of a module that
     leaves the host, ``init_device_mesh`` accepts the device types of plugins, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads,
-    is set. Call it before creating any object of Accelerate.
+    is set. Call ``install`` before creating any object of Accelerate.
 
     Args:
         name, devices: The accelerator and its devices, as for ``accelerator``.
@@ -80,7 +80,7 @@ def uninstall() -> None:
 
 
 def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
-    """Initialise an Accelerator, in place of ``Accelerator.__init__``. Its class is changed to one that also inherits from Bridged."""
+    """Initialise an Accelerator, in place of ``Accelerator.__init__``. The object gets a class that also inherits from Bridged."""
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
@@ -92,7 +92,7 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
     """Initialise a PartialState, in place of ``PartialState.__init__``.
 
-    Fills the state first if it is empty, because the original leaves a filled state unchanged.
+    Fills the state first if it is empty, because the original ``__init__`` leaves a filled state unchanged.
     """
     refuse_forks()
     if not PartialState._shared_state:
@@ -105,7 +105,7 @@ def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: An
 
     A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
     """
-    if deepspeed.is_used() or any(not parameter.is_cpu for parameter in self.parameters()):  # deepspeed.initialize keeps the objects itself
+    if deepspeed.is_used() or any(not parameter.is_cpu for parameter in self.parameters()):  # deepspeed.initialize keeps Parameters
         return _move(self, *arguments, **named)
     with keeping_parameters():
         return _move(self, *arguments, **named)

@@ -63,8 +63,8 @@ def check_precision(mixed: str, runtime: Runtime) -> None:
     """Check that the device and torch support a precision.
 
     Raises:
-        UnsupportedError: If the device or torch does not support it, or if the accelerator has its own precision of that name, which
-            Accelerate would not use.
+        UnsupportedError: If the device or torch does not support the precision, or if the accelerator has its own implementation of the
+            precision, which Accelerate would not use.
     """
     precision = select_precision(_NAMES[mixed], runtime.accelerator)
     if own_precision(runtime.accelerator, precision.name, runtime.device) is not None:

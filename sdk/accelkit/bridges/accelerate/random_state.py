@@ -38,7 +38,7 @@ def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
 
     Args:
         folder: The folder of the checkpoint, which must exist.
-        runtime: The Runtime whose device is saved.
+        runtime: The Runtime of the device whose random state is saved.
     """
     state = runtime.accelerator.get_rng_state(runtime.device)
     if state is not None and not _is_host(runtime):

@@ -1,6 +1,7 @@
 """Accelerate's FSDP2 on a plugin's device.
 
-FSDP2 needs a mesh, and parameters on the device. torch provides these only for the device types that it knows.
+FSDP2 needs a mesh, and needs the parameters on the device. torch makes the mesh and moves the parameters only for device types that it
+knows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from accelkit.device_mesh import make_mesh
 
 
 def is_sharding() -> bool:
-    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, this works after a reset."""
+    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, works after a reset of the state."""
     return AcceleratorState._shared_state.get("fsdp_plugin") is not None
 
 
@@ -29,8 +30,9 @@ def is_sharding() -> bool:
 def sharding_on(device: torch.device) -> Iterator[None]:
     """Make ``fully_shard`` move parameters to this type of device, and use a mesh of such devices unless the caller gives a mesh.
 
-    Otherwise, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types such as
-    ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so inside the ``with`` block it gets the replacement.
+    Without the replacement, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types
+    such as ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the replacement inside the ``with``
+    block.
     """
     before = fsdp.fully_shard
 

@@ -71,7 +71,7 @@ def current_runtime() -> Runtime:
 
 
 def runtime_named(name: str) -> Runtime:
-    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new one, which has not started its device."""
+    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new Runtime, which has not started its device."""
     if _current is not None and _current[1].accelerator.name == name:
         return _current[1]
     return Runtime(name, precision=_PRECISION)

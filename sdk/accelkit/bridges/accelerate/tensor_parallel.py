@@ -56,7 +56,7 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what it needs.
+        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what it requires.
         ContradictionError: If the number of processes in the job is not the number of devices that was requested.
     """
     config = parallelism(arguments, environ)
@@ -93,7 +93,7 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
 
 
 def check_split_model(model: torch.nn.Module, config: ParallelismConfig | None, device: torch.device) -> None:
-    """Check that a model that was split over several devices is where Accelerate assumes it to be.
+    """Check that Accelerate can train a model that was split over several devices.
 
     Args:
         model: The model that is prepared for training.
@@ -101,7 +101,7 @@ def check_split_model(model: torch.nn.Module, config: ParallelismConfig | None, 
         device: The device of this process.
 
     Raises:
-        UnsupportedError: If parts of the model are on another device, or if nothing would average its gradients.
+        UnsupportedError: If parts of the model are on another device, or if nothing would average the model's gradients.
     """
     if config is None or not config.tp_enabled:
         return

@@ -26,7 +26,7 @@ _SIZES = {
     "cp_size": ("context parallelism", "torch's context_parallel splits only the attention operators of CUDA, not those of other devices"),
     "sp_size": ("sequence parallelism", "Accelerate leaves it to DeepSpeed, with which it is not tested on the devices of plugins"),
 }
-"""The sizes of ``ParallelismConfig`` that must be 1, what other sizes request, and why the bridge refuses it."""
+"""The fields of ``ParallelismConfig`` that must be 1. For each field: the feature that another value requests, and why it is refused."""
 _STRATEGIES = ("single_device", "ddp")
 
 
@@ -124,7 +124,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
     """Check that Accelerate can train with the strategy that the accelerator or ACCELKIT_STRATEGY selects.
 
     Raises:
-        UnsupportedError: If Accelerate cannot train with it.
+        UnsupportedError: If Accelerate cannot train with the strategy.
     """
     if strategy not in _STRATEGIES:
         raise UnsupportedError(
@@ -135,7 +135,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily, which needs a call after each step. Accelerate makes this call only for XLA."""
+    """Return the error for a device that traces lazily. Such a device needs a call after each step, which Accelerate makes only for XLA."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

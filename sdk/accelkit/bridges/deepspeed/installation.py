@@ -53,7 +53,7 @@ def install(name: str | Accelerator | None = None) -> Runtime:
     from accelkit.runtime import Runtime
 
     known = known_device_types()
-    runtime = Runtime(name, strategy="ddp")  # it creates a process group even for one process, as DeepSpeed does
+    runtime = Runtime(name, strategy="ddp")  # ddp creates a process group even for one process, as DeepSpeed does
     if runtime.accelerator.device_type not in known:
         check_accelerator(runtime.accelerator)
     set_accelerator(runtime.accelerator)

@@ -168,7 +168,10 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- dtypes -------------------------------------------------------------------------------------------------------
 
     def _computes_in(self, dtype: str) -> bool:
-        """Return whether the device computes in a dtype, as the plugin or, if it declares nothing, the device's module says."""
+        """Return whether the plugin declares that the device computes in a dtype.
+
+        If the plugin declares nothing, the result is True, unless the device's module says that bfloat16 is not supported.
+        """
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):
             return bool(self._module.is_bf16_supported())
@@ -232,7 +235,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- others -------------------------------------------------------------------------------------------------------
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
-        """Do nothing: torch has no markers for profilers that all devices have."""
+        """Do nothing: torch has no profiler markers that work on all devices."""
 
     def range_pop(self, domain: str | None = None) -> None:
         """Do nothing, like ``range_push``."""

@@ -15,7 +15,7 @@ class PluginEnvironment:
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the ``__init__`` of the base class. SLURMEnvironment's rejects jobs without --ntasks-per-node; accelkit accepts them."""
+        """Skip the base class's ``__init__``. In SLURMEnvironment, it rejects jobs without --ntasks-per-node, which accelkit accepts."""
         self.auto_requeue = True
         self.requeue_signal = signal.SIGUSR1
 

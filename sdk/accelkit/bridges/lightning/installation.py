@@ -31,9 +31,9 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 def install(*accelerators: str, package: str | None = None) -> None:
     """Make Trainer and Fabric accept the names of accelkit's accelerators. Call ``install`` again to load further plugins.
 
-    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if it is not set, the one that accelkit selects. Lightning's own
-    names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance, also trains on
-    its own device; without ``install``, Lightning would train on the CPU.
+    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
+    Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
+    also trains on its own device; without ``install``, Lightning would train on the CPU.
 
     Args:
         accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
@@ -134,7 +134,10 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator``. None if Lightning handles the argument."""
+    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator`` of Trainer or Fabric.
+
+    Returns None if Lightning itself handles the argument.
+    """
     if isinstance(requested, Accelerator):
         return requested
     if isinstance(requested, framework.part("accelerators").Accelerator):
@@ -151,5 +154,5 @@ def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> A
 
 
 def _is_lightnings(framework: Framework, name: str) -> bool:
-    """Return whether Lightning itself supports the name and its device."""
+    """Return whether ``name`` is an alias, such as ``gpu``, or the name of one of Lightning's own accelerators."""
     return name in device_table.aliases() or (name in framework.registry and framework.owns(framework.registry[name]["accelerator"]))

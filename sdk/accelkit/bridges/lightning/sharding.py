@@ -39,7 +39,7 @@ else:
 
 
 class Whole(torch.nn.Module):
-    """The outermost module that FSDP shards. Lightning calls the steps of the LightningModule through this module, as through DDP's."""
+    """The outermost module that FSDP shards. Lightning calls the steps of the LightningModule through this module, as it does with DDP."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()

@@ -219,7 +219,7 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 
 
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
-    """Make the user's strategy create its process group as ``Joining`` does, and let the user's code shard modules that are on the CPU.
+    """Make a ModelParallelStrategy create its process group as ``Joining`` does, and let it shard modules that are on the CPU.
 
     The object is given a new class with one base, because a class with two bases could not be assigned to it.
     """

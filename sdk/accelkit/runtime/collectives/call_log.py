@@ -159,7 +159,7 @@ def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
 
 
 def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries of these ranks, with two requests, or with a few requests for each rank that has not made a call yet.
+    """Return the log entries of these ranks. Sends two requests, and a few more for each rank that has not made a call yet.
 
     After a timeout, every rank of a job reads the entries of all other ranks. With one request for each rank, this would take minutes.
     """

@@ -62,7 +62,7 @@ class Collectives:
         return Communicator(group, device, self._verification)
 
     def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator for ``group``. If ``group`` is None, use a group of processes that have each sample exactly once."""
+        """Return the communicator for ``group``. If None, use a group of processes that together have each sample exactly once."""
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
@@ -124,7 +124,7 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the global batch, without repeated samples that fill the batch. None if there are none.
+            num_samples: The number of samples in the global batch, without repeated samples that fill the batch. None if none are repeated.
             use_gather_object: Whether to pickle tensors too.
         """
         if self._num_processes == 1:

@@ -26,8 +26,8 @@ def register(name: str, device_type: str) -> None:
 class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs declare every overload, but torch calls only one of them
     """A process group for tensors on any device, which are copied to the host, passed to gloo and copied back.
 
-    All calls except ``send`` and ``recv`` are complete when they return. All except ``alltoall`` pass contiguous tensors that are already
-    on the host to gloo without a copy.
+    All calls except ``send`` and ``recv`` are complete when they return. Contiguous tensors that are already on the host are
+    passed to gloo without a copy, except by ``alltoall``.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta) -> None:
@@ -122,7 +122,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
         return _Done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Any:
-        """Start sending and return at once. ``recv`` does the same. If ``send`` waited, processes that send in a ring would deadlock."""
+        """Start sending, and return at once, like ``recv``. If ``send`` waited, processes that send in a ring would deadlock."""
         values = _on_host(tensors)
         return _Transfer(self._gloo.send(values, destination, tag), values)
 

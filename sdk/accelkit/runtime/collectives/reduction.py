@@ -85,7 +85,7 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
 
 
 def named(op: Any) -> Operation:
-    """Return the name for an operation of torch. An operation without a name is returned itself. The name for ``AVG`` is ``mean``.
+    """Return the name for an operation of torch. An operation without a name is returned as it is. The name for ``AVG`` is ``mean``.
 
     Raises:
         TypeError: If ``op`` is not a ``torch.distributed.ReduceOp``.

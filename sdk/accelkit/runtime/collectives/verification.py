@@ -13,9 +13,9 @@ call from different lines (``if rt.is_main_process: ... else: ...``). Ranks ther
 some ranks wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so
 that neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
 
-Two ranks that make different calls without verifying them may compute wrong numbers. To find this at the next exchange, each rank keeps a
-digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED calls
-pass between two exchanges.
+Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
+keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED
+calls pass between two exchanges.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Profiler:
     """Context manager that records some steps of a training loop. ``Runtime.profile`` returns it.
 
     Attributes:
-        torch_profiler: The ``torch.profiler.profile`` that records, for its own methods such as ``key_averages``.
+        torch_profiler: The ``torch.profiler.profile`` that records the steps. It has further methods, such as ``key_averages``.
         summary: The summary of the recorded steps. None until the last recorded step has ended, and after an error in the loop.
     """
 
@@ -62,7 +62,7 @@ class Profiler:
         )
 
     def step(self) -> None:
-        """End a step of the loop. Call this after each step, in the thread that runs the loop."""
+        """End a step of the loop. Call this method after each step, in the thread that runs the loop."""
         self._num_left -= 1
         self.torch_profiler.step()
 

@@ -97,9 +97,9 @@ class Summary:
         operators: The operators that take the most time.
         copies: The copies between devices.
         fallbacks: The operators that ran on the CPU because the device does not implement them.
-        peak_bytes: The highest number of bytes allocated on the device during the steps. None if its allocator does not report them to
-            torch.profiler.
-        peak_at: The phase and the operator that reached this peak.
+        peak_bytes: The highest number of bytes allocated on the device during the steps. None if the device's allocator reports
+            nothing to torch.profiler.
+        peak_at: The phase and the operator in which the peak was reached.
         findings: What stands out, one sentence for each finding.
     """
 

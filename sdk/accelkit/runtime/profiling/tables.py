@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_text(summary: Summary) -> str:
-    """Return the tables of a summary: phases, operators, copies, fallbacks, the highest amount of memory and findings."""
+    """Return the tables of a summary: phases, operators, copies, fallbacks, peak memory, and findings."""
     return "\n".join(_lines(summary))
 
 

@@ -118,7 +118,10 @@ class _Comparison:
         return Change(self._name, name, aspect, old, new, what, concerns, what_to_do)
 
     def _renamed(self) -> dict[str, str]:
-        """Return the renamed members as ``{old name: new name}``: removed members, if an equal new member has a similar name."""
+        """Return the renamed members as ``{old name: new name}``.
+
+        A removed member counts as renamed if an equal new member has a similar name.
+        """
         found: dict[str, str] = {}
         for name, then in self._olds.items():
             alike = [other for other, now in self._news.items() if other not in self._olds and other not in found.values() and now == then]

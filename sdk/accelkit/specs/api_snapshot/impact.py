@@ -53,8 +53,8 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin with these ``mentions``.
 
-    If plugins make such objects (``is_made``), the change concerns plugins that mention the class and, if the changed member is not a
-    field, also the member. Otherwise, it concerns all plugins that mention the member.
+    If plugins make objects of the class (``is_made``), the change concerns plugins that mention the class and, if the changed member is not
+    a field, also the member. Otherwise, it concerns all plugins that mention the member.
     """
     if change.concerns != "who uses it":
         return False

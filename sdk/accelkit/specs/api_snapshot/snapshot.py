@@ -177,7 +177,7 @@ def write(path: Path, released: str = "") -> None:
 
 
 def read(old: str) -> Record:
-    """Read the record of a version that accelkit includes, or a record from a file.
+    """Read a record that accelkit includes, by its version, or a record from a file.
 
     Args:
         old: A version (``0.1.0``, ``0.1``) or the path of a JSON file.

@@ -1,6 +1,6 @@
 """Static checks, which find mistakes in a plugin's class without calling it. They do not import torch, and take milliseconds.
 
-``accelkit doctor`` runs them in a child process, and the profile ``contract`` of the conformance suite in its workers.
+``accelkit doctor`` runs them in a child process. The conformance suite runs them in its workers, in the profile ``contract``.
 """
 
 from __future__ import annotations
