@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime``, which documents them.
+    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime`` and are documented there.
 
     Args:
         session: The device in use, whose random state is saved too.
         rank_info: This process's place in the job.
         collectives: The collectives of the job, with which all processes check that they begin the same call.
         objects: The objects whose state is saved.
-        trackers: The trackers, whose run and position are saved.
+        trackers: The trackers. The run and the position of each tracker are saved.
         timeout: The time to wait for the other processes, in seconds.
     """
 
@@ -246,7 +246,7 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
-        """Yield the loaders. Each process saves their state separately, because the generators that determine their order may differ."""
+        """Yield the loaders with their names. Each process saves their state separately, because the processes' generators may differ."""
         for index, loader in enumerate(self._objects.loaders):
             yield f"loader_{index}", loader
 

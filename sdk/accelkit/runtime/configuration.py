@@ -274,7 +274,7 @@ def _num_nodes() -> int | None:
 
 
 def check_started(config: Configuration) -> None:
-    """Check that the processes that the configuration needs are running, before any device is used.
+    """Before any device is used, check that the processes that the configuration needs are running.
 
     Raises:
         UnsupportedError: If they are not running. The error says how to start them.

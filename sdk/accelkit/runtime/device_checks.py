@@ -14,7 +14,7 @@ def check_device(accelerator: Accelerator) -> None:
     """Check that torch can use the hardware, before anything is placed on it. Initialises the driver.
 
     Raises:
-        UnavailableError: If torch cannot use it. The error gives the accelerator's reason and remedy.
+        UnavailableError: If torch cannot use the hardware. The error gives the accelerator's reason and remedy.
     """
     with loading.plugin_errors(accelerator.plugin, f"checking the accelerator {accelerator.name}"):
         answer = accelerator.check()

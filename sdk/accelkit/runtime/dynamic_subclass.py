@@ -58,7 +58,7 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """Reduce the instance as the original class does.
 
-    No module contains the subclass, so the result refers to it by a call that creates it.
+    No module contains the subclass, so the result refers to the subclass by a call that creates the subclass.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

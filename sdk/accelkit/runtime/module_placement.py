@@ -109,7 +109,7 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
     Args:
         optimizer: The optimizer, which is changed in place.
         moves: The record of new parameters.
-        has_to_know: Whether every parameter must be in a prepared module. If not, other parameters are left as they are.
+        has_to_know: Whether every parameter must be in a prepared module. If False, parameters of no prepared module are left as they are.
 
     Raises:
         PrepareError: If ``has_to_know`` is True and a parameter is in no prepared module.
@@ -137,8 +137,8 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
     """Make every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
 
-    Finding these optimizers takes tens of milliseconds, because all objects that Python's garbage collector tracks are searched. It is
-    done once for each call of ``prepare`` that replaced parameters.
+    Finding these optimizers takes tens of milliseconds, because all objects that Python's garbage collector tracks are searched. The
+    search is done once for each call of ``prepare`` that replaced parameters.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
@@ -162,7 +162,7 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
     """Make a prepared optimizer warn at its first step if objects still hold replaced parameters.
 
-    An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot detect this,
+    An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot warn,
     because the program may pass the new parameters to the object in its next line. The search takes tens of milliseconds.
     """
     _before_first_step(optimizer, lambda _: _warn_of_holders(moves))

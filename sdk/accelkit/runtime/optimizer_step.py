@@ -1,8 +1,8 @@
 """Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
 The user's optimizer and scheduler objects remain in the loop, because schedulers refer to the optimizer and hooks are registered with
-it. Their classes are swapped instead. Nothing here runs in the steps of a Runtime that neither accumulates nor scales gradients, has no
-engine strategy, and uses a device that executes eagerly.
+it. These objects are not wrapped; their classes are swapped. Nothing here runs in the steps of a Runtime that neither accumulates nor
+scales gradients, has no engine strategy, and uses a device that executes eagerly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stepping:
     Args:
         accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
-        strategy: The strategy. An EngineStrategy runs all steps. If it calls the optimizer's ``step`` while it does so, the original
+        strategy: The strategy. An EngineStrategy runs all steps. If it calls the optimizer's ``step`` during such a step, the original
             ``step`` runs.
         accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """

@@ -20,7 +20,7 @@ _ATTRIBUTE = "_accelkit_precision"
 def backward_of(precision: Precision) -> Callable[..., None]:
     """Return the function that runs the backward pass of a loss.
 
-    If the precision adds nothing, this is torch's own function, so that accelkit adds nothing to a step.
+    If the precision adds nothing, return torch's own function, so that accelkit adds nothing to a step.
     """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward
@@ -43,7 +43,7 @@ def backward_of(precision: Precision) -> Callable[..., None]:
 
 
 def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
-    """Return the backward pass of the strategy. For a built-in strategy, this is the method itself."""
+    """Return the function that runs the strategy's backward pass. For a built-in strategy, return the method itself."""
     if is_built_in(strategy):
         return strategy.backward
 
@@ -77,7 +77,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
 
 
 def remove_from_forward(module: torch.nn.Module) -> None:
-    """Undo ``apply_to_forward``, in place. The module's original class is restored, and it computes in the dtypes of its parameters.
+    """Undo ``apply_to_forward``, in place. The module gets its original class back, and computes in the dtypes of its parameters.
 
     Raises:
         UnsupportedError: If the class of the module has been changed again since ``apply_to_forward``.

@@ -23,7 +23,7 @@ SIGNALS = ("SIGTERM", "SIGUSR1")
 class StopSignals:
     """Records whether this process received a signal by which schedulers announce that they will stop a job.
 
-    SLURM sends SIGTERM at the time limit and to a preempted job, and before that the signal that ``sbatch --signal=USR1@60`` requests.
+    At the time limit, and to preempt a job, SLURM sends SIGTERM, and before that the signal that ``sbatch --signal=USR1@60`` requests.
     torchrun's agent and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
     ends the process, is not taken.
 

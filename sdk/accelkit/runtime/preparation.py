@@ -33,7 +33,7 @@ from accelkit.specs.strategy import Strategy
 
 @dataclasses.dataclass(slots=True)
 class PreparedObjects:
-    """Prepared and registered objects, in the order of the calls, which determines the names of their states in a checkpoint."""
+    """Prepared and registered objects, in the order given. This order determines the names of their states in a checkpoint."""
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = dataclasses.field(default_factory=list)
@@ -47,7 +47,7 @@ class PreparedObjects:
             getattr(self, field.name).clear()
 
     def innermost_loader(self) -> PreparedLoader | None:
-        """Return the loader whose loop began last, among the loops that are running. None if none is running."""
+        """Return the loader whose loop began last, among the loops that are running. None if no loop is running."""
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:

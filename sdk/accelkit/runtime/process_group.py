@@ -47,7 +47,7 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
         seconds: The timeout of the group in seconds.
 
     Raises:
-        ContradictionError: If a group exists that has another size, or in which this process has another rank.
+        ContradictionError: If a group exists that differs from the job in its size or in the rank of this process.
         UnavailableError: If the processes cannot reach each other.
         UnsupportedError: If the group does not reduce tensors on the device.
     """
@@ -129,8 +129,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the placements contradict each other, or if a process group exists that has another size or in which this
-            process has another rank.
+        ContradictionError: If the placements contradict each other, or if a process group exists that differs from the job in its
+            size or in the rank of this process.
     """
     if not cluster.needs_placement_exchange():
         return False
@@ -189,7 +189,7 @@ def backends_of(device: torch.device, backend: str | None) -> str:
 def backend_of(device: torch.device, backend: str | None) -> str:
     """Return the backend for tensors on this device, and register it with torch.distributed if necessary.
 
-    If ``backend`` is None, this is torch's default for the device.
+    If ``backend`` is None, return torch's default for the device.
     """
     chosen = backend or dist.get_default_backend_for_device(device.type)
     if chosen == THROUGH_HOST:
@@ -208,7 +208,7 @@ def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -
         device: The device of this process.
 
     Raises:
-        CollectiveError: If a process does not have the secret of the job, and is therefore not part of it.
+        CollectiveError: If a process does not have the secret of the job, and is therefore not part of the job.
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}

@@ -70,9 +70,9 @@ class Runtime:
     graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
     all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data
     (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot
-    combine because structure, dtype or shape differ, the method raises CollectiveError on each process at once. It also raises
-    CollectiveError if a process does not make the call before the timeout of the process group. The error then names this process, its
-    host and its last call.
+    combine because structure, dtype or shape differ, the method raises CollectiveError on each process immediately. It also
+    raises CollectiveError if a process does not make the call before the timeout of the process group. The error then
+    names the missing process, its host and its last call.
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
@@ -83,7 +83,7 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts the samples of one.
+        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
@@ -182,7 +182,7 @@ class Runtime:
 
     @property
     def decision(self) -> Decision:
-        """The reasons for the choice of this accelerator: every candidate with its status and the reason."""
+        """The reasons for the choice of the accelerator: every candidate, with its status and the reason for the status."""
         return self._session.configuration.decision
 
     @property
@@ -285,7 +285,7 @@ class Runtime:
     def print(self, *args: Any, **kwargs: Any) -> None:
         """Call ``print`` once per machine, on its main process only."""
         if self.is_local_main_process:
-            print(*args, **kwargs)  # noqa: T201 # this is what it is for
+            print(*args, **kwargs)  # noqa: T201 # printing is the purpose of this method
 
     def progress(self, iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
         """Return an iterable over ``iterable`` that draws a progress bar, on the main process and only in a terminal. Bars may be nested.
@@ -302,7 +302,7 @@ class Runtime:
     @overload
     def on_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_main_process(self, function: Any = None) -> Any:
-        """Decorate a function to run on the main process only and return None elsewhere. Works with or without parentheses."""
+        """Decorate a function so that it runs on the main process only and returns None elsewhere. Works with or without parentheses."""
         return self.on_main_process if function is None else run_only_if(lambda: self.is_main_process, function)
 
     @overload
@@ -310,14 +310,14 @@ class Runtime:
     @overload
     def on_local_main_process(self, function: None = None) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_local_main_process(self, function: Any = None) -> Any:
-        """Decorate a function to run on the main process of each machine only and return None elsewhere.
+        """Decorate a function so that it runs on the main process of each machine only and returns None elsewhere.
 
         Works with or without parentheses.
         """
         return self.on_local_main_process if function is None else run_only_if(lambda: self.is_local_main_process, function)
 
     def on_last_process(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Decorate a function to run on the last process only and return None elsewhere."""
+        """Decorate a function so that it runs on the last process only and returns None elsewhere."""
         return run_only_if(lambda: self.is_last_process, function)
 
     @overload
@@ -325,7 +325,7 @@ class Runtime:
     @overload
     def on_process(self, function: None = None, process_index: int = ...) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_process(self, function: Any = None, process_index: int = 0) -> Any:
-        """Decorate a function to run on one process only and return None elsewhere: ``@rt.on_process(process_index=2)``.
+        """Decorate a function so that it runs on one process only and returns None elsewhere: ``@rt.on_process(process_index=2)``.
 
         A job of one process runs the function regardless of the index.
         """
@@ -340,7 +340,7 @@ class Runtime:
         self, function: None = None, local_process_index: int = ...
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_local_process(self, function: Any = None, local_process_index: int = 0) -> Any:
-        """Decorate a function to run on one process of each machine only: ``@rt.on_local_process(local_process_index=2)``.
+        """Decorate a function so that it runs on one process of each machine only: ``@rt.on_local_process(local_process_index=2)``.
 
         A job of one process runs the function regardless of the index.
         """
@@ -362,7 +362,7 @@ class Runtime:
                 be gathered.
 
         Raises:
-            TypeError: If ``inputs`` is of a type that is not listed above.
+            TypeError: If ``inputs`` is of an unsupported type.
             ValueError: If the values of a dict differ in length.
         """
         size = self.data_parallel_size
@@ -375,8 +375,8 @@ class Runtime:
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
         Modules are placed first, regardless of the order of the arguments. An optimizer is prepared in the same call as its model or,
-        except with ``deepspeed``, in a later call. With ``32-true`` on one device, the same modules, optimizers and schedulers are
-        returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
+        except with ``deepspeed``, in a later call. With ``32-true`` on one device, the modules, optimizers and schedulers themselves
+        are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
@@ -395,7 +395,7 @@ class Runtime:
         return prepared[0] if len(prepared) == 1 else prepared
 
     def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
-        """Return the model without the wrapper of the strategy. On one device, this is the model itself.
+        """Return the model without the wrapper of the strategy. On one device, return the model itself.
 
         Args:
             model: A prepared model.
@@ -413,7 +413,7 @@ class Runtime:
         return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that skips the first ``num_batches`` batches and yields the others, to resume in the middle of an epoch."""
+        """Return a loader that skips the first ``num_batches`` batches, to resume in the middle of an epoch."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:
@@ -565,8 +565,8 @@ class Runtime:
                 same point in its sequence of collectives.
 
         Raises:
-            CollectiveError: If the tensors differ. The error gives the shapes on each rank. ``pad_across_processes`` makes first
-                dimensions equal.
+            CollectiveError: If the tensors differ in structure, dtype or shape. The error gives the shapes on each rank.
+                ``pad_across_processes`` makes first dimensions equal.
         """
         return self._collectives.gather(tensor, group=group, sync_grads=sync_grads)
 
@@ -577,7 +577,7 @@ class Runtime:
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and
-                the result is one list. It has the items of a process's data if the data are a list or tuple, or else the data as one item.
+                the result is one list. A list or tuple adds its items to the result; any other data are added as one item.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
@@ -608,8 +608,8 @@ class Runtime:
             New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
 
         Raises:
-            TypeError: For the mean of integers, the maximum or minimum of complex numbers, and a ``reduction`` of a type not listed above.
-            ValueError: If ``reduction`` is a string other than those listed above.
+            TypeError: For the mean of integers, the maximum or minimum of complex numbers, and a ``reduction`` of an unsupported type.
+            ValueError: If ``reduction`` is an unknown string.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
 
@@ -684,7 +684,7 @@ class Runtime:
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint: each process reads only what
         its own shards need. Each process restores the random state that a process with the same ``data_parallel_index`` (usually, the
-        same rank) saved. If there was no such process, it derives a new random state from that of another process, and warns.
+        same rank) saved. Without such a process, the loading process derives a new random state from that of another process, and warns.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -745,7 +745,7 @@ class Runtime:
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Record values with all trackers, on the main process only. The first call opens the trackers; load any checkpoint before that.
 
-        A checkpoint contains the position of each tracker, so a program that loads it continues the curves of the run that saved it.
+        A checkpoint contains the position of each tracker, so a program that loads the checkpoint continues the curves of the saved run.
 
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
@@ -753,12 +753,12 @@ class Runtime:
             step: The step of the optimizer. None means the step after that of the previous call, and 0 in the first call.
 
         Raises:
-            UsageError: On the main process, if a value is of a type that is not listed above, or if the step is not a whole number.
+            UsageError: On the main process, if a value is of an unsupported type, or if the step is not a whole number.
         """
         self._trackers.log(values, step)
 
     def log_hyperparameters(self, values: Any) -> None:
-        """Record hyperparameters with all trackers, on the main process only: at once, or when ``log`` opens the trackers.
+        """Record hyperparameters with all trackers, on the main process only: immediately, or when ``log`` opens the trackers.
 
         Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
 
@@ -766,7 +766,7 @@ class Runtime:
             values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.
 
         Raises:
-            UsageError: On the main process, if ``values`` is of a type that is not listed above.
+            UsageError: On the main process, if ``values`` is of an unsupported type.
         """
         self._trackers.log_hyperparameters(values)
 
@@ -968,7 +968,7 @@ class Runtime:
             seed: The seed.
             per_process: Whether the seed is ``seed + data_parallel_index``, so that dropout, noise and augmentation differ between
                 processes, except between those that compute on the same samples. Create the model before this call, with equal seeds,
-                because all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever the value is.
+                because all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever ``per_process`` is.
 
         Returns:
             The seed of this process.

@@ -24,12 +24,13 @@ LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
     """Warn if a scheduler's length was probably computed from a loader before ``prepare``, and no prepared loader explains the length.
 
-    The warning for a OneCycleLR is given at once, because it steps after every batch. The length of another scheduler may be a number of
-    epochs. The warning for it is given at the second step of its optimizer, and only if the scheduler has stepped in between.
+    The warning for a OneCycleLR is given immediately, because a OneCycleLR steps after every batch. The length of any other scheduler may
+    be a number of epochs. The warning for such a scheduler is given at the second step of its optimizer, and only if the scheduler has
+    stepped since the optimizer's first step.
 
     Args:
         scheduler: The scheduler. It was created before this call.
-        loaders: The prepared loaders. If the program has called ``len`` on one of them, the scheduler's length may come from there.
+        loaders: The prepared loaders. If the program has called ``len`` on one of them, the scheduler's length may come from that call.
         num_processes: The number of processes in the job.
         accumulation_steps: The number of backward passes per optimizer step.
     """
@@ -71,7 +72,7 @@ class _Steps:
         return -(-num_batches // self._accumulation_steps)
 
     def explains(self, length: int) -> bool:
-        """Return whether a scheduler of this length is right for a number of epochs of this loader."""
+        """Return whether a scheduler of this length is right for a whole number of epochs of this loader."""
         is_whole = self.per_epoch > 1 and length % self.per_epoch == 0
         return is_whole and not any(self.mistaken_units(length))
 
@@ -90,7 +91,7 @@ class _Steps:
         yield from (unit for unit in units if unit > max(self.per_epoch, 1) and length % unit == 0)
 
     def description(self, length: int, unit: int) -> str:
-        """Return the end of the warning, after the scheduler and its length."""
+        """Return the end of the warning, which follows the scheduler and its length."""
         epochs = length // unit
         per_epoch = "the number of batches in an epoch" if unit == self.prepared else "the number of batches before prepare"
         if unit not in (self.prepared, self.unprepared):

@@ -159,7 +159,7 @@ class Session:
         merged: dict[str, Any] = {}
         with manager.naming_failures("get_device_stats"):
             found = manager.hook.get_device_stats(device=device)
-        for stats in reversed(found):  # pluggy returns the result of the plugin registered last first
+        for stats in reversed(found):  # pluggy's first result is that of the plugin that was registered last
             if not isinstance(stats, Mapping):
                 owner = manager.owner_that_returns("get_device_stats", lambda result: not isinstance(result, Mapping), device=device)
                 raise wrong_hook_result("get_device_stats", stats, "a dict of statistics by name", owner)

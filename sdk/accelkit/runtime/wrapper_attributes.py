@@ -55,7 +55,7 @@ def attributes_of_child(cls: type) -> dict[str, Any]:
 
 
 def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., Any]:
-    """Return the method, with a check that its result does not require gradients if it ran a layer."""
+    """Return the method with a check: if the method ran a layer, its result must not require gradients."""
 
     @functools.wraps(method)
     def checked(*args: Any, **kwargs: Any) -> Any:

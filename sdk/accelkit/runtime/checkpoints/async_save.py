@@ -12,7 +12,7 @@ from accelkit.errors import CheckpointError
 
 
 class BackgroundSave:
-    """Run one save at a time in a thread. The next ``wait`` raises its error, if any. If the program exits first, the error is printed."""
+    """Run one save at a time in a thread. The next ``wait`` raises the save's error. If the program exits first, the error is printed."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -20,7 +20,7 @@ class BackgroundSave:
         atexit.register(_report, weakref.ref(self))
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in a thread. ``wait`` must be called before this, so that no other save is running."""
+        """Run ``work`` in a thread. Call ``wait`` first, so that no other save is running."""
         self._thread = threading.Thread(target=self._run, args=(work,), name="accelkit-save", daemon=False)
         self._thread.start()
 
@@ -28,7 +28,7 @@ class BackgroundSave:
         """Wait until no save is running.
 
         Raises:
-            CheckpointError: If the running save or the last one failed. Each error is raised once.
+            CheckpointError: If the running save or the last save failed. Each error is raised once.
         """
         if self._thread is not None:
             self._thread.join()

@@ -43,7 +43,7 @@ def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
 
 
 def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> list[tuple[int, int]]:
-    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. See ``checksum``."""
+    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. ``checksum`` describes ``is_wanted``."""
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
     starts = range(0, size, BLOCK)
@@ -75,7 +75,7 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
 
     Args:
         read_into: A function of a buffer and the number of bytes of the block that have been read. It reads the next bytes into the
-            buffer and returns how many there were.
+            buffer and returns the number of bytes that it read.
     """
     crc = done = 0
     buffer = memoryview(bytearray(_CHUNK))
@@ -137,7 +137,7 @@ class ChecksummedFile(io.FileIO):
         """Close the file. Nothing is left to write at that point, because writes are not buffered.
 
         Raises:
-            OSError: If the data could not be written to disk. Operating systems report this only once, to the first flush.
+            OSError: If the data could not be written to disk. Operating systems report this failure only once, to the next flush.
         """
         self._pool.shutdown()
         super().close()

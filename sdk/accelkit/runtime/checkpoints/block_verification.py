@@ -1,4 +1,4 @@
-"""Verification of a checkpoint in blocks: in threads while the program runs, or at once if a block is needed before its turn."""
+"""Verification of a checkpoint in blocks: in threads while the program runs, or immediately if a block is needed before its turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BlockVerification:
     Args:
         step: The folder of the step.
         manifest: The manifest of the step, which must have the checksums of the blocks.
-        blocks_of: The blocks that contain each tensor, by its key.
+        blocks_of: The blocks that contain each tensor, by the tensor's key.
         order: The blocks to verify, in this order.
 
     Raises:
@@ -87,7 +87,7 @@ class BlockVerification:
         return all(self._outcomes.get(block) == "" for block in self._order)
 
     def start(self, when_done: Callable[[], None]) -> None:
-        """Start the threads. The last thread to finish calls ``when_done``. The threads end early if the main thread ends."""
+        """Start the verifying threads. The last thread to finish calls ``when_done``. The threads end early if the main thread ends."""
         for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
             thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
             with contextlib.suppress(RuntimeError):  # Python is shutting down; each tensor is verified at its first use instead
@@ -95,7 +95,7 @@ class BlockVerification:
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """End the threads. Blocks that they have not verified are verified when they are used."""
+        """End the threads. Each block that is not verified yet is verified when its data are used."""
         self._has_to_stop = True
         for thread in self._threads:
             thread.join()

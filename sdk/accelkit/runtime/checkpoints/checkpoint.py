@@ -52,14 +52,14 @@ def save(
             names and DTensors must be the same on every process; everything else is saved from rank 0.
         step: The number of the step. The default is one more than the highest existing step.
         per_rank: Parts that each process saves separately.
-        keep_last: The number of steps to keep, including this one. None keeps all.
+        keep_last: The number of steps to keep, including the new step. None keeps all steps.
         ranks: The processes that save. The default is this process alone.
 
     Returns:
         The folder ``root/step-N``. The checkpoint is on disk and survives a loss of power.
 
     Raises:
-        CheckpointError: On every process, if any process has a value that could not be loaded safely again or fails to write, or if the
+        CheckpointError: On every process, if any process fails to write or has a value that could not be loaded safely again, or if the
             step already exists.
     """
     return Save(root, parts, step=step, per_rank=per_rank, keep_last=keep_last, ranks=ranks).finish()
@@ -148,7 +148,7 @@ class Save:
         results, checksums = self._writer.write(plan)
         if self._has_own_index and results:
             checksums = self._writer.write_own_index(results, self._ranks.rank)
-            results = []  # rank 0 does not need them
+            results = []  # rank 0 does not need the results
         files = {f"{DATA}/{name}": entry for name, entry in checksums.items()}
         if files:
             flush_folder(self._temporary / DATA)

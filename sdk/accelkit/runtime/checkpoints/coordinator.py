@@ -1,4 +1,4 @@
-"""Coordinate operations that succeed on all processes or fail on all of them. After each step, every process knows which is the case.
+"""Coordinate operations that succeed or fail on all processes together. After each step, every process knows whether any process failed.
 
 Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
 say which rank died.
@@ -61,7 +61,7 @@ class Ranks:
     def of_job(cls, seconds: float = SECONDS, num_shares: int | None = None) -> Ranks:
         """Return all processes of the default process group. The first call creates a separate group, so every process must call this.
 
-        A thread may use the group while the program trains, because its messages never mix with the program's.
+        A thread may use the group while the program trains, because the group's messages never mix with the program's.
 
         Args:
             seconds: The time for which a process may keep the others waiting, for example with a large file. A shorter time than half an
@@ -82,7 +82,8 @@ class Ranks:
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
         """Return whose saved state this process loads: the index of a share of the samples, and the rank of a process with this share.
 
-        Processes that compute on the same samples load states of processes that did the same, because their generators must agree.
+        Processes that compute on the same samples need equal generators. They therefore load states of processes that also computed on the
+        same samples.
 
         Args:
             size: The number of processes that saved.
@@ -156,7 +157,7 @@ class Ranks:
             try:
                 raise error
             finally:
-                del error  # no cycle, as above
+                del error  # no reference cycle, as in through_main
         (failure,) = outcome
         raise CheckpointError(failure.what, why=failure.why, hint=failure.hint) from error
 

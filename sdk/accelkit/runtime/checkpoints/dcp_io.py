@@ -113,7 +113,7 @@ class TensorWriter:
         """Write this process's file. The file is on disk when this method returns.
 
         Returns:
-            The results from which ``finish`` creates the index, and the checksums of each file and of its blocks by file name.
+            The results from which ``finish`` creates the index, and the checksums of each file and of its blocks, by file name.
         """
         if not plan.items:  # avoid writing an empty file
             return [], {}

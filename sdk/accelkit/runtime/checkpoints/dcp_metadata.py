@@ -1,4 +1,4 @@
-"""Read the index that torch.distributed.checkpoint writes, which is a pickle. Only classes and functions of an index are called."""
+"""Read the index that torch.distributed.checkpoint writes, which is a pickle. Only classes and functions that an index needs are called."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _member(cls: Any, name: str) -> enum.Enum:
 
 
 def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metadata:
-    """Read an index, which lists the contents of files and their positions.
+    """Return an index, which lists the tensors in each file and the positions of the tensors.
 
     Args:
         folder: The folder that holds the index.
@@ -74,8 +74,8 @@ def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metada
         name: The name of the index file.
 
     Raises:
-        UnpicklingError: If the index file does not contain an index, names anything that is not part of an index, or does not name exactly
-            these files.
+        UnpicklingError: If the index file does not contain an index, names anything that is not part of an index, or does not list exactly
+            ``files``.
     """
     with open(open_regular(folder / name), "rb") as file:
         found = _Unpickler(file).load()

@@ -33,10 +33,10 @@ def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: in
     """Return the keys of the tensors that have bytes between ``start`` and ``end`` in the file ``name``.
 
     Args:
-        folder: The folder.
+        folder: The folder that holds the files and their index.
         files: The names of all files in the folder except ``.metadata``.
         name: The name of a file with tensors.
-        start, end: The first byte, and the byte after the last one.
+        start, end: The first byte, and the byte after the last byte.
     """
     match = _DATA_OF_RANK.fullmatch(name)
     own = name_of(int(match[1])) if match else ""

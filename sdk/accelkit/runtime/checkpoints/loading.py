@@ -1,4 +1,4 @@
-"""Load checkpoints. Each byte is verified before it is returned or, at the latest, used. ``checkpoint`` describes the folder."""
+"""Load checkpoints. Each byte is verified before it is returned or, with ``load_unverified``, used. ``checkpoint`` describes the folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
     All processes of ``ranks`` must call this together. Each of them verifies some of the files.
 
     Args:
-        path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses among them.
+        path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses the step.
         layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
             and global size. Of a tensor with a layout, only this process's shard is read. A tensor for which the function returns None is
             read whole, on the CPU.
@@ -76,7 +76,7 @@ def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], 
 
     Returns:
         The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. The last item is None if
-        the whole checkpoint has been verified. This happens if it has no checksums of blocks, or if the operating system is Windows.
+        the whole checkpoint has been verified. This happens if there are no checksums of blocks, or if the operating system is Windows.
 
     Raises:
         CheckpointError: In the same cases as ``load_with_source``, as far as the checkpoint has been verified.
@@ -129,7 +129,7 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
     """Verify files in a thread while they are also read for loading. The second read finds them in the page cache.
 
-    The future's result is a list that contains the error, or is empty.
+    The future's result is a list that contains the error, or an empty list if there was no error.
     """
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:

@@ -94,7 +94,7 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
     """Compare the existence, type and size of files with the manifest, without reading them.
 
     Raises:
-        CheckpointError: For the first file that is missing, is not a regular file or has another size.
+        CheckpointError: For the first file that is missing, is not a regular file, or is not of the size that the manifest states.
     """
     if (step / DATA).is_symlink():
         raise damaged(step, DATA, "it is a symbolic link")

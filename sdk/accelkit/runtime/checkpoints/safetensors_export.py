@@ -135,7 +135,7 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 # it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Importing huggingface_hub
 # takes 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
-    """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total, or a single larger tensor."""
+    """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total. A larger tensor has its own list."""
     keys: list[str] = []
     total = 0
     for key, tensor in tensors.items():

@@ -55,7 +55,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether every rank works out alone what it writes, given the layouts of all ranks.
+    """Return whether, with these layouts of all ranks, every rank works out alone what it writes.
 
     If the layouts differ, rank 0 has to compare the shards of all ranks.
     """

@@ -131,7 +131,7 @@ def _is_numeric_array(value: Any) -> bool:
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key for the memory of a tensor. Two references to the same tensor, such as tied weights, have equal keys.
 
-    The key is valid only while the tensor is alive. For a DTensor, it contains the storage of its shard instead of an address,
+    The key is valid only while the tensor is alive. For a DTensor, the key contains the storage of the shard instead of an address,
     because an empty shard has no address, and all processes must agree on which tensors are tied.
     """
     if isinstance(tensor, DTensor):

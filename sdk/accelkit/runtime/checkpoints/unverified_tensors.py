@@ -45,7 +45,7 @@ class UnverifiedTensors:
     def mark(self, tensor: torch.Tensor, key: str) -> None:
         """Make the first use of the tensor wait until the data stored under ``key`` are verified.
 
-        If the tensor is of another class than ``torch.Tensor`` or ``torch.nn.Parameter``, such as a DTensor, wait for them now.
+        If the tensor is of another class than ``torch.Tensor`` or ``torch.nn.Parameter``, such as a DTensor, wait for the data now.
 
         Raises:
             CheckpointError: If this method waits, and the data are damaged.
@@ -118,7 +118,7 @@ class UnverifiedTensors:
         self._verification.stop()
 
     def remove_hooks(self) -> None:
-        """Remove the hooks that ``start`` registered, because other state has been loaded, or the Runtime is closed."""
+        """Remove the hooks that ``start`` registered. Called when other state has been loaded, or when the Runtime is closed."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -148,7 +148,7 @@ class UnverifiedTensors:
         return True
 
     def convert(self, tensor: torch.Tensor, key: str, arguments: Any, options: Any) -> torch.Tensor | None:
-        """Return ``tensor.to(...)``, which is unverified too, while state is being restored. Return None at other times."""
+        """While state is being restored, return ``tensor.to(...)``, which is unverified too. Otherwise, return None."""
         if not self._is_restoring:
             return None
         _release(tensor)

@@ -124,7 +124,7 @@ def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
 
 @contextlib.contextmanager
 def _unchanged(model: torch.nn.Module, session: Session) -> Iterator[None]:
-    """Context manager that restores the buffers of the model and the state of all generators."""
+    """At the end of the ``with`` block, restore the buffers of the model and the state of all generators."""
     accelerator, device = session.configuration.accelerator, session.device
     kept = [(module, name, one, one.detach().clone()) for module in model.modules() for name, one in module.named_buffers(recurse=False)]
     random_state = seeding.capture(accelerator, device)

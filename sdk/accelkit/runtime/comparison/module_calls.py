@@ -21,7 +21,7 @@ class Place:
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
         module_type: The class of the module; empty outside of all modules.
-        call: The number of this call of the module in the forward pass, counted from 1.
+        call: The index of this call among the module's calls in the forward pass, counted from 1.
         node: In the backward pass, the name of the node of the graph, such as ``MmBackward0``. Empty in the forward pass.
     """
 

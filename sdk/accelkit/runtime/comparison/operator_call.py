@@ -1,4 +1,4 @@
-"""One call of an operator on the device, run again on the CPU with the same inputs, in their own dtypes and in float64."""
+"""One call of an operator on the device, run again on the CPU with the same inputs: once in the inputs' own dtypes, and once in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome:
     inputs: list[torch.Tensor]
 
     def select(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
-        """Return the tensors to compare: the results, and the arguments with these indices, except those that are results too.
+        """Return the tensors to compare: the results, and the arguments with these indices, except arguments that are results too.
 
         None stands for a result that is not a tensor.
         """
@@ -94,12 +94,12 @@ class OperatorCall:
         return ""
 
     def right(self) -> list[torch.Tensor | None]:
-        """Return the right results, in float64 if the CPU supports this. Call :meth:`wrong` first."""
+        """Return the right results, in float64 if the CPU supports float64 for this operator. Call :meth:`wrong` first."""
         return self.right_outcome.select(self._written)
 
     @property
     def right_outcome(self) -> Outcome:
-        """The outcome on the CPU, in float64 if the CPU supports this. Call :meth:`wrong` first."""
+        """The outcome on the CPU, in float64 if the CPU supports float64 for this operator. Call :meth:`wrong` first."""
         outcome = self._truth or self._own
         if outcome is None:
             raise CannotCompare("it has not run on the CPU")
@@ -190,7 +190,7 @@ class OperatorCall:
         return any(is_equal_choice(*form) for form in forms)
 
     def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
-        """Return whether the error is at most C times the change of the result if the inputs change by their rounding errors.
+        """Return whether the error is at most C times as large as the change that rounding errors of the inputs cause in the result.
 
         This is checked because the CPU's own error may be small by chance if almost all terms cancel, as in sums of gradients.
         """

@@ -24,7 +24,7 @@ class Finding:
             ``num_repetitions``, the operator does not always give the same result.
         num_repetitions: How often the call was repeated.
         program: A program that runs the call on the CPU in float64 and on the device, and prints both results.
-        path: The file with this program. If the inputs are not small, they are in a file beside it.
+        path: The file with this program. Inputs that are not small are in a second file in the same folder.
     """
 
     operator: str
@@ -88,11 +88,11 @@ class Comparison:
 
     @property
     def first(self) -> Finding | None:
-        """The first operator that gave a wrong result. None if there is none."""
+        """The first operator that gave a wrong result. None if no wrong result was found."""
         return self.findings[0] if self.findings else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict that JSON can represent. The fields of a ``place`` become keys of its entry."""
+        """Return the report as a dict that JSON can represent. The fields of an entry's ``place`` become keys of the entry."""
 
         def flat(one: Finding | NotCompared) -> dict[str, Any]:
             values = {field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "place"}

@@ -40,7 +40,7 @@ def write_program(call: OperatorCall, folder: Path, accelerator: str, device: to
 
     Returns:
         The program and its path. The program contains the inputs if they have at most 64 elements in all and a simple layout; otherwise,
-        they are in a ``.pt`` file beside it.
+        the inputs are in a ``.pt`` file in the same folder.
     """
     overload = str(call.operator)
     stem = overload.replace(".", "_")

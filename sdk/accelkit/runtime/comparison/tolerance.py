@@ -6,14 +6,14 @@ device's error may be at most a small multiple of the CPU's. If nothing more pre
 C is 64.
 
 So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
-median magnitude of the nonzero elements of t. It may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
+median magnitude of the nonzero elements of t. This error may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
 
 A gradient with few elements is a poor sample of the rounding errors. Therefore, e(c) is raised to the largest of the CPU's errors in the
 gradients of the same call, or to 8 eps if that is smaller. If at least k operators follow one another, as in a module, each may be off by
 C * eps, and eps is replaced by k * eps in the first rule. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
 this size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error
-analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. Each NaN and infinity must be in c or in t: the CPU's
-vector code gives NaN for gelu(inf), which is inf. Integers must be equal.
+analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. NaNs and infinities of x must be where those of c or t
+are; c alone is not enough, because the CPU's vector code gives NaN for gelu(inf), which is inf. Integers must be equal.
 
 The error of the real or imaginary part of a complex number is measured relative to the magnitude of the number, because an error of its
 phase moves one part into the other. No error is measured relative to less than the dtype's smallest normal number.

@@ -33,7 +33,7 @@ class _Slot:
 class _Message:
     """Message about one round, which rank 0 sends to another rank.
 
-    Args:
+    Attributes:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.
         remainder: The number of samples in the round, without repeated samples that fill it. As in ``DispatchedBatches``, -1 if no samples
             are repeated or the number is not known.
@@ -51,7 +51,7 @@ class DispatchedBatches(Sharded):
     """Loader whose source only rank 0 reads. Rank 0 sends each process its batch.
 
     Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer, the
-    others raise a CollectiveError that names the process, after the group's timeout.
+    other processes raise a CollectiveError that names the process, after the group's timeout.
 
     Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 
@@ -200,5 +200,5 @@ def _unpacked(leaf: Any) -> Any:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's values as bytes on the CPU. This supports every dtype, including those that gloo does not."""
+    """Return a tensor's values as bytes on the CPU. gloo sends bytes, but does not support every dtype."""
     return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1).view(torch.uint8)

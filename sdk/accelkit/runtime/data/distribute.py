@@ -38,7 +38,7 @@ def prepare_loader(
     number: int = 0,
     num_shares: int | None = None,
 ) -> PreparedLoader:
-    """Return a loader that yields this process's share on its device. The user's loader is not modified.
+    """Return a loader that yields this process's share of ``loader`` on ``device``. The user's loader is not modified.
 
     Args:
         loader: The user's loader. If its sampler already divides the data (DistributedSampler and other samplers with
@@ -116,9 +116,9 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Context manager that sets whether passes over these loaders fill their last batches (``even_batches``), and enters ``inner``.
+    """Inside the ``with`` block, set whether passes over these loaders fill their last batches (``even_batches``), and enter ``inner``.
 
-    The setting affects passes that begin inside the context. A loader whose own sampler divides the data is not affected.
+    The setting affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even_batches for part in parts]
@@ -133,7 +133,7 @@ def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: Abstr
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about loaders whose persistent workers hold copies of an iterable dataset, which ``filling`` does not change."""
+    """Warn about loaders whose persistent workers hold copies of an iterable dataset. ``filling`` does not change these copies."""
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
         if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:

@@ -112,7 +112,7 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return what the order of a stream that workers read depends on: the numbers of workers, of samples per batch and of readers."""
+        """Return the numbers of workers, of samples per batch and of readers. The order of a stream depends on them if workers read it."""
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]

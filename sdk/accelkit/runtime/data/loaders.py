@@ -156,8 +156,8 @@ class PreparedLoader:
         """Set the number of the next pass. Passes are counted automatically; call this if a loop starts at a later epoch.
 
         Args:
-            epoch: The number of the next pass. ``set_epoch`` is called with it on the dataset and the samplers that have this method, and
-                later with the number of each following pass.
+            epoch: The number of the next pass. The dataset and the samplers that have ``set_epoch`` are given this number, and later
+                the number of each following pass.
         """
         self.epochs.set_epoch(epoch)
 
@@ -239,8 +239,8 @@ class PreparedLoader:
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
         """Count a batch, call the accelerator's ``step_end``, and return the batch, laid out by the strategy.
 
-        The compute stream waits for the copy of this batch but not of the next. The batch's memory is kept until the compute stream has
-        used it.
+        The compute stream waits for the copy of this batch, but not for that of the next batch. The batch's memory is kept until the
+        compute stream has used it.
         """
         self.epochs.position += self.epochs.division.stride
         if self._step_end is not None:
@@ -279,9 +279,9 @@ def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
 
 
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
-    """Return a loader like this one that begins ``count`` batches later. For a map-style dataset, skipped samples are not read.
+    """Return a loader like ``loader`` that begins ``count`` batches later. For a map-style dataset, skipped samples are not read.
 
-    If the loader is prepared, the new loader is in the same epoch, and the two share one count of epochs.
+    If the loader is prepared, the new loader is in the same epoch, and both loaders share one count of epochs.
     """
     if not isinstance(loader, PreparedLoader):
         return starting_at(loader, count * (samples_per_batch(loader) or 1), count)

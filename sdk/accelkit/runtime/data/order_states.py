@@ -27,7 +27,7 @@ class OrderStates:
         rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device type is
             given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
-        device: The device of that generator; None means the current one.
+        device: The device of the accelerator's generator; None means the current device.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
             starts an epoch.
 
@@ -96,7 +96,7 @@ class OrderStates:
         return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Check that saved states are those of a loader with as many generators as this one.
+        """Check that saved states are those of a loader with as many generators as this loader.
 
         Raises:
             CheckpointError: If the numbers of generators differ.

@@ -18,13 +18,13 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
             (``datasets.Dataset``).
         rank: The index of the share.
         size: The number of shares.
-        is_padded: Whether to lengthen every share to the length of the longest with copies of the last item of ``inputs``.
+        is_padded: Whether to lengthen every share to the length of the longest share, with copies of the last item of ``inputs``.
 
     Returns:
         The share, of the same type as ``inputs`` (a dict for a mapping, a plain tuple for a named tuple).
 
     Raises:
-        TypeError: If ``inputs`` is of a type that is not listed above.
+        TypeError: If ``inputs`` is of an unsupported type.
         ValueError: If the values of a dict differ in length.
     """
     if isinstance(inputs, Mapping):

@@ -64,8 +64,8 @@ def rounds(
         drop_last: Whether to drop an incomplete last round.
 
     Yields:
-        The shares, and the number of samples in the round without repeated samples that fill it. -1 if no samples are repeated or the
-        number is not known.
+        The shares, and the number of samples in the round without repeated samples that fill it. This number is -1 if no samples are
+        repeated or the number is not known.
 
     Raises:
         PrepareError: If the samples of a later batch cannot be counted.
@@ -133,7 +133,7 @@ def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], 
 
 
 def _first(shares: list[Any], num_samples: int) -> list[Any]:
-    """Return the first shares that together hold at least ``num_samples`` samples, or all of them if there are fewer."""
+    """Return the first shares that together hold at least ``num_samples`` samples, or all shares if they hold fewer samples."""
     found, size = [], 0
     for share in shares:
         if size < num_samples:

@@ -1,7 +1,7 @@
 """Divide samples among the processes of a job: shares of batches of indices, and shares of a stream of samples.
 
-The order and the filling of the last batches are the same as in Accelerate. These classes only need to know the number of processes;
-nothing in this module communicates.
+The order of the samples is the same as in Accelerate, and the last batches are filled in the same way. These classes only need to know the
+number of processes; nothing in this module communicates.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
         drop_last: Whether to drop an incomplete last round.
 
     Attributes:
-        remainder: As in ``ShardedBatches``. With workers, it is set on a worker's copy but not in the training process.
+        remainder: As in ``ShardedBatches``. With workers, it is set on a worker's copy of the dataset, but not in the training process.
     """
 
     def __init__(
