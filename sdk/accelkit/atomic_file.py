@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
-    """Yield a temporary path to write to. The file there replaces ``path`` when the block ends without an error.
+    """Yield a temporary path to write to. When the block ends without an error, the temporary file replaces ``path``.
 
     Args:
         path: The file to replace. Its folder must exist.
@@ -63,7 +63,7 @@ def flush_file(path: Path) -> None:
 
 
 def flush_folder(path: Path) -> None:
-    """Flush the directory entries of a folder to disk. Does nothing on Windows, which does not support it."""
+    """Flush the directory entries of a folder to disk. Does nothing on Windows, which cannot flush folders."""
     if os.name == "posix":
         descriptor = os.open(path, os.O_RDONLY)
         try:

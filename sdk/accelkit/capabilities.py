@@ -35,7 +35,7 @@ def check_capability_keys(keys: Iterable[str]) -> None:
 
     Raises:
         TypeError: If ``keys`` is a string, or holds anything other than strings.
-        ValueError: If a key is unknown. The text suggests a similar one.
+        ValueError: If a key is unknown. The text suggests a similar key, or lists the valid keys.
     """
     if isinstance(keys, str):
         raise TypeError(f"{keys!r} is a string; expected a tuple of capabilities such as ({keys!r},)")
@@ -55,10 +55,10 @@ def check_capability_keys(keys: Iterable[str]) -> None:
 class Capabilities(Mapping[str, Support]):
     """An immutable mapping from capabilities to the support that an accelerator declares, ``undeclared`` by default.
 
-    Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and those of CAPABILITY_KEYS. A
+    Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and the keys of CAPABILITY_KEYS. A
     plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. A value is ``native`` if the device supports the capability
-    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the capability is missing. The value of a
-    missing key is ``undeclared``.
+    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the device does not support the capability. The
+    value of a key that the accelerator does not declare is ``undeclared``.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]

@@ -19,7 +19,7 @@ from typing import Any
 from accelkit import child_guard
 
 SHOW_STACK = getattr(signal, "SIGUSR1", None)
-"""The signal that makes a child process that probes plugins write its stack to its report. None on systems without SIGUSR1."""
+"""The signal on which a child process that probes plugins writes its stack to its report. None on systems without SIGUSR1."""
 
 
 class _Guard:
@@ -73,7 +73,7 @@ class _Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # so that Ctrl-C does not reach it
+            start_new_session=True,  # so that Ctrl-C does not reach the guard
         )
         for group in self._groups:
             self._tell(f"+{group}")
@@ -97,16 +97,16 @@ class _Guard:
         self._lock, self._groups = threading.Lock(), set()
         if process is not None and process.stdin is not None:
             os.close(process.stdin.fileno())
-            process.returncode = 0  # the guard is not a child of the forked process, which therefore cannot wait for it
+            process.returncode = 0  # the forked process cannot wait for the guard, which is not its child
 
 
 guard = _Guard()
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process in its own session and process group. The whole group is killed when this process ends.
+    """Start a process in its own session and process group. The whole group is killed when the calling process ends.
 
-    The arguments are those of ``subprocess.Popen``. Pass the process to ``end`` when it is no longer needed.
+    The arguments are those of ``subprocess.Popen``. Pass the started process to ``end`` when it is no longer needed.
     """
     guard.ready()
     try:

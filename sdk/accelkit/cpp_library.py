@@ -51,9 +51,10 @@ class CppLibrary:
         exclude: Names of ``.cpp`` files that are not compiled.
         flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
         links: Additional flags for the linker, such as ``-lacme`` for the vendor's own library.
-        unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one, in this order (a unity build). Most of the
-            time to compile a small file is spent on torch's headers, which are compiled only once for the group. Two files of a group
-            cannot define the same function, even in an anonymous namespace. Names of files that are excluded or do not exist are ignored.
+        unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one file, in the order of the
+            group (a unity build). Most of the time to compile a small file is spent on torch's headers, which are compiled only once for
+            the group. Two files of a group cannot define the same function, even in an anonymous namespace. Names of files that are
+            excluded or do not exist are ignored.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class CppLibrary:
         assert spec is not None
         assert spec.origin is not None
         torch = Path(spec.origin).parent
-        # Kineto's headers, which a backend's profiler needs, have common names such as Config.h: those of the backend come first.
+        # Kineto's headers, which a backend's profiler needs, have common names such as Config.h: the backend's headers come first.
         includes = [f"-I{torch}/include", f"-I{torch}/include/torch/csrc/api/include", "-idirafter", f"{torch}/include/kineto"]
         # Except on macOS, torch's libraries are found because the process has already loaded them.
         rpath = [f"-Wl,-rpath,{torch}/lib"] if sys.platform == "darwin" else []
@@ -270,7 +271,7 @@ def torch_version() -> str:
 
 
 def _minor_version() -> str:
-    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all its patch releases."""
+    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all patch releases of it."""
     return ".".join(torch_version().split(".")[:2])
 
 

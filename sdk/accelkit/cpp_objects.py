@@ -39,12 +39,12 @@ class CompilationUnit:
 
 
 def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Sequence[str]]) -> list[CompilationUnit]:
-    """Return what to compile, the largest first, so that no long compilation starts when all others have finished.
+    """Return the units to compile, the largest first, so that no long compilation starts when all other compilations have finished.
 
     Args:
         folder: The folder with the ``.cpp`` files.
         exclude: Names of files that are not compiled.
-        unity: Groups of names of files that are compiled as one.
+        unity: Groups of names of files. The files of a group are compiled as one file.
     """
     left = {path.name: path for path in sorted(folder.glob("*.cpp")) if path.name not in exclude}
     groups = [tuple(left.pop(name) for name in group if name in left) for group in unity]
@@ -53,7 +53,7 @@ def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Se
 
 
 def reuse(kept: Path, target: Path) -> bool:
-    """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether it was copied.
+    """Copy the object file ``kept``, which an earlier build has stored, to ``target``. Return whether the file was copied.
 
     ``kept`` is not copied if it does not exist, or if anybody but this user and root could have written it.
     """

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
-    """Return a mesh of the devices of all processes. All processes must call this, because it creates process groups.
+    """Return a mesh of the devices of all processes. All processes must call this function, because it creates process groups.
 
     Args:
         device_type: The device type of torch.

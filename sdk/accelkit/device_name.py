@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def device_name(device: torch.device) -> str:
     """Return the name that the driver reports for a device, such as ``NVIDIA H100``, or ``str(device)`` if the driver reports none.
 
-    If the driver raises an error, the returned text contains it. Initialises the driver.
+    If the driver raises an error, the returned text contains the error. Initialises the driver.
     """
     import torch
 

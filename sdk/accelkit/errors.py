@@ -127,11 +127,14 @@ class UnknownNameError(UsageError):
 
 
 class UnknownAttributeError(UsageError, AttributeError):
-    """``accelkit`` or a ``Runtime`` has no attribute of this name. If another library has one, the hint says what to use instead."""
+    """``accelkit`` or a ``Runtime`` has no attribute of this name.
+
+    If another library has the attribute, the hint says what to use instead.
+    """
 
 
 class UnknownArgumentError(UsageError, TypeError):
-    """``Runtime`` has no argument of this name. If another library has one, the hint says what to use instead."""
+    """``Runtime`` has no argument of this name. If another library has the argument, the hint says what to use instead."""
 
 
 class DevicesError(UsageError):

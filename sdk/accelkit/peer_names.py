@@ -40,7 +40,7 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names in the APIs of other libraries, all of which have the same replacement in accelkit.
+    """Names from other libraries' APIs for which accelkit has the same replacement.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.

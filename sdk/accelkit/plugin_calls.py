@@ -26,7 +26,7 @@ _SPECIFICATIONS = "accelkit.specs."
 
 
 def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
-    """Return ``plugin.method(*arguments, **options)``. Use it for calls outside training steps.
+    """Return ``plugin.method(*arguments, **options)``, for calls outside training steps.
 
     Errors of the built-in plugins are passed on unchanged.
 
@@ -51,7 +51,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
 
 
 def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
-    """Return ``plugin.method(*arguments)``. Use it for calls in training steps: an error keeps its type and gets a note.
+    """Return ``plugin.method(*arguments)``, for calls in training steps. An error keeps its type and gets a note.
 
     Raises:
         BrokenPluginError: If the method returns a value that is not of the type in its specification.

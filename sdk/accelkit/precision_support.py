@@ -1,4 +1,4 @@
-"""The precisions that a device supports, derived from the capabilities that the precisions require and the accelerator declares."""
+"""The precisions that a device supports, derived from their required capabilities and the accelerator's declared capabilities."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
     """Return a folder that only this user may write to. If the folder does not exist, it and its parents are created with mode 0700.
 
     Raises:
-        UntrustedFileError: If another user could change its contents.
+        UntrustedFileError: If another user could change the contents of the folder.
         OSError: If the folder cannot be created.
     """
     folder = Path(os.path.abspath(path))
@@ -83,7 +83,7 @@ def _way(path: Path) -> list[Path]:
 
 @functools.cache
 def _check_way(folder: Path) -> None:
-    """Check that nobody else can write to a folder above a path, or to a folder or link on the way to it.
+    """Check that no other user can write to ``folder``, or to a folder or link on the path to ``folder``.
 
     The result is cached, because a private path stays private.
     """

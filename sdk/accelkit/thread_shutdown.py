@@ -27,8 +27,8 @@ def wait_for_threads_before_forks() -> None:
     """Register ``wait_for_threads`` to be called before each fork of this process, if the Python version needs it.
 
     A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if another thread of its parent was about
-    to take Python's lock for the first time or to release it for the last time, as a thread of gloo is right after a collective:
-    https://github.com/python/cpython/issues/112275.
+    to take Python's lock for the first time or to release it for the last time: https://github.com/python/cpython/issues/112275. A thread
+    of gloo may be about to do so right after a collective.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_threads)
@@ -38,9 +38,9 @@ def wait_for_threads() -> None:
     """Wait until torch's threads are idle, or have computed for five seconds. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
-    lock when it starts, and the first backward pass does not wait for the threads of other devices. It takes the lock again to release
-    the objects of a backward pass, which may have returned by then. If Python shuts down before one of these threads has finished, the
-    thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
+    lock when it starts, and the first backward pass does not wait for the threads of other devices. The thread takes the lock again to
+    release the objects of a backward pass, which may have returned by then. If Python shuts down before one of these threads has finished,
+    the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
     https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 

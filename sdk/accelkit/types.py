@@ -13,7 +13,7 @@ Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
 """The kind of a plugin. Its entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
 
 PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "broken", "conflict"]
-"""The status of a plugin. ``available`` means that no reason is known why it could not be used."""
+"""The status of a plugin. ``available`` means that no reason is known why the plugin could not be used."""
 
 ProbeStatus = Literal["usable", "absent", "broken"]
 
@@ -25,11 +25,11 @@ class Availability:
     Args:
         status: ``usable``, ``absent`` (this machine has no such hardware or driver, which is normal) or
             ``broken`` (the hardware or driver is present but does not work).
-        reason: The reason, for a reader who does not know the device. Required unless usable.
-        hint: What the user can do about it.
+        reason: The reason, for a reader who does not know the device. Required unless the status is ``usable``.
+        hint: What the user can do to make the plugin usable.
 
     Raises:
-        ValueError: If the status is not one of these three.
+        ValueError: If the status is not ``usable``, ``absent`` or ``broken``.
     """
 
     status: ProbeStatus
@@ -83,7 +83,7 @@ class PluginRecord:
         distribution, version: The distribution that provides the plugin, and its version. For a registered class, ``(code)`` and the module
             of the class.
         value: The value of the entry point, ``module:Class``.
-        status, reason, hint: The status known without importing the plugin, the reason for it, and what the user can do.
+        status, reason, hint: The status known without importing the plugin, the reason for the status, and what the user can do.
         description: A description for users. The default is the summary of the distribution.
         is_builtin: Whether the plugin is part of accelkit.
         is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
@@ -127,7 +127,7 @@ class PluginRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An accelerator in a ``Decision``, with its status and the reason for it."""
+    """An accelerator in a ``Decision``, with its status and the reason for the status."""
 
     name: str
     plugin: str
@@ -176,7 +176,7 @@ class Detection:
         name: The name of the cluster environment.
         priority: The ``Detection`` with the highest priority is used. The priority is negative if the process does not belong to the
             environment.
-        reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows it.
+        reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows the reason.
     """
 
     name: str
@@ -189,8 +189,8 @@ class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
     Attributes:
-        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty, and the other two are
-            None, unless their values are known earlier.
+        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty, and
+            ``local_process_index`` and ``num_nodes`` are None, unless their values are known earlier.
     """
 
     accelerator: str

@@ -64,8 +64,8 @@ class Case:
         peak_of: The resource whose peak rate this case may measure, or an empty string.
         needs: Required capabilities. The case is left out if the plugin declares one of them as none, but not if a capability is
             undeclared.
-        measure: A function that measures a target and returns the samples in the unit. Cases that do not time a single call use it instead
-            of ``prepare``.
+        measure: A function that measures a target and returns the samples in ``unit``. Cases that do not time a single call have
+            ``measure`` instead of ``prepare``.
         runs_on_cpu: Whether the case is also measured on the CPU, for comparison.
     """
 
@@ -98,7 +98,7 @@ class Case:
         Args:
             target: The target.
             plan: How long to measure.
-            peaks: The peaks of the target that are known so far, per second.
+            peaks: The peak rates of the target's resources, as far as they are known.
 
         Raises:
             NotSupportedError: If the target lacks a capability, or a call would take too long.
@@ -124,7 +124,7 @@ class Case:
     def shortest(self, peaks: Mapping[str, float]) -> tuple[float, str]:
         """Return the shortest time in seconds that a call can take at these peaks, and the resource that determines this time.
 
-        This is the roofline model (Williams, Waterman, Patterson, 2009): a call takes at least as long as the slowest of its resources
-        needs for its part of the work. The time is 0 if no peak is known.
+        This is the roofline model (Williams, Waterman, Patterson, 2009): each resource needs some time for its part of the work, and a call
+        takes at least the longest of these times. The time is 0 if no peak is known.
         """
         return max(((amount / peaks[name], name) for name, amount in self.work.items() if name in peaks), default=(0.0, ""))

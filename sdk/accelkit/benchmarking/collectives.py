@@ -1,4 +1,4 @@
-"""Collectives between processes, each of which has a device. The processes are started once, for all measurements."""
+"""Collectives between processes that have one device each. The processes are started once, for all measurements."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _look_up(outcomes: Callable[[], _Outcomes], kind: str, size: int, target: Ta
 
 
 def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, seconds: float) -> _Outcomes:
-    """Return, for each collective and size, the samples in GB/s, or the reason why there are none."""
+    """Return, for each collective and size, the samples in GB/s, or the reason why there are no samples."""
     from accelkit.launching import spawn_launcher
     from accelkit.specs.process_group import ProcessGroupOptions
 
@@ -74,7 +74,7 @@ def _outcomes(accelerator: str, ranks: int, sizes: Sequence[int], plan: Plan, se
 
 @contextlib.contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError inside the block if it takes longer than ``seconds``. Call this only in the main thread."""
+    """Raise a TimeoutError inside the block if the block takes longer than ``seconds``. Call this only in the main thread."""
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"they took longer than {seconds:g} s")
@@ -102,7 +102,7 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 
 
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the size in bytes of the whole tensor that the processes communicate, and for each collective a function that calls it."""
+    """Return the size in bytes of the whole tensor that the processes communicate, and a function that calls each collective."""
     import torch
     import torch.distributed as dist
 
@@ -131,7 +131,7 @@ def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: 
 
 
 def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
-    """Return the seconds per call of the slowest process. Each process begins when all processes have made the previous calls."""
+    """Return the slowest process's seconds per call. Each process begins when all processes have made the previous calls."""
     import torch
     import torch.distributed as dist
 

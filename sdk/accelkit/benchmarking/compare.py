@@ -24,11 +24,11 @@ class Change:
 
     Attributes:
         name: The name of the measurement.
-        unit: Its unit.
-        old: The median in the old report, or None if that report has none.
-        new: The median in the new report, or None if that report has none.
-        speed: The new speed divided by the old speed. For a result in percent, it is 1 plus the difference between the new and the old
-            result divided by 100. None if a median is missing or the old speed is 0.
+        unit: The unit of the measurement.
+        old: The median in the old report, or None if that report has no median.
+        new: The median in the new report, or None if that report has no median.
+        speed: The new speed divided by the old speed. For results in percent, ``1 + (new - old) / 100``. None if a median is missing or the
+            old speed is 0.
         p: The probability that a difference this large occurs by chance, corrected for the number of measurements. None if a median is
             missing.
         verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one, otherwise ``slower``, ``faster`` or
@@ -60,7 +60,7 @@ def read(path: Path) -> Report:
 
 
 def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
-    """Return the fields, such as ``torch``, that differ and make the reports hard to compare, with their ``old`` and ``new`` values."""
+    """Return each field, such as ``torch``, that differs and makes the reports hard to compare, with its ``old`` and ``new`` value."""
     pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
     return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"]}
 

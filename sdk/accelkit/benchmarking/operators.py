@@ -44,7 +44,7 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """Return the measurement of a reduction. A sum only reads its elements; softmax, over rows of 1024 elements, also writes them."""
+    """Return the measurement of a reduction. A sum only reads its elements; softmax, over rows of 1024 elements, also writes results."""
     size_in_bytes = size * 4.0 * (2 if name == "softmax" else 1)
     prepare = functools.partial(_reduction, name=name, size=size)
     return Case(f"reduction.{name}.{size}", "GB/s", prepare, size_in_bytes, {MEMORY: size_in_bytes})
@@ -60,7 +60,7 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
     """Return the measurement of attention: for each head, a matmul of queries and keys, and a matmul of weights and values.
 
-    The weights need not be written to memory.
+    The weights do not count as memory traffic, because they need not be written to memory.
     """
     batch, heads, length, width = shape
     flops, size_in_bytes = 4.0 * batch * heads * length**2 * width, 4.0 * batch * heads * length * width * _ITEM_SIZES[dtype]
@@ -78,7 +78,10 @@ def _attention(target: Target, *, dtype: str, shape: tuple[int, ...]) -> Callabl
 
 
 def _convolution_case(dtype: str, shape: tuple[int, int, int]) -> Case:
-    """Return the measurement of a convolution of square images by a 3x3 kernel, with padding, and as many output as input channels."""
+    """Return the measurement of a convolution of square images by a 3x3 kernel, with padding.
+
+    The input and the output have the same number of channels.
+    """
     batch, channels, side = shape
     flops = 2.0 * batch * channels**2 * side**2 * 9
     size_in_bytes = (2.0 * batch * channels * side**2 + 9 * channels**2) * _ITEM_SIZES[dtype]

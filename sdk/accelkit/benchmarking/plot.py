@@ -58,7 +58,7 @@ class Plot:
         unit: The unit of the vertical axis.
         x_ticks: The sizes.
         y_ticks: Round values.
-        lines: The lines, those of the CPU after those of the device.
+        lines: The lines of the device, followed by the lines of the CPU.
     """
 
     unit: str
@@ -101,7 +101,7 @@ def by_size(results: Iterable[Result], group: str) -> Plot | None:
 class _Axis:
     """A logarithmic axis from ``low`` to ``high``, whose places in pixels are ``begin`` and ``end``.
 
-    If both values are equal, their place is the middle of the axis.
+    If ``low`` and ``high`` are equal, the place of their value is the middle of the axis.
     """
 
     low: float
@@ -137,7 +137,7 @@ def _round_values(low: float, high: float) -> list[float]:
 
 
 def _labelled(values: Sequence[float]) -> list[float]:
-    """Return the values to write beside the axis: all if they are few, otherwise the powers of 10, or every nth power of 10."""
+    """Return the values to write beside the axis: all if they are few, otherwise the powers of 10, or only every nth if these are many."""
     if len(values) <= _MOST_TICKS:
         return list(values)
     powers = [value for value in values if f"{value:e}".startswith("1.0")]

@@ -42,7 +42,7 @@ class Result:
         is_higher_better: Whether a larger value is better.
         device: The samples of the device, or None if the device was not measured.
         host: The samples of the CPU, or None if the CPU was not measured.
-        limit: The value that the peaks measured in the same run allow, in the unit, or None if no peak applies.
+        limit: The best value, in ``unit``, that the peaks measured in the same run allow. None if no peak applies.
         limited_by: The resource that determines the limit, such as ``memory``.
         unsupported: The reason why the device was not measured, or an empty string.
     """
@@ -63,7 +63,7 @@ class Report:
 
     Attributes:
         name: The name of the accelerator.
-        plugin: ``dist==version``.
+        plugin: The accelerator's plugin, as ``dist==version``.
         device: The device, such as ``acme:0``.
         accelkit: The version of accelkit.
         torch: The version of torch.

@@ -28,8 +28,8 @@ class Plan:
     def seconds(self, call: Callable[[], object], synchronize: Callable[[], None]) -> list[float]:
         """Return the samples in seconds per call. The calls that determine the number of calls per sample also warm up the device.
 
-        torch.utils.benchmark.Timer is not used: it makes two calls or more before each sample, which triples the duration of a run of
-        large operators, sets torch to one thread, and does not wait for a device that it does not know.
+        torch.utils.benchmark.Timer is not used: it makes two calls or more before each sample (which triples the duration of a run of
+        large operators), sets torch to one thread, and does not wait for a device that it does not know.
 
         Args:
             call: The call to measure. It may return before the device has finished.

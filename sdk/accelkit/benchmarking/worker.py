@@ -55,7 +55,7 @@ class Bench:
         self._device = Target(device, lambda: call(accelerator, "synchronize", device), capabilities, _peer(accelerator, device))
         host = torch.empty(0, device=torch.get_default_device()).device
         self._host = None if host.type == device.type else Target(host, lambda: None, Capabilities())
-        torch.backends.cudnn.allow_tf32 = False  # float32 is compared with the peak of float32
+        torch.backends.cudnn.allow_tf32 = False  # so that float32 operators, whose limit is the peak of float32, do not use TF32
         self._host_peaks: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
 
@@ -135,7 +135,7 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
         name: The name by which the processes of collectives select the accelerator.
 
     Raises:
-        UsageError: If no measurement has a name that matches.
+        UsageError: If the request's ``select`` matches the name of no measurement.
     """
     is_quick, select = request["is_quick"], request["select"]
     between = collectives.cases(is_quick, name, request["ranks"], request["seconds"] / 2)

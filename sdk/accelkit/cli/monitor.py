@@ -129,7 +129,7 @@ def _without_unit(name: str) -> str:
 
 
 def _spell(name: str, value: float | None) -> str:
-    """Return the value with its unit, which is the last part of the name."""
+    """Return the value of a statistic with its unit, which is the last part of the statistic's name."""
     if value is None:
         return ""
     unit = name.rpartition(".")[2]

@@ -94,7 +94,7 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
 
 
 def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
-    """Return every variable of the template: the given answer, the user's answer to the question, or the default."""
+    """Return the value of every variable of the template: the given answer, the user's answer to the question, or the default."""
     try:
         from cookiecutter.generate import generate_context
         from cookiecutter.prompt import prompt_for_config

@@ -16,7 +16,7 @@ _NUMBER_OF_PODS = "PET_NNODES"
 
 
 def read_num_nodes(text: str | None) -> tuple[int | None, int]:
-    """Return the smallest number of machines, or None if the number is fixed, and the largest number.
+    """Return the smallest and the largest number of machines. The smallest number is None if the number of machines is fixed.
 
     Raises:
         UsageError: If the text is neither a number nor a range of numbers.
@@ -41,7 +41,7 @@ def read_num_nodes(text: str | None) -> tuple[int | None, int]:
 
 
 def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str) -> None:
-    """Check that the number of machines can change, as ``--num-nodes MIN:MAX`` says.
+    """Check that the number of machines can change, as ``--num-nodes MIN:MAX`` requires.
 
     Raises:
         UsageError: If an option, a variable or the scheduler fixes the number or the order of the machines.

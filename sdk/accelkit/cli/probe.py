@@ -37,7 +37,7 @@ def try_out(record: PluginRecord) -> Verdict:
     """Try an accelerator in a child process, and return the verdict.
 
     Raises:
-        UnavailableError: If its device is absent.
+        UnavailableError: If the accelerator's device is absent.
         BrokenPluginError: If the accelerator does not work.
     """
     verdict = probing.ask(record, is_trial=True)

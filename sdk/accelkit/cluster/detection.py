@@ -68,7 +68,7 @@ class ClusterDecision:
         requested: The name that was requested, or ``auto``.
         source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
         chosen, plugin: The name of the selected environment, and the plugin that provides it.
-        candidates: All environments that were considered: the chosen one first, then the others by the priority of their claim.
+        candidates: All environments that were considered: the chosen one first, then the others by descending priority of their claims.
     """
 
     requested: str
@@ -105,7 +105,7 @@ def select_cluster(
 
     Args:
         cluster: A name, ``dist:name``, ``auto`` or an instance. None means ACCELKIT_CLUSTER if it is set, and detection otherwise.
-        environ: The variables to read. The default is those of this process.
+        environ: The variables to read. None means the environment variables of this process.
         further_claims: The claims that hook plugins returned from ``detect_cluster``.
 
     Raises:

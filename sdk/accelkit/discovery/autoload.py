@@ -37,7 +37,7 @@ def privateuse1_conflict() -> str:
 
 
 def backend_of(device_type: str) -> str:
-    """Return the value of the entry point that registers a device type, or "" if there is none that the policy allows. Imports nothing."""
+    """Return the value of the entry point that registers a device type, or "" if the policy allows no such entry point. Imports nothing."""
     policy = Policy.from_environment()
     names = {device_type, f"torch_{device_type}"}
     names |= {str(row.get("torch_package")) for row in device_table.vendors().values() if row["device_type"] == device_type}
@@ -55,7 +55,7 @@ def way_out(distributions: Sequence[str]) -> str:
 
 
 def explain(error: BaseException) -> BrokenPluginError:
-    """Return the error to raise if ``import torch`` failed. It states the root cause and, if it is known, the backend that failed."""
+    """Return the error to raise if ``import torch`` failed. It states the root cause and, if known, the backend that failed."""
     text = str(error)
     if unreadable := inventory().unreadable:
         names = " ".join(unreadable)
@@ -86,7 +86,7 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Disable torch's search for backends if entry points cannot be decoded. The search would make ``import torch`` fail."""
+    """Disable torch's search for backends if entry points cannot be decoded. In this case, the search would make ``import torch`` fail."""
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():
         yield

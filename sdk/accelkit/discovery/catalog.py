@@ -76,7 +76,7 @@ def register(name: str, cls: type, description: str = "") -> None:
 
     Raises:
         UsageError: If ``cls`` is not a class or ``name`` is not a valid name.
-        NameConflictError: If the name belongs to a built-in plugin, is reserved, or is taken.
+        NameConflictError: If the name belongs to a built-in plugin or another plugin, or is reserved.
     """
     global _records
     from accelkit.discovery.loading import BASES, base_class  # the specifications are needed only here

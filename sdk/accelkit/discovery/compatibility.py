@@ -36,7 +36,7 @@ def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
     """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met, or concerns a package other than accelkit and torch.
 
     For any other requirement, the result is False, and the requirement is then checked with packaging. Most plugins require only
-    ``accelkit>=0.1``, so this saves the import of packaging's parser, which takes 15 ms.
+    ``accelkit>=0.1``, so this function saves the import of packaging's parser, which takes 15 ms.
     """
     plain = _PLAIN.fullmatch(line)
     if plain is None:

@@ -25,7 +25,7 @@ def facts() -> Mapping[str, Any]:
 
 
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
-    """Return (reason, hint) if accelkit has no plugin of this kind and name, but other libraries have or had one; else None."""
+    """Return (reason, hint) for a name of this kind that accelkit does not have, but other libraries have or had; otherwise None."""
     entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None
 

@@ -61,7 +61,7 @@ def load_class(record: PluginRecord) -> type:
         with plugin_errors(record.plugin, f"importing the {record.kind} {record.name}"):
             cls = _resolve(record.value)
             if ":" in record.name:  # the name is not that of an entry point: a device type follows the colon, as in torch:<device_type>
-                from accelkit.discovery import autoload  # imported here, because it imports this module
+                from accelkit.discovery import autoload  # imported here, because autoload imports this module
 
                 device_type = record.name.partition(":")[2]
                 cls = cls.for_device_type(device_type, autoload.backend_of(device_type))
@@ -156,7 +156,7 @@ def describe(error: BaseException) -> str:
 
 
 def remedy(error: BaseException, plugin: str) -> str:
-    """Return the usual remedy for an error of this type."""
+    """Return the usual remedy for an error that the plugin (``dist==version``) raised."""
     distribution, _, rest = plugin.partition("==")
     roots = [error, error.__cause__, error.__context__]
     if distribution == OWN_DISTRIBUTION:  # the code that failed may belong to a package that a built-in plugin imports

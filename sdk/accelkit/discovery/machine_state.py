@@ -2,7 +2,7 @@
 
 The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions;
 if a package or system library is installed; and if an environment variable changes. It does not change if, for example, a server on the
-network is started. Results that are kept for a digest must therefore also expire.
+network is started. Results that are cached with a digest must therefore also expire after some time.
 """
 
 from __future__ import annotations

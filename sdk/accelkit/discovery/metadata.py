@@ -116,7 +116,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _existing_paths() -> list[str]:
-    """Return ``sys.path`` without what does not exist, for which importlib_metadata would import its code for zip files."""
+    """Return the entries of ``sys.path`` that exist. For any other entry, importlib_metadata would import its code for zip files."""
     return [path for path in sys.path if os.path.exists(path or os.curdir)]
 
 
@@ -277,7 +277,7 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return the fingerprint of an installation, or "" for an editable one, whose code changes without a trace in the metadata."""
+    """Return the fingerprint of an installation, or "" for an editable installation, whose code changes without a trace in the metadata."""
     try:
         if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
             return ""

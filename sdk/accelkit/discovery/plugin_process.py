@@ -22,7 +22,7 @@ REPORT_IT = "report it to the vendor"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """A message from the child process. Subclasses add fields. The fields of this class describe an error; otherwise, they are empty."""
+    """A message from the child process. Subclasses add fields. The fields of this class describe an error, if there is one."""
 
     error: str = ""
     what: str = ""
@@ -38,14 +38,14 @@ class PluginProcess(Generic[AnyMessage]):
     """A child process that uses a plugin. Use it as a context manager; leaving the context ends the process.
 
     Args:
-        worker: The module that the process runs. It uses ``plugin_worker``.
+        worker: The module that the process runs, which uses ``plugin_worker``.
         message: The class of the messages that the process sends.
         record: The accelerator's record.
         request: The fields of the request other than the accelerator's record and the search path.
         failed: The beginning of the error's text if the plugin fails, as in ``the speed of acme cannot be measured``.
         hint: What a user can do if the plugin fails.
         errors: Classes of errors that the process may report in addition to ``BrokenPluginError``.
-        environ: Environment variables that the process gets in addition to those of this process.
+        environ: Environment variables that the child process gets in addition to those of the calling process.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PluginProcess(Generic[AnyMessage]):
         return self._process.poll()
 
     def send(self, line: str = "") -> None:
-        """Send a line. Does nothing if the process has ended; the next ``receive`` then raises the error."""
+        """Send a line. Does nothing if the process has ended; the next ``receive`` then raises an error."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode() + b"\n")

@@ -24,7 +24,7 @@ class Connection:
     Attributes:
         request: What this process is to do: the first line of its standard input.
         record: The accelerator that the request names.
-        further_requests: The following lines. Iteration waits for the next line, and ends when standard input is closed.
+        further_requests: The further lines of standard input. Iteration waits for the next line, and ends when standard input is closed.
     """
 
     def __init__(self, requests: IO[str], answers: IO[str]) -> None:

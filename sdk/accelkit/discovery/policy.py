@@ -25,7 +25,7 @@ class Policy:
         """Read ``ACCELKIT_PLUGINS`` and ``ACCELKIT_DISABLE_PLUGINS``.
 
         Raises:
-            UsageError: If the allow list is set and empty or combines ``none`` with names, or if the deny list names accelkit itself.
+            UsageError: If the allow list is set but empty, if it combines ``none`` with names, or if the deny list names accelkit itself.
         """
         allowed = None
         if (listed := environ.get(ALLOW)) is not None:

@@ -232,7 +232,7 @@ def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict
 
 
 def _remedy(reason: str, accelerator: Any) -> str:
-    """Return the remedy for an accelerator that claims to be usable but does not compute, based on its error."""
+    """Return the remedy for an accelerator that claims to be usable but does not compute. ``reason`` is the error of its ``check()``."""
     words = reason.lower()
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"

@@ -81,7 +81,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
 
 
 def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
-    """Return the verdict on one record."""
+    """Probe or try one plugin, and return the verdict."""
     return ask_all([record], is_trial=is_trial)[record]
 
 
@@ -174,7 +174,7 @@ class _Child:
         return self._limit == "build"
 
     def _follow_stages(self) -> None:
-        """Switch to the time limit of the current stage, so that starting torch and building do not count towards a probe or trial."""
+        """Switch to the time limit of the current stage, so that starting torch and building do not shorten a probe or trial."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -196,7 +196,10 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to the report, and wait until it has done so: a signal sent earlier may reach another thread."""
+        """Make the child append its stack to the report, and wait until it has done so.
+
+        A signal that follows too early may reach another thread of the child.
+        """
         if child_processes.SHOW_STACK is None:
             return
         size, deadline = self._report.stat().st_size, time.monotonic() + _CLEAN_UP_SECONDS

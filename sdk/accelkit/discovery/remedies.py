@@ -95,7 +95,7 @@ def _required_torch(file: str) -> tuple[str, str] | None:
 
 
 def _allows(requirement: str, version: str) -> bool:
-    """Return whether this version meets a requirement. The result is False if the requirement or the version cannot be parsed."""
+    """Return whether a version meets a requirement. The result is False if the requirement or the version cannot be parsed."""
     from packaging.requirements import Requirement
 
     try:

@@ -20,7 +20,7 @@ class Verdict:
 
     Attributes:
         status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
-        traceback: The traceback of the plugin's error, or the output of faulthandler if it crashed.
+        traceback: The traceback of the plugin's error, or the output of faulthandler if the plugin crashed.
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
@@ -28,7 +28,7 @@ class Verdict:
         checked: The reason that the plugin's own ``check()`` returned in a trial. "" if the plugin has the default ``check()``.
         definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
-        seconds: The duration in seconds.
+        seconds: The duration of the probe or trial in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
         machine_state: The state of the machine (see ``machine_state``) when the result of a probe was cached; otherwise "".
     """

@@ -2,7 +2,7 @@
 
 A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
 The result of a probe, which says whether the device is present, is valid for ten minutes, and only while ``machine_state`` does not
-change. Only ``auto`` and the aliases use the results of probes, so that they need no child process each time.
+change. Only ``auto`` and the aliases use the cached results of probes, and so need no child process each time.
 ``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only the verdicts on devices from ``known_devices.toml``, and
 probes the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
 """
@@ -30,7 +30,7 @@ from accelkit.regular_file import read_regular
 from accelkit.types import PluginRecord
 
 IMPORT_VARIABLE = "ACCELKIT_IMPORT"
-"""The environment variable that names the module that ``torch:<device_type>`` imports before it uses the device."""
+"""The environment variable that names the module that is imported before ``torch:<device_type>`` uses the device."""
 _GOOD_FOR_SECONDS = 3600
 _PROBE_GOOD_FOR_SECONDS = 600
 _LARGEST = 1_000_000  # size limit of a verdict in bytes
@@ -88,7 +88,7 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
 def _ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
     if not records:
         return {}
-    from accelkit.discovery.probing import ask_all  # what starts processes is slow to import, and not needed if all verdicts are cached
+    from accelkit.discovery.probing import ask_all  # probing is slow to import, and not needed if all verdicts are cached
 
     return ask_all(records, is_trial=is_trial)
 
@@ -102,7 +102,7 @@ def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
 
 
 def recall(record: PluginRecord) -> Verdict | None:
-    """Return the cached verdict of a trial for the same installation, Python, torch and visible devices, or None if there is none."""
+    """Return the cached verdict of a trial with the current installation, Python, torch and visible devices, or None if none is cached."""
     verdict = _read(record)
     if verdict is None or (record.is_builtin and not 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS):
         return None

@@ -10,7 +10,7 @@ import jinja2
 
 
 def render(folder: Path, template: str, **values: Any) -> str:
-    """Return a page.
+    """Return the page that a template produces.
 
     Args:
         folder: The folder of the template.

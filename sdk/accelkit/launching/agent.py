@@ -25,7 +25,7 @@ from accelkit.launching.rendezvous import OrderedRendezvous, linger
 Say = Callable[[str], None]
 
 FINISHED = "accelkit/finished"
-"""The key under which the machines of a round count those whose processes have finished."""
+"""The key under which the store of a round counts the machines whose processes have finished."""
 AFTER_A_FAILURE = 10.0
 """The largest number of seconds between SIGTERM and SIGKILL after a process failed."""
 

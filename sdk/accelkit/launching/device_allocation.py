@@ -37,7 +37,7 @@ class Choice:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment variables that make a Runtime choose the same accelerator and devices."""
+        """The environment variables that make a Runtime choose this accelerator and these devices."""
         return {ACCELERATOR_VARIABLE: self.name, DEVICES_VARIABLE: self.spelled}
 
 

@@ -98,7 +98,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
         raise
     except (RendezvousError, DistError) as error:  # the store raises DistError if the machine that hosts the store has gone
         if membership is not None and isinstance(error, RendezvousTimeoutError):
-            has_to_close = False  # others may still wait
+            has_to_close = False  # other machines may still wait
             raise _too_few_machines(job, membership.members) from error
         if not agent.has_started:
             raise _rendezvous_error(job, error) from error

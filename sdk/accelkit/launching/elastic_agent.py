@@ -17,7 +17,7 @@ from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop,
 from accelkit.launching.rendezvous import linger
 
 _DETECTION_SECONDS = LOST_SECONDS + 3.0
-"""The time after a failure within which the loss of a machine becomes known, if that loss is the cause."""
+"""The time after the failure of a process within which the loss of a machine becomes known, if that loss caused the failure."""
 
 _POLL_SECONDS = 0.1
 
@@ -63,7 +63,7 @@ class ElasticAgent(Agent):
         return RunResult(WorkerState.HEALTHY)
 
     def _change(self, size: int) -> str:
-        """Return why the processes have to stop, although no process of this machine has failed. Empty if they do not have to."""
+        """Return why the processes have to stop, although no process of this machine has failed. Empty if they may continue."""
         store = self._membership.rendezvous.store
         if size > 1:
             if self._read_remote_failure() is not None or self._everybody_has_finished(size):
@@ -75,7 +75,7 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return which change on another machine caused the failure of a process here. Empty if there is none."""
+        """Return which change on another machine caused the failure of a process here. Empty if no such change did."""
         assert self._ranks is not None
         if size == 1:
             return ""
@@ -93,7 +93,7 @@ class ElasticAgent(Agent):
         return ""
 
     def _loss(self) -> str:
-        """If machines are lost, ask the others for a new rendezvous, and return the reason for it. Empty if no machine is lost."""
+        """If machines are lost, ask the other machines for a new rendezvous, and return the reason. Empty if no machine is lost."""
         lost = self._membership.members.lost()
         self._has_lost_a_machine = self._has_lost_a_machine or bool(lost)
         return ask_to_stop(self._membership.rendezvous.store, f"lost the connection to {lost}") if lost else ""
@@ -103,7 +103,7 @@ class ElasticAgent(Agent):
             return
         grace = self._job.grace_period
         self._ranks.end(signal.SIGTERM, min(grace, AFTER_A_FAILURE) if self._has_lost_a_machine else grace, self._is_hurried)
-        linger(self._membership.rendezvous.store, worker_group.group_world_size or 1, seconds=0)  # a machine that leaves waits for this
+        linger(self._membership.rendezvous.store, worker_group.group_world_size or 1, seconds=0)  # a leaving machine waits for this call
 
     def _shutdown(self, death_sig: signal.Signals | None = None, *_: Any, **__: Any) -> None:
         """End the processes at the end of the job, or because this process received the signal ``death_sig``."""
@@ -111,7 +111,7 @@ class ElasticAgent(Agent):
         self.is_leaving = death_sig == signal.SIGTERM and not self._membership.is_host
         if death_sig is not None and store is not None:
             if self.is_leaving:
-                with contextlib.suppress(RuntimeError):  # torch.distributed's, if the host of the store has exited
+                with contextlib.suppress(RuntimeError):  # raised by torch if the host of the store has exited
                     ask_to_stop(store, f"{socket.gethostname()} leaves the job, because it received SIGTERM")
             else:
                 self._record_failure(f"it received {death_sig.name}")
@@ -120,6 +120,6 @@ class ElasticAgent(Agent):
             linger(store, self.get_worker_group().group_world_size or 1)  # other machines may still need a store that this process hosts
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that this one ends the job, unless this machine only leaves the job."""
+        """Tell the other machines that this machine ends the job, unless it only leaves the job."""
         if not self.is_leaving:
             super().announce_signal(name)

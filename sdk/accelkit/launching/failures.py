@@ -101,7 +101,7 @@ class Ending:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what the process wrote about its error, or None if it wrote nothing."""
+    """Return what a process wrote to ``path`` about its error, or None if the process wrote nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, ValueError):  # a full disk leaves no file or half of one

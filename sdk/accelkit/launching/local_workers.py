@@ -134,7 +134,7 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """If all processes that have failed so far lost a connection, wait a few seconds for the process at the other end to end."""
+        """If all processes that have failed so far lost a connection, wait a few seconds until the process at the other end has exited."""
         deadline = time.monotonic() + PEER_SECONDS
         while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():
             time.sleep(_POLL_SECONDS)
@@ -142,7 +142,7 @@ class LocalRanks:
     def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
         """End all processes and everything that they started, and read their remaining output.
 
-        If an exception interrupts this, as the first signal that the launcher receives does, another call continues.
+        The first signal to the launcher raises an exception, which may interrupt this call. Another call then continues the work.
 
         Args:
             number: The signal that is sent to the processes that are still running.

@@ -19,8 +19,8 @@ _PATIENCE_SECONDS = 0.3
 class Screen:
     """Standard output or standard error of this process, on which the output of several processes is shown.
 
-    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split, but at most
-    0.3 seconds, because rank 0's line may be a progress bar.
+    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split. They wait
+    for at most 0.3 seconds, because rank 0's line may be a progress bar.
     """
 
     def __init__(self, target: BinaryIO) -> None:

@@ -32,14 +32,14 @@ _STOP = "accelkit/stop"
 
 
 class ElasticRendezvous(OrderedRendezvous):
-    """A rendezvous of as many machines as are there.
+    """A rendezvous of all machines that are there, however many they are.
 
-    ``next_rendezvous`` raises DistStoreError if a machine is lost in the middle of it. In that case, call it again.
+    ``next_rendezvous`` raises DistStoreError if a machine is lost during the rendezvous. In that case, call it again.
 
     Args:
         inner: The rendezvous that finds the machines.
-        address: The address at which the other machines reach this one.
-        number: The number of this machine among all that ever joined the job.
+        address: The address at which the other machines reach this machine.
+        number: The number of this machine among all machines that ever joined the job.
     """
 
     read_timeout = _READ_TIMEOUT
@@ -114,7 +114,7 @@ class Members:
         return self._names(silent)
 
     def present(self) -> list[str]:
-        """Return the names of the machines whose heartbeats continue, or that called this method too. This takes a few seconds."""
+        """Return the names of the machines whose heartbeats continue, and of those that also called this method. Takes a few seconds."""
         self._has_left.set()
         self._thread.join(_READ_TIMEOUT.total_seconds())
         self._store.set(f"beat/{self.number}", _WAITED)
@@ -142,7 +142,7 @@ def ask_to_stop(store: dist.Store, reason: str) -> str:
 
 
 def reason_to_stop(store: dist.Store) -> str:
-    """Return why the machines of the current round have to stop their processes for a new rendezvous. Empty if they do not have to."""
+    """Return why the machines of the current round have to stop their processes for a new rendezvous. Empty if they may continue."""
     return str(json.loads(store.get(_STOP))) if store.check([_STOP]) else ""
 
 
@@ -162,7 +162,7 @@ class Membership:
 
 
 def join_job(job: Job) -> Membership:
-    """Connect this machine to the others of a job whose number of machines may change.
+    """Connect this machine to the other machines of a job whose number of machines may change.
 
     Raises:
         RendezvousConnectionError, DistError: If the store cannot be reached.
@@ -187,7 +187,10 @@ def join_job(job: Job) -> Membership:
 
 
 def _store(host: str, port: int, timeout: datetime.timedelta) -> tuple[dist.TCPStore, bool]:
-    """Return the store at this address, and whether this process hosts it, as it does if this is its machine and the port is free."""
+    """Return the store at this address, and whether this process hosts the store.
+
+    This process hosts the store if ``host`` is this machine and the port is free.
+    """
     if _is_here(host):
         with contextlib.suppress(RuntimeError):  # from torch.distributed: the port is in use, by a process of this job or another program
             return dist.TCPStore(host, port, is_master=True, wait_for_workers=False, timeout=timeout), True
@@ -195,7 +198,7 @@ def _store(host: str, port: int, timeout: datetime.timedelta) -> tuple[dist.TCPS
 
 
 def _is_here(host: str) -> bool:
-    """Return whether this machine has an address of ``host``."""
+    """Return whether ``host`` is a name or an address of this machine."""
     if host in (socket.gethostname(), socket.getfqdn()):
         return True
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Rendezvous of the machines of a job. It wraps torch's, orders the machines as the user wants, and uses a new store in every round."""
+"""Rendezvous of a job's machines. It wraps torch's rendezvous, orders the machines as the user wants, and opens a store for every round."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OrderedRendezvous(RendezvousHandler):
     """
 
     read_timeout: datetime.timedelta | None = None
-    """The time for which this machine waits for what another one of the round writes. None means the timeout of the store."""
+    """The time for which this machine waits for a value that another machine of the round writes. None means the timeout of the store."""
 
     def __init__(self, inner: RendezvousHandler, node_rank: int | None, address: str) -> None:
         self._inner, self._node_rank, self._address = inner, node_rank, address
@@ -124,8 +124,8 @@ def local_store() -> Any:
 def _store_for_all(address: str) -> Any:
     """Return a new TCPStore on the interface with ``address``.
 
-    If no interface has this address, the store listens on all interfaces, because other machines may reach this one through address
-    translation.
+    If no interface has this address, the store listens on all interfaces, because other machines may reach this machine through
+    address translation.
     """
     try:
         return _store_on(address)
@@ -171,7 +171,7 @@ def _stores_unshared() -> Iterator[None]:
 
 
 def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
-    """Wait until every machine of the round has called this, but at most so many seconds.
+    """Wait until every machine of the round has called this function, but at most for ``seconds``.
 
     Without this wait, the process that hosts the store could exit while other machines still read from the store.
     """

@@ -102,7 +102,7 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
             endings.append(Ending(index, place.folder))
             processes.append(process)
             ends.append(sending)
-        store = local_store()  # created after the forks, because it has a thread
+        store = local_store()  # created after the forks, because the store has a thread
         told = (store.port, uuid.uuid4().hex, os.environ.get(job_secret.VARIABLE) or job_secret.new())
         for sending in ends:
             with contextlib.suppress(BrokenPipeError):  # the process has already ended; handled below

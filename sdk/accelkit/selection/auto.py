@@ -73,7 +73,7 @@ def _is_candidate(record: PluginRecord) -> bool:
 def _in_order(name: str) -> PluginRecord:
     try:
         record = find("accelerator", name)
-        return record.with_status("available") if record.status == "conflict" else record  # `dist:name` says which one is meant
+        return record.with_status("available") if record.status == "conflict" else record  # `dist:name` says which plugin is meant
     except UnknownNameError as error:
         raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error
 
@@ -117,8 +117,8 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
 def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
     """Return the usable accelerators in order, and every candidate with its verdict.
 
-    Third-party plugins are probed in child processes, which end before anything is loaded, unless ``verdict_cache`` has a result that
-    still holds. A plugin that claims to be usable is also tried, once per version.
+    Unless ``verdict_cache`` has a result that still holds, third-party plugins are probed in child processes, which end before anything is
+    loaded. A plugin that claims to be usable is also tried, once per version.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

@@ -71,7 +71,7 @@ def try_unless_known(record: PluginRecord) -> Availability:
     """Return the Availability of a plugin that can be used.
 
     A built-in accelerator is probed in this process, and other built-in plugins are not checked. A third-party plugin is loaded and
-    checked in a child process, unless the cache says that this has worked before.
+    checked in a child process, unless the cache says that the plugin has worked before.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

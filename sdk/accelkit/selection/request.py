@@ -91,7 +91,7 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
     Args:
         accelerator: The accelerator as for ``select``, except that it cannot be an instance.
         is_fresh: Whether to try the plugin again even if it worked before, to try ``torch:<device_type>`` too, and to ignore cached
-            results of the probes of ``auto`` and the aliases. This may initialise drivers in the child process.
+            results of the probes of ``auto`` and the aliases. A trial may initialise drivers in its child process.
 
     Raises:
         AccelkitError: In the same cases as ``select``.

@@ -50,7 +50,7 @@ class AccelerateTracker(Tracker):
 
 
 def _start_accelerate() -> None:
-    """Create Accelerate's ``PartialState``, without which its loggers raise an error. The state uses the CPU and creates no process group.
+    """Create Accelerate's ``PartialState`` on the CPU, without a process group. Accelerate's loggers raise an error if no state exists.
 
     Raises:
         UsageError: If the processes of the job have not joined the process group. Accelerate would create a process group on this process

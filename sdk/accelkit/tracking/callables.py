@@ -12,7 +12,7 @@ class CallableTracker(Tracker):
     """Calls a function with the values and the step.
 
     Args:
-        function: The function ``function(values, step)``. After a resume, it gets the steps after the checkpoint again.
+        function: The function ``function(values, step)``. After a resume, the function gets the steps after the checkpoint again.
     """
 
     def __init__(self, function: Callable[[dict[str, Scalar], int], Any]) -> None:

@@ -108,7 +108,7 @@ class MLflow(Tracker):
         return found
 
     def _is_recorded(self, name: str, step: int) -> bool:
-        """Return whether the run had a value of this name at this step or later when this process continued the run."""
+        """Return whether the run that this process continued already had a value of this name at this step or a later step."""
         if not self._is_continued:
             return False
         if name not in self._recorded:

@@ -16,7 +16,7 @@ HYPERPARAMETERS = "hyperparameters.json"
 
 
 def new_run_folder() -> Path:
-    """Create a new folder ``runs/<date>_<time>`` (with a number if that exists), and return its path, relative to the current directory."""
+    """Create a new folder ``runs/<date>_<time>`` (numbered if it exists already). Return its path, relative to the current directory."""
     ROOT.mkdir(exist_ok=True)
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
     for number in itertools.count():

@@ -82,7 +82,7 @@ class Trackers:
     def close(self, outcome: Outcome) -> None:
         """End the run. If the program logs again, the same run is continued.
 
-        A run that has logged only hyperparameters is written as well, if it is finished.
+        A run that has logged only hyperparameters is written as well, if ``outcome`` is ``finished``.
         """
         if self._hyperparameters and outcome == "finished" and self._active:
             self._open()
@@ -141,7 +141,7 @@ class Trackers:
             self._call(tracker, method, *arguments)
 
     def _call(self, tracker: Tracker, method: str, *arguments: Any) -> Any:
-        """Call a method of a tracker. If it fails, warn, and never call the tracker again."""
+        """Call a method of a tracker. If the method fails, warn, and never call the tracker again."""
         try:
             return getattr(tracker, method)(*arguments)
         except Exception as error:
