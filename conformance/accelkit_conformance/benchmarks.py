@@ -75,7 +75,7 @@ def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Measure copies of 64 MiB in GB/s: between host and device, from pageable and from pinned memory, and within the device."""
+    """Measure copies of 64 MiB in GB/s: between host and device (with pageable and with pinned host memory), and within the device."""
     import torch
 
     host = torch.ones(_COPY_BYTES // 4)
@@ -127,7 +127,7 @@ def _collectives(accelerator: Any) -> dict[str, Any]:
 
 
 def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
-    """Run one of the two ranks of the all-reduce. Rank 0 writes the rate into ``folder``."""
+    """Run one of the two ranks of the all-reduce. Rank 0 writes the measured rate into a file in ``folder``."""
     import torch
     import torch.distributed as dist
 

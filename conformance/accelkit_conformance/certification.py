@@ -65,7 +65,7 @@ def objections(
 
 
 def pluralize(number: int, one: str, many: str) -> str:
-    """Return a number with the words that follow it in the singular or plural: ``1 test was`` or ``2 tests were``."""
+    """Return the number, followed by ``one`` if it is 1 and by ``many`` otherwise, as in ``1 test was`` or ``2 tests were``."""
     return f"{number} {one if number == 1 else many}"
 
 

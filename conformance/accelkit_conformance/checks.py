@@ -7,7 +7,7 @@ that says what is wrong if it fails::
     def peak_resets(subject):
         \"\"\"After reset_peak_memory_stats, the peak equals the current allocation.\"\"\"
 
-Its id is ``area/name`` or ``area/name[parameter,...]``: ``memory/peak_resets``, ``operators/forward[add,float32]``.
+The id of a check is ``area/name`` or ``area/name[parameter,...]``: ``memory/peak_resets``, ``operators/forward[add,float32]``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ AREAS = (
     "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
-"""The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; its docstring says what they assert."""
+"""The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; the docstring of the module says what they
+assert."""
 
 SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy", "hooks")
 EVERY_KIND = "plugin"
@@ -130,7 +131,7 @@ def one_and_several() -> list[Case]:
 
 
 def checks_of(area: str) -> list[Check]:
-    """Return the checks of an area, in the order of its module."""
+    """Return the checks of an area, in the order in which its module defines them."""
     module = importlib.import_module(f"accelkit_conformance.areas.{area}")
     found = (getattr(value, "conformance_check", None) for value in vars(module).values())
     return [one for one in found if isinstance(one, Check) and one.area == area]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def describe(subject: Subject) -> dict[str, Any]:
     """Return a description of the device under test as a worker sees it: type, capabilities, process-group backend, and names of devices.
 
-    It is empty if the plugin under test is not an accelerator.
+    The description is empty if the plugin under test is not an accelerator.
     """
     accelerator = subject.accelerator
     if subject.record.kind != "accelerator":

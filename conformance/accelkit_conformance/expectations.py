@@ -85,7 +85,7 @@ class Expectation:
 
     @property
     def explanation(self) -> str:
-        """The reason in the results of tests that fail as expected."""
+        """The text that tests that fail as expected have as ``Result.reason``."""
         return f"{self.reason} ({self.issue})"
 
     @property
@@ -174,7 +174,7 @@ def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
 
 
 def file_of(distribution: str, name: str) -> Path | None:
-    """Find the file that a distribution declares for its accelerator, without importing the distribution.
+    """Find the file that a distribution declares for its accelerator ``name``, without importing the distribution.
 
     Returns:
         The path; None if the distribution declares no file.

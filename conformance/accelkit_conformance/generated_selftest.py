@@ -1,7 +1,7 @@
 """Mutation testing with generated mutants: run a sample of the mutants, and report which of them the suite detects.
 
-A mutant is killed if a test of its own area fails on it and then passes without the fault, in the same process if that is still usable.
-Many mutants can share a worker process, because they differ only in their fault.
+A mutant is killed if a test of its own area fails on it and then passes without the fault, in the same process if that process is still
+usable. Many mutants can share a worker process, because they differ only in their fault.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Examiner:
 
 
 def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, watch: Callable[[Outcome], Any]) -> list[Outcome]:
-    """Run on each mutant the tests of its area, several mutants at a time.
+    """Run the tests of each mutant's area on that mutant, several mutants at a time.
 
     Args:
         record: The accelerator from which the mutants are derived.
@@ -121,10 +121,11 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
     Args:
         outcomes: The outcomes.
-        key: A function that returns the group of an outcome, such as its axis or its area.
+        key: A function that returns the group of an outcome, such as the axis or the area of its mutant.
 
     Returns:
-        For each group, its name, the number of all its mutants, and the number of those with each verdict, in the order of ``VERDICTS``.
+        For each group, its name, the number of all its mutants, and the number of its mutants with each verdict, in the order of
+        ``VERDICTS``.
     """
     groups: dict[str, collections.Counter[Verdict]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:

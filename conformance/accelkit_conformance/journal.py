@@ -145,5 +145,5 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return the error for an ``option`` that needs an earlier run, when there is no earlier run."""
+    """Return the error for a run with ``option``, which needs an earlier run, if there is no earlier run."""
     return UsageError(f"{option}: there is no {what} of these tests with this installation", hint=f"run the command without {option} first")

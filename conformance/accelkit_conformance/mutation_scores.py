@@ -33,10 +33,10 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 
 
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix. They replace earlier scores of the same mutants.
+    """Add the scores of a kill matrix.
 
-    The scores of mutants written by hand are replaced for each kind of plugin and area, and those of generated mutants for each seed of a
-    sample.
+    Scores of mutants written by hand replace earlier scores of the same kind of plugin and area. Scores of generated mutants replace
+    earlier scores of a sample with the same seed.
     """
     if not matrix.get("generated"):
         found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
@@ -104,7 +104,7 @@ def _share(part: int, whole: int) -> str:
 def detected(scores: Scores, kind: str) -> tuple[int, int]:
     """Return how many hand-written mutants of a kind of plugin were run, and how many of them were detected by tests of their area.
 
-    Both are 0 if the scores have none of this kind.
+    Both numbers are 0 if the scores contain no mutant of this kind.
     """
     rows = [one for one in scores.get("written", []) if one["kind"] == kind]
     return sum(one["mutants"] for one in rows), sum(one["full"] for one in rows)

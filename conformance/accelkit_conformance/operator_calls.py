@@ -80,7 +80,8 @@ def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun,
 
 
 def ranked(operators: Iterable[Operator]) -> list[Operator]:
-    """Add up the calls of each operator in all models, and return the operators: those on the CPU first, then by the number of calls."""
+    """Add up the calls of each operator in all models. Return the operators on the CPU and then the others, each sorted by number of
+    calls."""
     found: dict[str, Operator] = {}
     for one in operators:
         total = found.setdefault(one.name, Operator(one.name, one.is_on_cpu))

@@ -55,8 +55,8 @@ class Suite:
 def conformance(name: str, *, profile: Profile = "training", kind: str = "accelerator", select: tuple[str, ...] = ()) -> Callable[..., Any]:
     """Return a pytest test that is parametrised over the tests of a profile.
 
-    Assign it to a name that pytest collects: ``test_conformance = conformance("acme", profile="smoke")``. Each test of the profile
-    becomes a pytest test. It runs in a worker process, so that a crash fails only that test.
+    Assign the returned test to a name that pytest collects: ``test_conformance = conformance("acme", profile="smoke")``. Each test of the
+    profile becomes a pytest test. It runs in a worker process, so that a crash fails only that test.
 
     Args:
         name: The name of the plugin, as for ``accelkit conformance run``.

@@ -27,7 +27,7 @@ class RankGroup:
         A check that runs on one process leaves the initialisation to the Runtime.
 
         Raises:
-            NotSupported: If several ranks must share a device, and the backend does not allow this, as NCCL does not.
+            NotSupported: If several ranks must share a device, and the backend (such as NCCL) does not allow this.
         """
         import torch.distributed as dist
 

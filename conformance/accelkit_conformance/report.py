@@ -14,7 +14,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import BAD, KINDS, Result
 
 SCHEMA = "accelkit.conformance/1"
-_LARGE_SHARE = 3  # an area of which more than a third is unsupported is described
+_LARGE_SHARE = 3  # an area is described if more than a third of its tests are unsupported
 _DOES_NOT_WORK = re.compile(r"does not work(?: for \d+ of \d+ inputs)? \((.*)\)", re.DOTALL)  # what judgement writes around the error
 _NUMBERS = re.compile(r"\d+")
 LARGEST_FILE = 50_000_000  # maximum size of a report or a bundle in bytes
@@ -39,7 +39,7 @@ def declared_none(results: Sequence[Result]) -> dict[str, int]:
 
 
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
-    """Return a line for each area of which more than a third is unsupported for other reasons than a declaration of ``none``.
+    """Return a line for each area in which more than a third of the tests are unsupported for reasons other than a declared ``none``.
 
     The line says how many tests are unsupported, and what the most frequent cause is.
     """

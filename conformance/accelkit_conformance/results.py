@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 BAD: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom", "unexpected-pass", "over-unsupported")
 """The kinds of result that make a run fail."""
 RERUN: tuple[Kind, ...] = ("fail", "wrong-error", "crash", "timeout", "oom")
-"""The kinds of result after which a test is run again. A test that then passes is flaky, unless it crashed."""
+"""The kinds of result after which a test is run again. A test that then passes is flaky, unless it crashed before."""
 CRASHED: tuple[Kind, ...] = ("crash", "timeout")
 """The kinds of result that remain failures even if the test passes when it is run again."""
 

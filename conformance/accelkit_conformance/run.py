@@ -44,7 +44,7 @@ class Options:
         reruns: The number of times that a failed test is run again.
         seconds: The time limit of every test in seconds; None for each test's own limit.
         first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
-            what the accelerator declares.
+            the time that the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
@@ -105,7 +105,7 @@ def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, s
     """Return whether a plugin can be used on this machine, by probing and trying it in a child process.
 
     A precision or a strategy is tried on the accelerators with the names ``on``, as in ``accelerators_for``. If it can be used on none of
-    them, for example because its package is not installed, its status is ``absent``.
+    them, for example because a package that it needs is not installed, its status is ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}

@@ -109,7 +109,7 @@ class Executor:
 
 
 def combined(attempts: Sequence[Result]) -> Result:
-    """Return the combined result of a test that was run several times. Only the last attempt may have succeeded.
+    """Return the combined result of a test that was run several times. All attempts before the last must have failed.
 
     If the last attempt succeeded, an earlier error makes the test flaky, but an earlier crash or hang is still the result.
     """

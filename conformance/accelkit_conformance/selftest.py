@@ -63,8 +63,8 @@ class Autopsy:
 
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
-    """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, return only the tests of its
-    area."""
+    """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, return only the tests of the
+    mutant's area."""
     version = installed_version("torch") or ""
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests
@@ -212,7 +212,7 @@ def base_record(mutant: Mutant) -> PluginRecord:
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
     """Return the names of mutants that were detected only by checks that detected no other mutant.
 
-    Such mutants do not count, because the check may have been written just to detect that mutant.
+    Such mutants do not count, because these checks may have been written just to detect them.
     """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:
@@ -270,7 +270,8 @@ def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: bool = False) -> Report:
     """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``.
 
-    With ``is_until_killed``, the matrix does not say which checks detect only one mutant or none, because most of the tests did not run.
+    With ``is_until_killed``, the matrix does not say which checks detect only one mutant or no mutant, because most of the tests did not
+    run.
     """
     return {
         "schema": "accelkit.conformance.selftest/1",

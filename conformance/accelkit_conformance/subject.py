@@ -59,7 +59,7 @@ class Subject:
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
         tell: A function that sends the runner a message, which says what is called (``doing``) or that a call does not return (``hung``).
-            After ``hung``, it ends this process.
+            After ``hung``, the function ends this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -124,7 +124,8 @@ class Subject:
         """Require these dtypes of the device.
 
         Raises:
-            NotSupported: If the accelerator declares that the device lacks one of them. The result of the check is then ``unsupported``.
+            NotSupported: If the accelerator declares that the device lacks one of these dtypes. The result of the check is then
+                ``unsupported``.
         """
         lacking = [f"dtype.{dtype}" for dtype in dtypes if self.lacks(dtype)]
         if lacking:
@@ -234,12 +235,12 @@ class Subject:
 
     @contextlib.contextmanager
     def sample(self, description: str, facts: Mapping[str, Any], reproducer: Callable[[], str] | None = None) -> Iterator[None]:
-        """Context manager for one input of a check. An error raised inside it is recorded and compared with the expected failures; the
+        """Context manager for one input of a check. An error raised in the block is recorded and compared with the expected failures; the
         check then continues. If an input raises NotSupported and no input fails, the result of the check is ``unsupported``.
 
         Args:
             description: A readable description of the input.
-            facts: The names that an expectation's ``sample`` predicate may use.
+            facts: The variables that the expression ``sample`` of an expectation may use, by name.
             reproducer: A function that returns a program which reproduces the failure.
         """
         self.num_samples += 1
@@ -271,8 +272,8 @@ class Subject:
 def device_index(test: str, num_devices: int) -> int:
     """Return the index of the device on which a test that needs only one process runs.
 
-    It is derived from a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so that every
-    run of a test uses the same device.
+    The index is derived from a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so
+    that every run of a test uses the same device.
     """
     return int.from_bytes(hashlib.sha256(test.encode()).digest()[:8]) % num_devices
 

@@ -109,7 +109,8 @@ class Worker:
         return hello
 
     def why_spoilt(self, result: Result) -> str:
-        """Return why the device no longer computes after a test that ended with an error; "" if it does compute, or if this is unknown."""
+        """Return why the device no longer computes after a test that ended with an error; "" if the device computes, or if this is
+        unknown."""
         return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
 
     def _why_not_computing(self) -> str:
@@ -126,7 +127,7 @@ class Worker:
             os._exit(1)
 
     def use_fault(self, name: str) -> None:
-        """Replace the fault of the accelerator, which is a ``Switchable`` mutant. An empty name removes the fault."""
+        """Replace the fault of the accelerator. The accelerator must be a ``Switchable`` mutant. An empty name removes the fault."""
         self._switchable = self.subject.accelerator
         self._switchable.use_fault(name)
 
@@ -160,7 +161,7 @@ class Worker:
         return result
 
     def record(self, test: str, recorder: DispatchRecorder) -> tuple[str, ...]:
-        """Run a test to record its ATen overloads, and return the overloads that are new.
+        """Run a test to record its ATen overloads, and return the overloads that had not been recorded before.
 
         The outcome of the test is ignored, because torch takes other paths while a recorder is active.
         """
@@ -215,7 +216,7 @@ class Worker:
         """Return the indices of the devices, among ``count``, on which a test runs.
 
         A distributed test runs on the device of this process's rank. The checks of ``_ON_EVERY_DEVICE`` run on every device. Every other
-        test runs on one device, which is derived from its id.
+        test runs on one device, which is derived from the id of the test.
         """
         if found.is_distributed:
             return (self.subject.rank % count,)

@@ -36,7 +36,7 @@ class Order:
         most_tests: The number of tests after which a worker is replaced.
         seconds: The time limit of every test in seconds; None for each test's own limit.
         first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
-            what the accelerator declares.
+            the time that the accelerator declares.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
         accelerators: The accelerators on which a plugin of another kind is tested.
     """
@@ -123,7 +123,7 @@ class WorkerGroup:
         self._first_call_timeout: float = max(hello["first_call_timeout"] for hello in hellos)
 
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
-        """Run a test and return its result. Afterwards ``is_spent`` says whether the group can run another test.
+        """Run a test and return its result. Afterwards, ``is_spent`` says whether the group must be replaced.
 
         If the device may compile its kernels at their first call, the test has more time, and is run again if it needed more than
         ``seconds``. Its result is then that of the second run.
@@ -242,8 +242,8 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in the order of ranks.
 
-        Returns None if a process died or the deadline passed. The announcement of an expected crash and what a check calls are
-        not answers; they are stored in ``_if_it_dies``, ``_doing`` and ``_hung``.
+        Returns None if a process died or the deadline passed. Announcements of expected crashes and of calls that a check
+        makes are not answers; they are stored in ``_if_it_dies``, ``_doing`` and ``_hung``.
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:

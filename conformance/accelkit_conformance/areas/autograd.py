@@ -90,7 +90,8 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs_require_grad(subject: Subject, name: str) -> None:
-    """If only one input of a function requires a gradient, or all but one do, the gradients of these inputs match those on the CPU."""
+    """If only one input of a function requires a gradient, or if all inputs except one require gradients, the gradients of these inputs
+    match those on the CPU."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]
@@ -101,7 +102,7 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
-    """If several indices, positive or negative, name the same element, the gradient of the element is the sum over all of them."""
+    """If several indices, positive or negative, name the same element, the gradient of the element is the sum over all these indices."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
 
     for name, (function, wanted) in INDEXING.items():

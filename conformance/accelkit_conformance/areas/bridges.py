@@ -184,8 +184,8 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def ddp_on_two_devices(subject: Subject, framework: str) -> None:
-    """With the framework's DDP, two processes started by ``accelkit launch``, each with its own device, train a model to the same
-    parameters as one process that trains on the batches of both processes."""
+    """``accelkit launch`` starts two processes, each with its own device. With the framework's DDP, these processes train a model to the
+    same parameters as one process that trains on the batches of both processes."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

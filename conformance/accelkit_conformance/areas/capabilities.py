@@ -96,7 +96,7 @@ def memory_limit(subject: Subject) -> None:
 
 @check("smoke", probes="pinned_memory")
 def pinned_memory(subject: Subject) -> None:
-    """``pin_memory`` gives a pinned tensor with the same values, which can be copied to the device."""
+    """``pin_memory`` gives a pinned tensor with the same values. The pinned tensor can be copied to the device."""
     import torch
 
     x = torch.arange(8.0).pin_memory()
@@ -107,7 +107,8 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The random state of the device can be read and set. After a state that was read is set again, the same numbers are drawn again."""
+    """The random state of the device can be read and set. If a state that was read is set again, the same numbers are drawn as after it was
+    read."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)

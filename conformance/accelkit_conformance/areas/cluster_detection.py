@@ -45,8 +45,8 @@ def _processes(subject: Subject) -> list[Process]:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
-    """``detect_cluster`` claims every process of the plugin's own jobs under its own name, with a reason and with a ``Detection.priority``
-    above that of any claim that accelkit's own environments make on the same process.
+    """``detect_cluster`` claims every process of the plugin's own jobs under the plugin's name, with a reason and with a
+    ``Detection.priority`` above that of any claim that accelkit's own environments make on the same process.
     """
     others = _builtins(subject)
     for one in _processes(subject):
@@ -81,7 +81,7 @@ def foreign_jobs_are_not_claimed(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_uses_its_argument(subject: Subject) -> None:
     """The claim depends only on the variables that are passed to ``detect_cluster``, not on ``os.environ`` or an earlier call.
-    ``detect_cluster`` does not change these variables."""
+    ``detect_cluster`` does not change the passed variables."""
     for one in _processes(subject):
         with one.variables() as environ:
             before = dict(environ)
@@ -96,7 +96,7 @@ def detection_uses_its_argument(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
     """``detect_cluster`` returns None or a Detection, whichever of the variables of a process is missing, empty or has an unexpected value,
-    because any program may call it."""
+    because any program may call ``detect_cluster``."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:

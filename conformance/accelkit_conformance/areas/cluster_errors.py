@@ -1,5 +1,5 @@
-"""If variables are missing, have unexpected values or contradict each other, a cluster environment gives the same values as before, or
-raises an error. It never describes a job of a different size."""
+"""If variables are missing, have unexpected values or contradict each other, a cluster environment gives the same values as with the
+original variables, or raises an error. It never describes a job of a different size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _check_places(before: Answers, after: Answers, how: str) -> None:
-    """Check that every rank and size is the same as before, if both can be read."""
+    """Check that every rank and size that can be read in both ``before`` and ``after`` is the same in both."""
     for name in _PLACES:
         if not isinstance(after[name], AccelkitError) and not isinstance(before[name], AccelkitError):
             assert after[name] == before[name], f"{how}: {name} is silently {after[name]!r} instead of {before[name]!r}"
@@ -74,8 +74,8 @@ def _is_unknown(error: AccelkitError) -> bool:
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
     """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, every rank
-    and size is the same as before, or reading it raises an error. The error names the variable, or says that the value is not known before
-    the processes join, and it says what to do."""
+    and size is the same as with the original value, or reading it raises an error. The error names the variable, or says that the value is
+    not known before the processes join, and it says what to do."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:
@@ -88,7 +88,8 @@ def unexpected_values_are_named(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def arbitrary_values_raise_only_accelkit_errors(subject: Subject) -> None:
-    """Whatever text a variable contains, reading the properties gives values or an AccelkitError, and ranks stay below sizes."""
+    """Whatever text a variable contains, reading the properties gives values or an AccelkitError, and each rank is less than the size that
+    belongs to it."""
     for place, environ in _last_processes(subject):
         for variable in environ:
             for value in ("", " ", "nonsense", "²", "n[0-", "2(x", "a b", "\x1b[31m", "0"):

@@ -55,8 +55,8 @@ def package_has_sample_jobs(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def values_have_the_right_types(subject: Subject) -> None:
     """Ranks, sizes, port and restart count are ints, the address is a string, the job id is a string or None, and
-    ``creates_processes_externally`` is a bool. They are properties, not methods. If the plugin ships no recorded environment, the check
-    gives plausible values to the variables that the plugin reads."""
+    ``creates_processes_externally`` is a bool. All of these are properties, not methods. If the plugin ships no recorded environment, the
+    check gives plausible values to the variables that the plugin reads."""
     for one in own_processes(subject):
         with one.variables() as environ:
             _check_types(read_all(environment_for(subject, environ)), one.name)

@@ -68,14 +68,14 @@ def attributes_have_the_right_type(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def capabilities_exist(subject: Subject) -> None:
-    """No declared or required capability has a misspelt dtype or prefix, as ``autocast.bf16`` does."""
+    """No declared or required capability has a misspelt prefix or dtype, such as ``bf16`` in ``autocast.bf16``."""
     _assert_no_mistakes(subject, "capabilities")
 
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def methods_return_values(subject: Subject) -> None:
-    """According to their source and annotations, no method returns None where the specification requires a value, or a string where it
-    requires a number."""
+    """No method returns None where the specification requires a value, or a string where the specification requires a number. The check
+    reads the source and the annotations of the methods."""
     _assert_no_mistakes(subject, "results")
 
 
@@ -93,7 +93,7 @@ def import_needs_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` can be called on the class and returns an Availability. If its status is not usable, it has a reason."""
+    """``probe()`` can be called on the class and returns an Availability. An Availability whose status is not usable has a reason."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
     assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"
@@ -116,7 +116,7 @@ def probe_imports_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_is_quick(subject: Subject) -> None:
-    """Importing the plugin and probing together take less than 10 s, the default time limit when accelkit probes a plugin."""
+    """Importing and probing the plugin together take less than 10 s, the default time limit when accelkit probes a plugin."""
     found = in_child(subject.record, "import", "probe")
     assert found["seconds"] < 10, f"they took {found['seconds']:.1f} s"
 
@@ -132,7 +132,8 @@ def probe_leaves_fork_usable(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def instance_has_its_name(subject: Subject) -> None:
-    """The class can be instantiated without arguments. An instance has the name under which it is selected, unless it is a hook plugin."""
+    """The class can be instantiated without arguments. An instance has the name under which it is selected, unless the plugin is a hook
+    plugin."""
     instance = loading.instantiate(subject.cls, subject.record)
     if subject.record.kind != "hooks":
         assert instance.name == subject.record.name, f"its name is {instance.name!r} instead of {subject.record.name!r}"

@@ -29,7 +29,7 @@ def alone(model: Any, batch: Any) -> Any:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_are_averaged(subject: Subject, size: str) -> None:
     """After a backward pass, every rank has the gradients that one process computes on the whole batch. The gradients are on the device. A
-    second backward pass adds to them."""
+    second backward pass adds to the gradients."""
     import torch
 
     model, batch = model_and_batch(int(size))

@@ -48,8 +48,8 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """Operators whose forward or backward pass could add numbers in any order give the same result, bit for bit, in five runs in
-    deterministic mode, or raise a RuntimeError that says that they are not deterministic."""
+    """In deterministic mode, an operator whose forward or backward pass could add numbers in any order gives the same result in five runs,
+    bit for bit, or raises a RuntimeError that says that the operator is not deterministic."""
     import torch
 
     subject.needs("int64")  # the dtype of the indices

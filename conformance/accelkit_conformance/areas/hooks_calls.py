@@ -79,9 +79,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a Detection with a reason. It does not change the variables that are passed to it. On a process of
-    one of accelkit's own cluster environments, the ``priority`` of the Detection is lower than the priority of this environment's own
-    Detection.
+    """``detect_cluster`` returns None or a Detection with a reason, and does not change the variables that are passed to it. On a process
+    of one of accelkit's own cluster environments, the ``priority`` of the Detection is lower than the priority of the Detection of that
+    cluster environment.
     """
     from accelkit.cluster.detection import make_environment
 

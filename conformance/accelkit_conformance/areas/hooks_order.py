@@ -32,8 +32,8 @@ def wrappers_pass_results_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_errors_on(subject: Subject) -> None:
-    """If a hook that the plugin wraps raises an error, the error passes through. If the plugin caught the error, a program would go on with
-    a device that could not be set up."""
+    """If a hook that the plugin wraps raises an error, the wrapper passes the error on. If the plugin caught the error, a program would go
+    on with a device that could not be set up."""
     calls = HookCalls(subject)
 
     def fail() -> object:
@@ -50,7 +50,7 @@ def wrappers_pass_errors_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrapped_hooks_are_called_once(subject: Subject) -> None:
-    """A hook that the plugin wraps is called once."""
+    """A wrapper of the plugin calls the wrapped hook exactly once."""
     calls = HookCalls(subject)
     for hook in calls.wrapped():
         count: list[int] = []

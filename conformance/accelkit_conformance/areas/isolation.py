@@ -1,5 +1,5 @@
-"""Neither importing nor probing the plugin changes anything outside it. Only ``load`` and ``setup_device`` may make such changes. Each
-check uses a new process."""
+"""Neither importing nor probing the plugin changes anything outside the plugin. Only ``load`` and ``setup_device`` may make such changes.
+Each check uses a new process."""
 
 from __future__ import annotations
 

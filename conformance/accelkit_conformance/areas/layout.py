@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-_GUARD = 17  # odd, so that slices are not aligned as vector instructions need it
+_GUARD = 17  # odd, so that slices are not aligned as vector instructions require
 _CANARY = -7.25
 _INPUT_LAYOUTS = ("strided", "offset", "transposed")
 # Operators whose result depends on the layout of the input.
@@ -145,7 +145,8 @@ def guard_bands(subject: Subject, name: str) -> None:
 
 @check("smoke")
 def views_share_memory(subject: Subject) -> None:
-    """A value that is written through a view appears in its base, and vice versa. The ``_base`` of a view is the base tensor."""
+    """A value that is written through a view appears in the base of the view, and vice versa. The ``_base`` of a view is the base
+    tensor."""
     import torch
 
     base = torch.zeros(4, 6, device=subject.device)

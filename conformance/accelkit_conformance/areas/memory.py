@@ -28,8 +28,8 @@ def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
 
 @check("smoke", requires=["memory_statistics"])
 def allocating_is_counted(subject: Subject) -> None:
-    """Creating a tensor of n bytes increases the number of allocated bytes by at least n and at most 2 n, and freeing it restores the
-    previous number."""
+    """Creating a tensor of n bytes increases the number of allocated bytes by at least n and at most 2 n, and freeing the tensor restores
+    the previous number."""
     before = subject.allocated_before()
     block = _block(subject)
     during = subject.allocated()
@@ -145,8 +145,8 @@ def peaks_are_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_is_recoverable(subject: Subject) -> None:
-    """Allocating more memory than the device has raises ``torch.OutOfMemoryError``. Existing tensors keep their values, and the next
-    allocation works."""
+    """An attempt to allocate more memory than there is on the device raises ``torch.OutOfMemoryError``. Existing tensors keep their values,
+    and the next allocation works."""
     import torch
 
     kept = torch.arange(100.0, device=subject.device)
@@ -159,8 +159,8 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
-    """An operator whose result does not fit raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, if the capability
-    ``memory_statistics`` is declared, leaves nothing allocated."""
+    """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, if the
+    capability ``memory_statistics`` is declared, leaves nothing allocated."""
     import torch
 
     x = torch.ones(1 << 20, device=subject.device)

@@ -25,10 +25,11 @@ _SMOKE = (
     "MaxPool2d",
 )
 _STAGES = 2
-"""Most modules call at least two operators one after the other, in the forward and in the backward pass, and their errors add up."""
+"""The number of operators whose errors add up: most modules call at least two, one after the other, in the forward and the backward
+pass."""
 _MORE_STAGES = {"MultiheadAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
-"""Modules that call more operators: attention computes three products and a softmax, and recurrent modules repeat theirs in each time
-step."""
+"""The number for modules that call more operators: attention computes three products and a softmax, and recurrent modules repeat their
+operators in each time step."""
 
 
 def _modules() -> Iterator[Case]:
@@ -63,7 +64,7 @@ def module(subject: Subject, name: str) -> None:
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
-    """Run a module on the CPU, and return its state, arguments and results. The comparison is possible if the device has their dtypes.
+    """Run a module on the CPU, and return its state, arguments and results. The device needs the dtypes of all of these for a comparison.
 
     A module whose constructor has float64 arguments is not run, and only the constructor's arguments are returned. A module without a
     forward input is not run either, and only its state is returned.

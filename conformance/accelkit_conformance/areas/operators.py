@@ -265,8 +265,8 @@ _OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int
     "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
 )
 def wide_integers(subject: Subject, name: str) -> None:
-    """int64 is computed in 64 bits: results above 2**40 are exact. Sums and products of int32 tensors are int64, and are computed in 64
-    bits too."""
+    """Calls on int64 tensors are computed in 64 bits: results above 2**40 are exact. Sums and products of int32 tensors are int64, and are
+    computed in 64 bits too."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

@@ -70,9 +70,9 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """For each of torch's test configurations whose options are not tensors, four steps on the device give the same parameters as the
-    for-loop implementation in float64 on the CPU: with the for-loop, with ``foreach`` and, where torch supports it for the device, with
-    ``fused``."""
+    """For each of torch's test configurations whose options are not tensors, four steps on the device (with the for-loop, with ``foreach``
+    and, where torch supports it for the device, with ``fused``) give the same parameters as the for-loop implementation in float64 on the
+    CPU."""
     import torch
 
     from accelkit_conformance.oracle import opdb

@@ -141,7 +141,7 @@ def unsupported_dtypes_are_reported(subject: Subject) -> None:
 
 
 def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Make one step with a scaler, and return the scaler and the parameter before and after the step."""
+    """Make one step with a scaler. Return the scaler, the parameter before the step, and the parameter after the step."""
     import torch
 
     parameter = torch.nn.Parameter(torch.arange(1.0, 5.0, device=subject.device))

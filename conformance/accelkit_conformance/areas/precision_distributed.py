@@ -50,8 +50,8 @@ def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> N
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: str) -> None:
-    """``clip_grad_norm_`` returns the norm of the gradients of the whole batch and model on every process. After the gradients have been
-    clipped to half of this norm, the optimizer step matches a step in float64 with the same clipping."""
+    """On every process, ``clip_grad_norm_`` returns the norm of the gradients of the whole model for the whole batch. After the gradients
+    have been clipped to half of this norm, the optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of

@@ -169,7 +169,8 @@ def closures_are_used_or_refused(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision")
 def several_models_and_optimizers(subject: Subject) -> None:
-    """Two models with two optimizers train through one loss, and through two losses in turn, as each does alone in float64."""
+    """Two models with two optimizers are trained first with one loss for both models, and then with one loss for each model in turn. The
+    weights of each model match those of a model that is trained alone in float64."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, model_and_data, sgd, weights_of

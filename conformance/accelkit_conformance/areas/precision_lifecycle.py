@@ -78,7 +78,7 @@ def _constants(function: Any) -> tuple[Any, ...]:
 @check("training", kind="precision")
 def teardown_leaves_torch_as_it_was(subject: Subject) -> None:
     """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, precision of float32 products, grad mode, determinism,
-    anomaly detection and number of threads are what they were before the Runtime."""
+    anomaly detection and number of threads are what they were before the Runtime was created."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import trainer

@@ -83,7 +83,8 @@ def gradients_are_unscaled_once(subject: Subject, then: str) -> None:
 @check("training", kind="precision", over=["inf", "-inf", "nan"])
 def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
     """A precision that scales losses skips a step if a gradient is infinite or NaN: the parameters and the optimizer's state keep their
-    exact values, ``optimizer_step_was_skipped`` is true, and the next loss is multiplied by a smaller scale. Later steps take place."""
+    exact values, ``optimizer_step_was_skipped`` is true, and the next loss is multiplied by a smaller scale. Later steps with finite
+    gradients are not skipped."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import weights_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _trained(subject: Subject) -> Trainer:
-    """Return a trainer that has made three steps, after a skipped step if the precision skips steps with infinite gradients."""
+    """Return a trainer that has made three steps. If the precision skips steps with infinite gradients, a skipped step came first."""
     import torch
 
     from accelkit.specs.overrides import overrides

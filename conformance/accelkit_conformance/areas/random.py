@@ -35,7 +35,7 @@ def reseeding_repeats(subject: Subject) -> None:
 
 @check("smoke")
 def draws_differ(subject: Subject) -> None:
-    """Two draws without seeding in between differ. Of the 10,000 numbers of a draw, more than 9,900 are different, and the second half does
+    """Two draws without seeding in between differ. Of the 10,000 numbers of a draw, more than 9,900 are distinct, and the second half does
     not repeat the first half."""
     import torch
 
@@ -47,8 +47,8 @@ def draws_differ(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def restored_states_repeat(subject: Subject) -> None:
-    """After a previously read state is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers again. The state
-    is a uint8 tensor on the CPU, and drawing does not change it."""
+    """If a state that was read is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers as after it was read.
+    The state is a uint8 tensor on the CPU, and drawing does not change it."""
     import torch
 
     accelerator, device = subject.accelerator, subject.device
@@ -222,7 +222,7 @@ def generator_argument(subject: Subject, name: str) -> None:
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
     """Drawing into a slice fills all its elements, and leaves the elements between them unchanged. The numbers are not all equal, and the
-    second half does not repeat the first half."""
+    second half of the slice does not repeat the first half."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)
@@ -230,9 +230,9 @@ def strided_destinations(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
-    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and numbers drawn with ``uniform_(-2, 3)`` are in
-    that interval. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and the last third
-    does not repeat the first third."""
+    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and numbers drawn with ``uniform_(-2, 3)`` are
+    at least -2 and less than 3. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and
+    the last third does not repeat the first third."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)
@@ -240,8 +240,9 @@ def bounds(subject: Subject, dtype: str) -> None:
 
 @check("training", requires=["dtype.int64"])
 def without_replacement(subject: Subject) -> None:
-    """``randperm`` contains each number once, for up to 70,000 numbers, and 33 or more numbers are not in ascending order. ``multinomial``
-    without replacement draws no index twice in the same row, and never draws an index whose weight is zero."""
+    """For up to 70,000 numbers, a permutation that ``randperm`` draws contains each number once. A permutation of 33 or more numbers is not
+    in ascending order. ``multinomial`` without replacement draws no index twice in the same row, and never draws an index whose weight is
+    zero."""
     from accelkit_conformance.oracle.samplers import check_without_replacement
 
     check_without_replacement(subject)

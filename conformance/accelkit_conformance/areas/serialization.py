@@ -38,8 +38,9 @@ def same_device(subject: Subject) -> None:
 
 @check("smoke")
 def map_location_both_ways(subject: Subject) -> None:
-    """If ``map_location`` is a string, a device or a dict, tensors that were saved on the CPU can be loaded onto the device. If it is a
-    string or a function, tensors that were saved on the device can be loaded onto the CPU. The tensors keep their values."""
+    """If ``map_location`` is a string, a device or a dict, tensors that were saved on the CPU can be loaded onto the device. If
+    ``map_location`` is a string or a function, tensors that were saved on the device can be loaded onto the CPU. The tensors keep their
+    values."""
     import torch
 
     there, here = torch.arange(5.0, device=subject.device), torch.arange(5.0)
@@ -167,7 +168,7 @@ def damaged_files_are_errors(subject: Subject) -> None:
 
 @check("training")
 def files_load_elsewhere(subject: Subject) -> None:
-    """A process that does not load the plugin can load tensors that were saved on the device, with ``map_location="cpu"``."""
+    """With ``map_location="cpu"``, a process that does not load the plugin can load tensors that were saved on the device."""
     import subprocess
     import sys
     import tempfile

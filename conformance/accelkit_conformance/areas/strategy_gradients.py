@@ -62,7 +62,7 @@ def accumulation(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def no_sync(subject: Subject, size: str) -> None:
     """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside ``no_sync``, the step is the same as in a
-    single process that saw both batches. The gradients of later passes are reduced again."""
+    single process that saw both batches. After that step, the gradients of each pass are reduced as usual."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
@@ -76,8 +76,8 @@ def no_sync(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``: each is the gradient of this process alone, or does
-    not exist yet."""
+    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``: each gradient is that of this process alone, or
+    does not exist yet."""
     import torch
 
     from accelkit import Strategy
@@ -107,8 +107,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """A model with a layer that no process uses trains as in one process, and that layer stays unchanged; or the backward pass or the step
-    raises an error that mentions parameters."""
+    """A model with a layer that no process uses is trained as in one process, and that layer stays unchanged. Otherwise, the backward pass
+    or the step raises an error that mentions parameters."""
     from accelkit_conformance.oracle.strategy_models import UnusedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 

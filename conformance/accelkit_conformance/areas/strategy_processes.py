@@ -72,7 +72,7 @@ def errors_are_passed_on(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def teardown_leaves_no_group(subject: Subject, size: str) -> None:
-    """A process group that the Runtime creates is gone after ``teardown``. A second Runtime of the same processes trains."""
+    """A process group that the Runtime creates is gone after ``teardown``. The same processes can then train with a second Runtime."""
     from accelkit_conformance.oracle.strategy_jobs import jobs
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of
@@ -88,8 +88,8 @@ def teardown_leaves_no_group(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True)
 def sharding_saves_memory(subject: Subject, size: str) -> None:
-    """If parameters are sharded, a process holds its share of the parameters and of the optimizer's state after a step, and at most 30 %
-    more."""
+    """If parameters are sharded, a process holds, after a step, at most 1.3 times its share of the parameters and of the optimizer's
+    state."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import WideModel, make

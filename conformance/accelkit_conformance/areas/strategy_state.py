@@ -1,5 +1,5 @@
-"""All processes begin with the weights of rank 0, and the state that they save together is that of one model, which a job
-with a different number of processes can load."""
+"""All processes begin with the weights of rank 0. The state that they save together is that of one model, and a job with a
+different number of processes can load this state."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def clip_by_value(subject: Subject, size: str) -> None:
-    """After ``clip_grad_value_``, the step is the same as in a single process that clips each gradient to this value."""
+    """After ``clip_grad_value_``, the step is the same as in a single process that clips each gradient to the same value."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

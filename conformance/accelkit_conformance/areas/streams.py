@@ -79,7 +79,7 @@ def waiting_streams_see_the_value(subject: Subject) -> None:
 
 @check("smoke", requires=["streams", "pinned_memory"])
 def copies_are_ordered_with_their_stream(subject: Subject) -> None:
-    """Work that is queued after a copy with ``non_blocking=True`` from pinned memory on the same stream sees the copied values."""
+    """After a copy with ``non_blocking=True`` from pinned memory has been queued, later work on the same stream sees the copied values."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_stream, on_stream
@@ -222,8 +222,8 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["events", "pinned_memory"])
 def a_new_recording_replaces_the_old(subject: Subject) -> None:
-    """If an event that has completed is recorded again, it completes only when the new work has completed, and streams that wait for it see
-    the results of this work."""
+    """If an event that has completed is recorded again, it completes only when the new work has completed, and streams that wait for the
+    event see the results of this work."""
     from accelkit_conformance.oracle.queued_copies import check_new_recording
 
     check_new_recording(subject)

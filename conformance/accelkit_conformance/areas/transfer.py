@@ -1,5 +1,5 @@
-"""Copies between host and device, and between devices, preserve every bit in every layout, and are complete when they return or after a
-synchronization."""
+"""Copies between host and device, and between devices, preserve every bit in every layout, and are complete when the call returns or after
+a synchronization."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def within_the_device(subject: Subject, dtype: str) -> None:
 
 @check("smoke")
 def strided_copies(subject: Subject) -> None:
-    """Copies of transposed, strided, offset, expanded and permuted tensors to the device, into a strided tensor there, and back into a
-    strided tensor keep each value in its place."""
+    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place when the tensor is copied to the device,
+    into a strided tensor on the device, and back into a strided tensor on the CPU."""
     import torch
 
     base = torch.arange(60.0).view(5, 12)

@@ -161,7 +161,8 @@ def lost(loss: Loss, record: PluginRecord) -> UnavailableError:
 
 
 def require_packages() -> None:
-    """Raise UsageError if a package that the tests of accelerators import is missing. Without it, these tests would be unsupported."""
+    """Raise UsageError if a package that the tests of accelerators import is missing. Without the package, these tests would be
+    unsupported."""
     if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
         raise UsageError(
             f"the tests of accelerators cannot be run without {' and '.join(missing)}",

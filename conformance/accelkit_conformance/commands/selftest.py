@@ -139,7 +139,7 @@ def _show(autopsies: list[Autopsy]) -> None:
 
 
 def _sample(patterns: Sequence[str], number: int | None, seed: int) -> list[Generated]:
-    """Return the generated mutants with these ids, or a random sample.
+    """Return the generated mutants with these ids; without ids, a random sample of ``number`` mutants.
 
     Raises:
         UsageError: If there is no such mutant with the installed torch.

@@ -62,7 +62,7 @@ class ErrorNamesNothing(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class RankIsNotCompared(TorchElasticEnvironment):
-    """A rank that is not below the world size is returned instead of raising an error."""
+    """A rank that is not below the world size is returned, and no error is raised."""
 
     @property
     def global_rank(self) -> int:

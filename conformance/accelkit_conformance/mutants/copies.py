@@ -134,7 +134,7 @@ class LoadsToTheCPU(Broken):
 
 @mutant("serialization", "files")
 class LoadsCopies(Broken):
-    """``torch.load`` copies each tensor, so that tensors which shared storage no longer do."""
+    """``torch.load`` copies each tensor, so that tensors that shared a storage no longer share it."""
 
     def install(self) -> None:
         import torch

@@ -105,7 +105,7 @@ def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[G
 
 
 def tests_of(mutant: Generated, torch_version: str) -> list[str]:
-    """Return the tests to run on a mutant, all of which are in its own area.
+    """Return the tests to run on a mutant. All of these tests are in the mutant's own area.
 
     These are the tests of the profile ``full`` that name the operator, and then those of the profile ``smoke``.
     """
@@ -117,7 +117,8 @@ def tests_of(mutant: Generated, torch_version: str) -> list[str]:
 
 
 def _spellings(name: str) -> set[str]:
-    """Return the names that torch's ``op_db`` and ATen may use for the same operator, such as ``nn.functional.gelu``, ``gelu_backward``."""
+    """Return the names that torch's ``op_db`` and ATen may use for the same operator, such as ``nn.functional.gelu`` and
+    ``gelu_backward``."""
     plain = name.removeprefix("nn.functional.").replace(".", "_").strip("_")
     short = plain.removeprefix("native_").removeprefix("special_").removeprefix("thnn_")
     for end in ("_backward", "_forward", "_with_indices", "_data"):

@@ -41,7 +41,7 @@ class ReadsOutputGradientsAsContiguous(Broken):
 
 @mutant("autograd", "output gradients")
 class DividesByOutputGradients(Broken):
-    """Backward kernels of activations divide and then multiply by the largest output gradient, which gives NaN if all are zero."""
+    """Backward kernels of activations divide and then multiply by the largest output gradient, which gives NaN if it is zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward") and args[0].numel():

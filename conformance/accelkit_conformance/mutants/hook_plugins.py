@@ -127,7 +127,7 @@ class RequeueSaysWhat(HookLog):
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")
 class ClaimsEveryJob(HookLog):
-    """``detect_cluster`` claims every process, also those of other launchers."""
+    """``detect_cluster`` claims every process, even the processes of other launchers."""
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:

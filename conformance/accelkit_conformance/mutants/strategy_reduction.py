@@ -95,7 +95,7 @@ class ForgetsEarlierPasses(DDPStrategy):
 
 @mutant(AREA, "passes without reduction", kind="strategy", base="ddp")
 class StaysUnsynchronised(DDPStrategy):
-    """Never reduces again after a pass inside ``no_sync``."""
+    """Reduces no gradients after a pass inside ``no_sync``."""
 
     @contextlib.contextmanager
     def no_sync(self, module: torch.nn.Module) -> Any:

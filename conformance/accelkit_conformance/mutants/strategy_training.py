@@ -87,7 +87,7 @@ class ReturnsTheWrapper(DDPStrategy):
 
 @mutant("strategy_state", "unwrapping", kind="strategy", base="ddp")
 class ReturnsACopy(DDPStrategy):
-    """``unwrap_module`` returns a copy of the module inside the wrapper, so weights that are loaded into it are lost."""
+    """``unwrap_module`` returns a copy of the module inside the wrapper, so weights that are loaded into the copy are lost."""
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         inner = super().unwrap_module(module)

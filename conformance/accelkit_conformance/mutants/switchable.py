@@ -34,7 +34,7 @@ _UP_TO_SIGN = re.compile(r"eig|svd|_qr$|geqrf")
 
 
 class Switchable(Broken):
-    """The fake XPU with the fault of a generated mutant, or without one.
+    """The fake XPU with the fault of a generated mutant, or without a fault.
 
     Attributes:
         current: The current fault.

@@ -30,10 +30,10 @@ LOWER_EVERYWHERE = (
     *(f"nn.functional.conv{kind}{ndim}d" for kind in ("", "_transpose") for ndim in (1, 2, 3)),
     "nn.functional.scaled_dot_product_attention",
 )  # fmt: skip
-"""Operators that autocast computes in its dtype on every device, the CPU included."""
+"""Operators that are computed in the dtype of autocast on every device, including the CPU."""
 
 LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
-"""Further operators that autocast computes in its dtype on torch's devices."""
+"""Further operators that are computed in the dtype of autocast on torch's devices."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt",
@@ -64,8 +64,8 @@ PROMOTED = (
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists prescribe.
 
-    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that
-    autocast computes in its dtype are called once more after autocast has ended.
+    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that are
+    computed in the dtype of autocast are called once more after autocast has ended.
 
     Args:
         subject: The plugin under test, with its device.
@@ -73,7 +73,7 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
-        AssertionError: If a result differs from that of the CPU in its dtype or its values.
+        AssertionError: If the dtype or the values of a result differ from those of the CPU.
         Absent: If a result has the dtype that it has without autocast, or has the dtype of autocast instead of float32.
     """
     lower = opdb.dtype_of(dtype)
@@ -117,7 +117,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _lowered(given: Any, dtype: torch.dtype, *, only_first: bool) -> Any:
-    """Return the arguments with the floating-point tensors, or only the first of them, in the dtype of autocast."""
+    """Return the arguments with the floating-point tensors cast to ``dtype``. If ``only_first``, only the first of them is cast."""
     first = next((one for one in tensors(given) if one.is_floating_point()), None)
 
     def lower(one: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""A time limit for calls to plugin code in this process. Even if the plugin cannot be interrupted, the report names the call and line."""
+"""A time limit for calls to plugin code in this process. Even if the plugin cannot be interrupted, the report names the call and its
+current line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of a job that reads its rank from a cluster environment, joins the other processes and reduces a tensor with them.
+"""One process of a job. It reads its rank from a cluster environment, joins the other processes and reduces a tensor with them.
 
 ``ask`` runs this module, once for each process of the job.
 """

@@ -42,7 +42,7 @@ def own_jobs(subject: Subject) -> list[list[Process]]:
     """Return the jobs in the plugin's cluster environment, each ordered by rank: those recorded completely, and those that are generated.
 
     Raises:
-        NotSupported: If there is none.
+        NotSupported: If there is no such job.
     """
     found = cluster_recordings.jobs(own_recordings(subject))
     found += [description.job(*shape) for description in own_descriptions(subject) for shape in description.shapes]
@@ -58,7 +58,7 @@ def large_jobs(subject: Subject) -> list[list[Process]]:
     """Return the plugin's jobs with several processes.
 
     Raises:
-        NotSupported: If there is none.
+        NotSupported: If there is no such job.
     """
     found = [job for job in own_jobs(subject) if len(job) > 1]
     if not found:

@@ -39,7 +39,7 @@ class Process:
         expected: ``environment`` (the name of the right cluster environment) and the values of its properties. None marks a value that
             cannot be read before the processes join. If ``error`` is present, reading at least one property raises an error whose text
             contains the value of ``error``.
-        host: The machine, if the job is generated.
+        host: The name of the machine; empty unless the job is generated.
     """
 
     name: str

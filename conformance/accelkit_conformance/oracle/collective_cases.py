@@ -66,7 +66,7 @@ def values(rank: int, length: int, dtype: str, *, shift: int = 0) -> torch.Tenso
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in their dtype."""
+    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in the dtype of the tensors."""
     dtype = tensors[0].dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
     steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

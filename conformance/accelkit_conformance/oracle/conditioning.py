@@ -22,7 +22,7 @@ _LARGEST = 1e-9
 
 
 def with_rounding_errors(nested: Any) -> Any:
-    """Return a copy on the CPU in which each element of a strided float64 or complex128 tensor is off by eps, relative to itself.
+    """Return a copy on the CPU in which each element of a strided float64 or complex128 tensor has a relative error of eps.
 
     The errors have random signs, the same in every call. In a complex number, the real and the imaginary part have errors of their own.
     """

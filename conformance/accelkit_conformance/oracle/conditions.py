@@ -39,7 +39,7 @@ from accelkit_conformance.subject import Subject
 _CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
 # Calls that return the flat indices of maxima within the last two or three dimensions.
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
-# Calls for which torch itself rejects out= on all devices except those that are built into torch, or which torch never makes with out=.
+# Calls for which torch itself rejects out= on devices that are not built into torch, and calls that torch never makes with out=.
 _NO_OUT = re.compile(r"mode$|_stack$")
 
 
@@ -49,7 +49,7 @@ class ConditionedCall:
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
         Args:
-            op: The OpInfo of the operator in which the call was recorded. Exceptions for this operator also apply to the call.
+            op: The OpInfo of the operator in which the call was recorded. Special rules for this operator also apply to the call.
             func: The functional overload.
             args: The positional arguments, on the CPU.
             kwargs: The keyword arguments.
@@ -214,8 +214,8 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results in their dtypes and in double precision, and the largest number of terms that may be
-        summed in one element of a result. Return None if the CPU cannot make the call."""
+        """Return the arguments, the CPU's results (once in their own dtypes and once in double precision), and the largest number of terms
+        that may be summed in one element of a result. Return None if the CPU cannot make the call."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None
@@ -279,7 +279,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
 
 
 def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
-    """Repeat a recorded call under these conditions on an accelerator's first device. The program in a failure's report calls this.
+    """Repeat a recorded call under these conditions on an accelerator's first device. Called by the program in a failure's report.
 
     Raises:
         AssertionError: If the results differ from those on the CPU.

@@ -1,4 +1,5 @@
-"""Context manager that keeps a plugin from starting programs, sending signals and connecting, as if no scheduler were installed."""
+"""Context manager that keeps a plugin from starting programs, sending signals and opening connections, as if no scheduler were
+installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Streams and events of the device: those of torch itself or, for a device that is not torch's accelerator, those of its module."""
+"""Streams and events of the device: those of torch itself or, for a device that is not torch's accelerator, those of the device's
+module."""
 
 from __future__ import annotations
 

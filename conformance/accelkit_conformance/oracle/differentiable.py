@@ -49,8 +49,8 @@ def check_function(
         name: The name of the function, which is the seed of the output gradient.
         function: The function. It takes the inputs and returns one tensor.
         inputs: The inputs in float32 on the CPU. Their memory layout is kept.
-        wanted: The indices of the inputs with respect to which gradients are computed. None means all inputs. If it is empty, only the
-            result is compared.
+        wanted: The indices of the inputs with respect to which gradients are computed. None means all inputs. If the sequence is empty,
+            only the result is compared.
         change: A function that takes a random output gradient and returns the output gradient to use.
         num_terms: The largest number of terms that are summed in one element of a result.
 
@@ -99,7 +99,7 @@ COMMON: Mapping[str, Function] = {
     "index_select": lambda x, w: (x * w).select(2, 3),
     "sum": lambda x, w: (x * w).sum(1),
 }
-"""Common functions, to be called with output gradients of several layouts. Their inputs have the shapes (4, 2, 8, 8) and (8, 8)."""
+"""Common functions, to be called with output gradients of several layouts. Each takes inputs of the shapes (4, 2, 8, 8) and (8, 8)."""
 
 SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (5,), w, b), ((4, 5), (5,), (5,))),
@@ -147,8 +147,8 @@ INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
     "embedding": (lambda x, y: F.embedding(_positive(x), x), (0,)),
     "embedding_bag": (lambda x, y: F.embedding_bag(_positive(x).view(2, 4), x, mode="sum"), (0,)),
 }
-"""Indexing functions, in which several indices refer to the same element. Their inputs have the shapes (6, 4) and (8, 4). Each function is
-followed by the positions of the inputs that it uses."""
+"""Indexing functions, in which several indices refer to the same element. Each function takes inputs of the shapes (6, 4) and (8, 4), and
+is followed by the positions of the inputs that it uses."""
 
 LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "mm_rows": (torch.mm, ((LENGTH, 3), (3, 2))),

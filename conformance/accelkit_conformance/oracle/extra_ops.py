@@ -124,7 +124,8 @@ def _aten(device: Any) -> Any:
 
 
 def _rare(device: Any) -> Any:
-    """Call ATen overloads that no operator of torch's database calls with these arguments. Some versions of torch lack some of them."""
+    """Call ATen overloads that no operator of torch's database calls with these arguments. Some versions of torch lack some of these
+    overloads."""
     aten, x, y = torch.ops.aten, _floats(device, 3, 6), _floats(device, 3, 6) * 2
     indices, offsets = _ints(device, 7), torch.tensor([0, 2, 5], device=device)
     positive = x.abs() + 0.5

@@ -58,7 +58,7 @@ INTEGERS: dict[str, _Make] = {
     "tril_indices": lambda device: torch.tril_indices(3, 3, device=device),
     "triu_indices": lambda device: torch.triu_indices(3, 3, device=device),
 }
-"""Functions that need int64 on the device, by name."""
+"""Functions that create a tensor on a device and need int64 there, by name."""
 
 
 def check_factories(subject: Subject) -> None:

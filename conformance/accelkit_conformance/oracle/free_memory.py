@@ -21,10 +21,11 @@ _ATTEMPTS = 5
 def check_free_memory(subject: Subject) -> None:
     """Check each function that reports the free and the total memory of the device.
 
-    The total must not change. The free memory must be between 0 and the total, and decrease at least by the size of a new tensor.
+    The total must not change. The free memory must be between 0 and the total. A new tensor must decrease the free memory by at least
+    the size of the tensor.
 
     Raises:
-        AssertionError: If a function reports other numbers.
+        AssertionError: If the numbers that a function reports break one of these rules.
         NotSupported: If torch has no such function for the device.
     """
     functions = _functions(subject)

@@ -27,7 +27,7 @@ def is_free(port: int) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Return whether a process can listen at this host name or address, which means that it belongs to this machine."""
+    """Return whether a process can listen at this host name or address, which means that the name or address belongs to this machine."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

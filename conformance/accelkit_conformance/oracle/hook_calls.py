@@ -63,7 +63,8 @@ class HookCalls:
             raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
-        """Call a hook that another plugin implements with ``function``, and return the result. Errors of ``function`` propagate."""
+        """Call a hook of the plugin and of another plugin, whose implementation calls ``function``. Return the result of the hook. Errors
+        of ``function`` propagate."""
         manager = PluginManager()
         manager.add(new_plugin(self._subject), self._subject.record.plugin)
         manager.add(_implementing(hook, function), "accelkit-conformance==0")
@@ -185,7 +186,7 @@ def _trained(hooks: Sequence[object]) -> dict[str, Any]:
 def restored_state() -> Iterator[list[str]]:
     """Context manager that restores the environment variables, the working directory, torch's default dtype and the grad mode.
 
-    It yields a list. At the end of the block, it adds the names of those that were changed to the list.
+    It yields a list. At the end of the block, the names of the settings that the block changed are added to this list.
     """
     import torch
 

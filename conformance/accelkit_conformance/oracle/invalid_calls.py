@@ -37,10 +37,10 @@ _MISTAKES: dict[str, _Call] = {
 
 
 def check_current_device(subject: Subject) -> None:
-    """Check that the same device and streams are current after operators on a device that is not current have raised errors.
+    """Check that errors of operators on a device that is not current leave the current device and the current streams unchanged.
 
     Raises:
-        AssertionError: If another device or stream is current, or if an operator does not raise an error.
+        AssertionError: If another device or stream is current after an error, or if an operator does not raise an error.
         NotSupported: If there is only one device.
     """
     module, other = subject.module, subject.second_device()

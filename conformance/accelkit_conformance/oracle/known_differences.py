@@ -14,7 +14,7 @@ from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.sample_transfer import tensors
 from accelkit_conformance.results import NotSupported
 
-# Calls whose kernels assume, without checking it, that their arguments are laid out as torch's own code passes them.
+# Calls whose kernels assume, without checking it, that their arguments are laid out in memory as in the calls that torch itself makes.
 LAID_OUT_BY_TORCH = re.compile(r"_weight_norm_interface|_embedding_bag|_scaled_mm|_native_multi_head_attention")
 # Calls that may add up terms one after another. The recorded values repeat, so their rounding errors do not average out.
 SEQUENTIAL = re.compile(r"^cum|nll_loss")
@@ -31,7 +31,7 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
 
     Args:
         name: The name of the operator in torch's database or in ATen.
-        index: The number of the result; the first is never auxiliary.
+        index: The index of the result; the first result is never auxiliary.
         mine, theirs: The device's result and the CPU's.
     """
     if not index or not _AUXILIARY.search(name) or not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
@@ -43,7 +43,8 @@ def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.
     """Return whether the elements ``found``, chosen along a dimension of ``values``, occur there as often as the CPU's choice
     ``reference``.
 
-    ``torch.mode`` may return any of the most frequent values. All tensors are on the CPU; the dimension may be kept or not.
+    ``torch.mode`` may return any of the most frequent values. All tensors are on the CPU; the dimension may be kept (as with
+    ``keepdim=True``) or not.
     """
     for dim in range(values.ndim):
         shape = [*values.shape[:dim], 1, *values.shape[dim + 1 :]]

@@ -55,7 +55,7 @@ def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
     """Require of the device every dtype that a program uses when it runs on the CPU.
 
     Raises:
-        NotSupported: If the device lacks one of them. The result of the check is then ``unsupported``.
+        NotSupported: If the device lacks one of these dtypes. The result of the check is then ``unsupported``.
     """
     subject.needs(*lacking_dtypes(subject, program))
 

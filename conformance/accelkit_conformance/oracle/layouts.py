@@ -39,7 +39,7 @@ def offset(one: torch.Tensor) -> torch.Tensor:
 
 
 def transposed(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose last two dimensions are swapped in memory; an ordinary copy if it has fewer than two dimensions."""
+    """Return a copy whose last two dimensions are swapped in memory; an ordinary copy if the tensor has fewer than two dimensions."""
     return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.clone()
 
 
@@ -65,7 +65,8 @@ contiguous."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy in this layout of ``LAYOUTS``; for ``contiguous``, or a tensor that is sparse or has no elements, the tensor itself."""
+    """Return a copy in this layout of ``LAYOUTS``. Return the tensor itself if the layout is ``contiguous``, or if the tensor is sparse or
+    has no elements."""
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)
 
 

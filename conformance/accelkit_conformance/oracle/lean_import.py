@@ -13,7 +13,8 @@ _INDUCTOR = "torch._inductor.utils"
 
 
 class _InductorUtils(types.ModuleType):
-    """A placeholder with the only name that ``common_device_type`` imports. For any other name, it loads the module itself."""
+    """Placeholder for a module of Inductor, with the only name that ``common_device_type`` imports from the module. For any other name, the
+    placeholder loads the module."""
 
     GPU_TYPES = ("cuda", "mps", "xpu", "mtia")
 
@@ -30,7 +31,7 @@ def lean_import() -> Iterator[None]:
     """Context manager inside which modules of ``torch.testing._internal`` are imported without SciPy and Inductor.
 
     It has no effect on modules that are already imported. torch's tests use SciPy only for reference results. The operators and their
-    samples are the same without it.
+    samples are the same without SciPy.
     """
     hidden: dict[str, Any] = {"scipy": None, _INDUCTOR: _InductorUtils(_INDUCTOR)}
     hidden = {name: module for name, module in hidden.items() if name not in sys.modules}

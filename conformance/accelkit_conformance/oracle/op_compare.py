@@ -54,8 +54,8 @@ def compare_forward(
         subject: The plugin under test, with its device.
         op: The OpInfo of the operator.
         given: The sample, as ``(input, args, kwargs)``.
-        variant: The function to run on the device instead of the operator, in place or with ``out=``. It must return what the
-            operator returns on the CPU.
+        variant: The function to run on the device instead of the operator, such as its in-place or ``out=`` variant. It must return
+            what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: Whether the CPU may reject the variant or the layout of this sample, in which case nothing is compared.
         inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must remain unchanged.
@@ -128,7 +128,8 @@ def compare_backward(
     expected: Callable[..., Any] | None = None,
     compared: torch.dtype | None = None,
 ) -> bool:
-    """Compare the gradients of all inputs that require them, for random output gradients, and return whether there were any gradients.
+    """Compare the gradients of all inputs that require a gradient, for random output gradients, and return whether there were any
+    gradients.
 
     Args:
         subject: The plugin under test, with its device.

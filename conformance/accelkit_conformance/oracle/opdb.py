@@ -133,7 +133,7 @@ def foreach_operators() -> dict[str, Any]:
 
 @functools.cache
 def aliases() -> dict[str, tuple[str, ...]]:
-    """Return a mapping from the name of each ATen operator that has aliases to the aliases: ``acos`` is mapped to ``("arccos",)``."""
+    """Return the aliases of each ATen operator that has aliases, by the name of the operator: ``acos`` is mapped to ``("arccos",)``."""
     found: dict[str, dict[str, None]] = {}
     for op in operators().values():
         names = found.setdefault(op.aten_name or op.name.replace(".", "_"), {})

@@ -1,7 +1,7 @@
 """The ATen calls that implement an operator, and the variants of their overloads.
 
 The forward and backward pass of an operator are recorded on the CPU. Each recorded functional ATen call is then repeated on the
-device with the same arguments: in the same way, with ``out=``, in place, and with a number in place of a tensor.
+device with the same arguments: as recorded, with ``out=``, in place, and with a number instead of a tensor.
 """
 
 from __future__ import annotations

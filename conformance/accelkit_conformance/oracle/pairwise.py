@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 
 def covering_rows(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one of them.
+    """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one combination.
 
     The rows are built greedily: each starts with a pair that no row contains yet, and takes for every other axis the value that
     covers the most new pairs. The result is the same on every call. The first row has the first value of each axis.

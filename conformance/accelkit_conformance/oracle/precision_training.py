@@ -174,7 +174,7 @@ def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, 
 def check_close(
     subject: Subject, found: Mapping[str, torch.Tensor], truth: Mapping[str, torch.Tensor], what: str, *, times: float = 1.0
 ) -> None:
-    """Check tensors against those in float64, within the tolerance of the precision under test.
+    """Compare tensors with the same tensors in float64, within the tolerance of the precision under test.
 
     Args:
         subject: The plugin under test.

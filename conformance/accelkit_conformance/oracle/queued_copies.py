@@ -19,12 +19,12 @@ _NUM_COPIES = 4
 
 @functools.cache
 def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 32 MiB in pinned memory and on the device. They are kept, because pinning memory takes a long time."""
+    """Return two tensors of 32 MiB, in pinned memory and on the device. The tensors are kept, because pinning memory takes a long time."""
     return torch.zeros(8 << 20).pin_memory(), torch.zeros(8 << 20, device=device)
 
 
 def keep_busy(device: torch.device) -> None:
-    """Queue copies on the current stream of the device that take some milliseconds."""
+    """Queue, on the current stream of the device, copies that take some milliseconds."""
     here, there = _large(device)
     for _ in range(_NUM_COPIES):
         here.copy_(there, non_blocking=True)
@@ -59,7 +59,8 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
 
 def check_new_recording(subject: Subject) -> None:
-    """Check that an event that is recorded again completes only after the new work, and that streams that wait for it see the results.
+    """Check that an event that is recorded again completes only after the new work, and that streams that wait for the event see the
+    results.
 
     Raises:
         AssertionError: If the event completes too early, or if a stream does not wait.

@@ -82,7 +82,7 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
 
 
 class Nameless:
-    """Stand-in for an operator of torch's database to which no exception applies."""
+    """Stand-in for an operator of torch's database. No special rule applies to it."""
 
     name = variant_test_name = ""
 

@@ -79,7 +79,8 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str 
 
 
 def _imports_of_device(subject: Subject) -> list[str]:
-    """Return the line that adds the device to torch, without accelkit if importing a package is all that is needed."""
+    """Return the line that adds the device to torch; an empty list if no line is needed. The line uses accelkit only if the accelerator
+    overrides ``load``."""
     accelerator = subject.accelerator
     if type(accelerator).load is not Accelerator.load:
         return [f"import accelkit; accelkit.select({subject.record.name!r}).accelerator.load()"]
@@ -102,7 +103,8 @@ def _short(value: Any) -> str:
 
 
 def _literal(value: Any) -> str | None:
-    """Return the Python source of a sample whose tensors are small and contiguous; None if it cannot be written as source."""
+    """Return the Python source of a sample. Return None if a tensor is large or not contiguous, or if a value cannot be written as
+    source."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.numel() > _SMALL or not value.is_contiguous() or value.is_conj() or value.is_neg():
             return None

@@ -21,7 +21,7 @@ def tensors(nested: Any) -> list[torch.Tensor]:
 def has_memory(tensor: torch.Tensor) -> bool:
     """Return whether the tensor's storage has an address, so that the bytes around the tensor can be read.
 
-    Without addresses, a storage cannot be read as another dtype either.
+    Without an address, a storage cannot be read as another dtype either.
     """
     try:
         return tensor.untyped_storage().data_ptr() != 0

@@ -73,7 +73,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Check that a sampler that draws into a slice fills all its elements, and leaves the elements between them unchanged.
+    """Check that a sampler that draws into a slice fills all elements of the slice, and leaves the elements between them unchanged.
 
     Args:
         subject: The plugin under test, with its device.
@@ -93,11 +93,11 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Check that uniform random numbers of this dtype are within their interval, without its upper end, and are not drawn repeatedly.
+    """Check that uniform random numbers of this dtype are inside their interval, below its upper end, and do not repeat themselves.
 
     Raises:
-        AssertionError: If a number is outside, if the last third of the numbers repeats the first third, or if the means of these thirds
-            differ.
+        AssertionError: If a number is outside the interval, if the last third of the numbers repeats the first third, or if the means of
+            these thirds differ.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
@@ -117,7 +117,7 @@ def check_without_replacement(subject: Subject) -> None:
     """Check that ``randperm`` and ``multinomial`` without replacement draw no number twice.
 
     Raises:
-        AssertionError: If a number is drawn twice or has no weight, or if a long permutation changes nothing.
+        AssertionError: If a number is drawn twice, if a number without weight is drawn, or if a long permutation is the identity.
     """
     for count in (1, 2, 33, 1000, 70_000):
         drawn = torch.randperm(count, device=subject.device)
@@ -132,7 +132,8 @@ def check_without_replacement(subject: Subject) -> None:
 
 
 def check_dropout_in_attention(subject: Subject) -> None:
-    """Check that dropout in ``scaled_dot_product_attention`` depends on the seed, keeps the mean, and has one mask in both passes.
+    """Check that dropout in ``scaled_dot_product_attention`` depends on the seed, keeps the mean, and has the same mask in the forward and
+    the backward pass.
 
     Raises:
         AssertionError: If the same seed gives another mask, if two calls have the same mask, if the mean changes, or if the backward pass

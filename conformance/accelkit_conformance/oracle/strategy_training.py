@@ -61,7 +61,8 @@ def check_is_suitable(subject: Subject) -> None:
     """Require a strategy that runs on this accelerator and on this number of processes.
 
     Raises:
-        NotSupported: If the strategy does not run there. The result of the check is then ``unsupported``.
+        NotSupported: If the strategy does not run on this accelerator or on this number of processes. The result of the check is then
+            ``unsupported``.
     """
     if subject.world_size > 1 and not subject.cls.is_distributed:  # type: ignore[attr-defined]
         raise NotSupported(f"several processes: {DECLARED_NONE} (is_distributed is False)")
@@ -94,7 +95,8 @@ def training(
     make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     **options: Any,
 ) -> Iterator[ModelPair]:
-    """Return a context manager with a new model of this class, trained with a Runtime that takes ``options`` (see ``runtime``)."""
+    """Return a context manager with a ``ModelPair`` for a new model of this class and a Runtime that takes ``options`` (see
+    ``runtime``)."""
     with runtime(subject, **options) as rt:
         yield ModelPair(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
 
@@ -136,7 +138,7 @@ class ModelPair:
         self._subject, self.rt = subject, rt
         self.single = copy.deepcopy(model)
         self.single_optimizer = make_optimizer(self.single.parameters())
-        self._own = copy.deepcopy(model)  # trained on this process's share alone, to recognise what was not reduced
+        self._own = copy.deepcopy(model)  # trained on this process's share alone, to recognise gradients that were not reduced
         self._own_optimizer = make_optimizer(self._own.parameters())
         self._start = weights_of(self.single)
         self.tolerance = 1e-12 if next(model.parameters()).dtype == torch.float64 else 1e-4

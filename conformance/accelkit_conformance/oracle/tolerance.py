@@ -78,13 +78,13 @@ def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tens
 
 
 def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor, num_dims: int) -> None:
-    """Check that the elements of ``values`` at two tensors of indices are equal. All three are on the CPU.
+    """Check that the elements of ``values`` at two tensors of indices are equal. All three tensors are on the CPU.
 
     Args:
         values: The elements that the indices refer to.
         found: The device's indices, each counted through the last ``num_dims`` dimensions of ``values``.
         reference: The CPU's indices, of the same shape.
-        num_dims: The number of dimensions.
+        num_dims: The number of last dimensions through which each index counts.
 
     Raises:
         AssertionError: If two elements differ, or if an index of the device is out of range.

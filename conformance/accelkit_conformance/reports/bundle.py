@@ -59,7 +59,7 @@ def pack(members: Mapping[str, bytes], path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    """Load the report from a JSON file or a bundle. This does not verify a bundle.
+    """Load the report from a JSON file or a bundle. This function does not verify a bundle.
 
     Raises:
         UsageError: If there is no report, or it does not follow the schema.

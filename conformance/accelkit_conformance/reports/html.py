@@ -44,7 +44,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def embedded(value: object) -> Markup:
-    """Return a value as JSON for a script element. Nothing in it can end the element."""
+    """Return a value as JSON for a script element. Nothing in the JSON can end the element."""
     return Markup(json.dumps(value, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704 # no "<" is left in it
 
 

@@ -22,8 +22,8 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results,
-    and, for each area, the number of results that are unsupported because a capability is declared ``none``.
+    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results.
+    It also has, for each area, the number of results that are unsupported because a capability is declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
     kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # platform names the kernel
