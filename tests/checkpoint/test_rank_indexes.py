@@ -1,4 +1,4 @@
-"""Checkpoints with very many shards: each rank works out alone what it writes, and writes an index of its own."""
+"""Checkpoints with very many shards: each rank determines independently what it writes, and writes its own index."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
-    """``get_state_dict`` gathers the whole weights after a step, under the names of the model without wrappers."""
+    """``get_state_dict`` gathers the full weights after a step, under the names of the model without wrappers."""
     import torch
 
     from accelkit import AccelkitError

@@ -1,4 +1,4 @@
-"""Layout of sharded tensors, from which each rank works out alone which shards it writes.
+"""Layout of sharded tensors, from which each rank determines independently which shards it writes.
 
 If rank 0 collected a description of every shard of a large job, it would receive gigabytes and work for minutes: a model of 723
 parameters has three million shards on 4,096 ranks.
@@ -55,7 +55,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether, with these layouts of all ranks, every rank works out alone what it writes.
+    """Return whether, with these layouts of all ranks, every rank determines independently what it writes.
 
     If the layouts differ, rank 0 has to compare the shards of all ranks.
     """
