@@ -48,7 +48,7 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def limiting_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that limits which GPUs this process sees, or ``HIP_VISIBLE_DEVICES`` if none is set."""
+    """Return the name of the variable that limits which GPUs this process sees, or ``HIP_VISIBLE_DEVICES`` if no such variable is set."""
     names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     return next((name for name in names if name in environ), "HIP_VISIBLE_DEVICES")
 

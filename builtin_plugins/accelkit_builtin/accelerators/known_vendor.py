@@ -71,7 +71,7 @@ def _rows() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether the top-level package is installed. Does not import a parent package to look for a child."""
+    """Return whether the top-level package of a module is installed. Imports nothing."""
     return importlib.util.find_spec(package.partition(".")[0]) is not None
 
 

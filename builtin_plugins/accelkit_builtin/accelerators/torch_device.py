@@ -66,7 +66,7 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether torch knows the device type, such as opencl or vulkan, but has no device of it before the backend is imported."""
+        """Return whether torch knows the device type, such as opencl or vulkan, but has no such device before the backend is imported."""
         import torch
 
         return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
@@ -102,7 +102,7 @@ def _import(source: str) -> ModuleType:
 
 
 def _example(source: str, module: ModuleType) -> str:
-    """Return ``MODULE:FUNCTION`` with the name of a function that appears to register devices, if the module has one."""
+    """Return ``MODULE:FUNCTION`` with the name of a function that appears to register devices, or with ``FUNCTION`` if there is none."""
     name = source.partition(":")[0]
     functions = [each for each in dir(module) if each.startswith("register") and callable(getattr(module, each))]
     return f"{name}:{functions[0] if functions else 'FUNCTION'}"

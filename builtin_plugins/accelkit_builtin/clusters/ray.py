@@ -12,7 +12,7 @@ class RayEnvironment(ClusterEnvironment):
 
     Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which one. ``ray.train``'s TorchTrainer sets RANK,
     WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. For actors that TorchTrainer
-    did not start, ``RayEnvironment.variables`` returns the variables, and each actor must set its own.
+    did not start, ``RayEnvironment.variables`` returns the variables, and each actor must set its own variables.
     """
 
     launcher = "ray.train's TorchTrainer, or set RayEnvironment.variables in your own actors"

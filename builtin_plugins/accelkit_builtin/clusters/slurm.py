@@ -33,7 +33,7 @@ class SlurmEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
         """Return a claim that ranks above plain PMI and variables set by hand, and below launchers that start their daemons with srun.
 
-        srun sets the variables of PMI too.
+        srun also sets the variables of PMI.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None

@@ -111,7 +111,7 @@ class Float8(AutocastPrecision):
     def _convert(self, layer: torch.nn.Linear) -> None:
         """Convert a layer in place, so that it keeps its hooks.
 
-        torchao creates another layer with the same parameters. Its additional attributes are copied into the user's layer.
+        torchao creates another layer with the same parameters. The additional attributes of that layer are copied into the user's layer.
         """
         torchao = self._torchao()
         from accelkit_builtin.precisions.float8_linear import AutocastFloat8Linear

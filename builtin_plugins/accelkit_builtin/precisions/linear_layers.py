@@ -27,7 +27,7 @@ def choose_linears(
 
     Args:
         module: The module to search. It is not changed.
-        precision: The precision that errors and warnings name.
+        precision: The precision, for errors and warnings.
         converted: Classes of layers that were converted before.
         ignore: Layers that are not chosen. Each is given by its name within ``module``, by the name of a module that contains it, or by
             consecutive parts of such a name.

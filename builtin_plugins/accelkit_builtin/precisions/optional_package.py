@@ -16,7 +16,7 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
     """Import a module that a precision needs, and return it.
 
     Args:
-        precision: The precision that errors name.
+        precision: The precision, for errors.
         module: The name of the module, such as ``torchao.float8``. The package before the first dot is looked for first.
         distribution: The name of the distribution that provides the module.
         minimum: The oldest version that is sufficient.

@@ -113,7 +113,7 @@ class DDPStrategy(Strategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """Return torch's Join. Inside it, a process that has no batches left takes part in the reductions of other processes."""
+        """Return torch's context manager Join, inside which a process that has no batches left takes part in the others' reductions."""
         from torch.distributed.algorithms.join import Join, Joinable
 
         joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]

@@ -102,7 +102,7 @@ class DeepSpeedStrategy(EngineStrategy):
 
         Raises:
             UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision on this device.
-            ContradictionError: If DeepSpeed's configuration contradicts the Runtime's.
+            ContradictionError: If DeepSpeed's configuration contradicts the Runtime's settings.
             UsageError: If DeepSpeed rejects the configuration, the module or the optimizer.
         """
         import torch.distributed as dist

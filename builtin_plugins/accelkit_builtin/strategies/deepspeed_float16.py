@@ -34,7 +34,7 @@ class EngineScaledFloat16(AutocastPrecision):
         return float(self._engine().optimizer.loss_scale)
 
     def configuration(self) -> dict[str, Any]:
-        """Return the scaler options under DeepSpeed's names, as the section ``fp16`` of its configuration.
+        """Return the scaler options under DeepSpeed's names, as the section ``fp16`` of DeepSpeed's configuration.
 
         Raises:
             UnsupportedError: If DeepSpeed's scaler does not support one of the options.

@@ -26,7 +26,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check, without importing DeepSpeed, that it is installed, new enough, and can use this accelerator, itself or through the bridge.
+    """Check, without importing DeepSpeed, that it is installed, new enough, and can use this accelerator, directly or through the bridge.
 
     Args:
         accelerator: The accelerator.

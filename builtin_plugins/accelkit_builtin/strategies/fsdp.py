@@ -142,7 +142,7 @@ class FSDPStrategy(Strategy):
         return module
 
     def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
-        """Do nothing. ``wrap_module`` calls this once all processes have the same weights, and before it shards them."""
+        """Do nothing. ``wrap_module`` calls this method once all processes have the same weights, and before it shards the module."""
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
         """Return the mesh over which modules are sharded: one dimension of all processes."""

@@ -44,7 +44,7 @@ class SwappingParameters(TorchFunctionMode):
 
 @contextlib.contextmanager
 def keeping_parameters() -> Iterator[None]:
-    """Make ``Module.to`` keep the Parameter objects of a module inside the ``with`` block.
+    """Inside the ``with`` block, make ``Module.to`` keep the Parameter objects of a module.
 
     Otherwise, ``Module.to`` would create new Parameters on some devices: optimizers would continue to train the old Parameters, and tied
     parameters would no longer be tied.

@@ -99,7 +99,7 @@ class Accelerator:
         """Build what has to be built only once on each machine, such as a library for the installed torch. Does nothing by default.
 
         Called in a child process, before ``load()``, each time the plugin is tried, so it must return at once if everything is already
-        built. It has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
+        built. The method has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
         ``load()`` must not rely on this method having been called.
         """
 
@@ -279,8 +279,8 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. Another thread may read them, but not several threads. The returned iterator must raise the
-                errors that ``batches`` raises.
+            batches: The batches on the host. They may be read in another thread, but not in several threads. The returned iterator must
+                raise the errors that ``batches`` raises.
             device: The device of this process.
 
         Returns:

@@ -15,7 +15,7 @@ from accelkit.types import Detection
 class ClusterEnvironment(Variables):
     """The information that a launcher or scheduler gives to a process. Reading it never changes ``environ``.
 
-    The defaults describe a single process on one machine that no launcher started. A subclass reads variables with ``number``,
+    The defaults describe a single process that no launcher started. A subclass reads variables with ``number``,
     ``address``, ``port`` and ``text``, whose errors name the variable and its value. If no variable gives ``local_rank``,
     ``local_world_size``, ``node_rank`` or ``num_nodes``, the subclass returns ``exchanged_value(name)`` instead of guessing a value.
 
@@ -194,12 +194,12 @@ class ClusterEnvironment(Variables):
     def is_preempted(self) -> bool:
         """Return whether the job will soon lose this process's machine, for example according to a file or a cloud service.
 
-        Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process then calls it every
-        ``preemption_poll_seconds``. The calls begin at the first use of ``Runtime.watch_preemption`` or of another method that calls
+        Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process calls the method
+        every ``preemption_poll_seconds``. The calls begin at the first use of ``Runtime.watch_preemption`` or of another method that calls
         ``watch_preemption``. They end when ``is_preempted`` returns True or the Runtime is torn down. The method may block, because no step
         waits for it. Use a time limit well below the time between the notice and the end of the machine.
 
-        If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If it raises an error, takes
+        If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If a call raises an error, takes
         longer than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an
         error or a wrong return value, the next call is six intervals later.
         """

@@ -38,7 +38,7 @@ class Variables:
         self._assumed: set[str] = set()
 
     def text(self, *names: str) -> str | None:
-        """Return the stripped value of the first variable in ``names`` that is set and not empty, or None if no variable is."""
+        """Return the stripped value of the first variable in ``names`` that is set and not empty, or None if there is none."""
         return next((value for name in names if (value := self.environ.get(name, "").strip())), None)
 
     def number(self, *names: str, least: int = 0, below: int | Sequence[str] | None = None, default: int | None = None) -> int:

@@ -54,7 +54,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
     Args:
         accelerator: The accelerator whose device type is meant.
         name: The name of the function in ``torch.accelerator``.
-        arguments: The arguments, which are the same in both places.
+        arguments: The arguments, which are the same for both functions.
         module_name: The name of the function in the device's module, if that name differs.
 
     Raises:

@@ -32,7 +32,7 @@ def import_accelerate() -> ModuleType:
 
     Raises:
         UnavailableError: If accelerate is not installed.
-        UnsupportedError: If its version is not known, or if the attributes of its state differ from those that the bridge knows.
+        UnsupportedError: If the bridge does not know the version of accelerate, or the attributes of Accelerate's shared state.
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:

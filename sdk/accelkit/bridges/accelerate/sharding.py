@@ -22,7 +22,10 @@ from accelkit.device_mesh import make_mesh
 
 
 def is_sharding() -> bool:
-    """Return whether the Accelerators of this process shard models. Unlike ``Accelerator.is_fsdp2``, works after a reset of the state."""
+    """Return whether the Accelerators of this process shard models.
+
+    Unlike ``Accelerator.is_fsdp2``, this function also works after a reset of Accelerate's state.
+    """
     return AcceleratorState._shared_state.get("fsdp_plugin") is not None
 
 
@@ -30,9 +33,9 @@ def is_sharding() -> bool:
 def sharding_on(device: torch.device) -> Iterator[None]:
     """Make ``fully_shard`` move parameters to this type of device, and use a mesh of such devices unless the caller gives a mesh.
 
-    Without the replacement, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types
-    such as ``fake_xpu``. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the replacement inside the ``with``
-    block.
+    Inside the ``with`` block, ``fully_shard`` is replaced. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the
+    replacement. Otherwise, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types
+    such as ``fake_xpu``.
     """
     before = fsdp.fully_shard
 

@@ -78,7 +78,9 @@ def runtime_named(name: str) -> Runtime:
 
 
 def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
-    """Return the Runtime that Accelerate's state of this process describes. The first call creates both and joins the process group.
+    """Return the Runtime that Accelerate's state of this process describes.
+
+    The first call creates the Runtime and the state, and joins the process group.
 
     Args:
         wanted: The requested device.
@@ -125,7 +127,7 @@ def refuse_forks() -> None:
     Without this check, every process would train alone, on the same device.
 
     Raises:
-        UsageError: If a launcher forked this process from such a process.
+        UsageError: If a launcher forked this process from a process that uses a device.
     """
     if _current is None or _made_in is None:
         return
@@ -139,7 +141,7 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process ID, and the rank and world size set by the launcher. Only the process ID differs in a DataLoader worker."""
+    """Return the process ID, and the rank and world size set by the launcher. A DataLoader worker differs only in the process ID."""
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 

@@ -56,7 +56,7 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what it requires.
+        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what tensor parallelism needs.
         ContradictionError: If the number of processes in the job is not the number of devices that was requested.
     """
     config = parallelism(arguments, environ)

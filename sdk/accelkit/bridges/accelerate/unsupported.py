@@ -31,7 +31,7 @@ _STRATEGIES = ("single_device", "ddp")
 
 
 def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], name: str) -> None:
-    """Check that nothing was requested from ``Accelerator`` that works only on the devices that Accelerate itself supports.
+    """Check that ``Accelerator`` was not asked for a feature that works only on the devices that Accelerate itself supports.
 
     Args:
         arguments: The given arguments of ``Accelerator``, by name.
@@ -67,7 +67,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
 
 
 def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> ParallelismConfig | None:
-    """Return the ParallelismConfig that was requested from ``Accelerator`` by argument or by variables, or None."""
+    """Return the ParallelismConfig that was requested from ``Accelerator`` by argument or by variables, or None if none was requested."""
     given: ParallelismConfig | None = arguments.get("parallelism_config")
     if given is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         return ParallelismConfig()
@@ -82,7 +82,7 @@ def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, st
 
 
 def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
-    """Check that the sharding that was requested from ``Accelerator``, if any, is FSDP2, on a device and in a precision for which it works.
+    """If sharding was requested from ``Accelerator``, check that it is FSDP2, and that FSDP2 works on the device and in the precision.
 
     Args:
         arguments, environ: As for ``refuse_arguments``.

@@ -187,7 +187,7 @@ def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator
 
 
 class _Loader(SourceFileLoader):
-    """A loader that calls a function with the module after executing it."""
+    """A loader that executes a module, and then calls a function with the module."""
 
     def __init__(self, name: str, path: str, then: Callable[[Any], None]) -> None:
         super().__init__(name, path)

@@ -49,7 +49,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.device_module
 
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
-        """Return the torch device for a ``device_index`` from DeepSpeed, which may also be a device or the text of LOCAL_RANK.
+        """Return the torch device for a ``device_index`` from DeepSpeed. The index may also be a device or the text of LOCAL_RANK.
 
         None means the current device.
         """

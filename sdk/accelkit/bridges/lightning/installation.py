@@ -121,7 +121,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments translated into arguments that Lightning supports."""
+    """Return ``given``, translated into arguments that Lightning supports."""
     requested: Any = given.get("accelerator", AUTO)
     if requested == AUTO:
         chosen = decide().chosen

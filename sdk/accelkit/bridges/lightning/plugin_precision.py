@@ -183,7 +183,7 @@ class TrainerPrecision(PluginPrecision):
         """Run ``backward`` of the Precision if it overrides this method, or else ``backward`` of the LightningModule.
 
         Raises:
-            UnsupportedError: If both override ``backward``.
+            UnsupportedError: If the Precision and the LightningModule both override ``backward``.
         """
         if not overrides(self.plugin, Precision, "backward"):
             super().backward(tensor, model, *args, **kwargs)

@@ -15,7 +15,7 @@ _offers: dict[str, tuple[Any, dict[str, Any], str]] = {}
 
 
 def register_all(name: str, framework: Framework) -> None:
-    """Load the plugin ``name`` and let it register its accelerators, in a registry of Lightning's own class.
+    """Load the plugin ``name``, and let the plugin register its accelerators in a registry of Lightning's own class.
 
     Raises:
         UsageError: If the plugin has no ``register_accelerators``.

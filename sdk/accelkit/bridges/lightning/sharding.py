@@ -91,12 +91,12 @@ class TrainerSharding(Theirs):
 
 
 def make_sharded(framework: Framework, sharding: Strategy, num_processes: int) -> Any:
-    """Create an instance of a subclass of Lightning's ModelParallelStrategy that shards over all processes with an accelkit strategy.
+    """Create a subclass of Lightning's ModelParallelStrategy that shards modules with an accelkit strategy, and return an instance of it.
 
     Args:
         framework: The framework.
         sharding: The strategy ``fsdp``, which has been checked.
-        num_processes: The number of processes of the job.
+        num_processes: The number of processes of the job, over which modules are sharded.
     """
     strategies = framework.part("strategies")
     theirs = strategies.ModelParallelStrategy

@@ -78,7 +78,7 @@ class TrainerPlacing(Theirs):
         self._follow()
 
     def teardown(self) -> None:
-        """Tear down the strategy, which moves the module to the host."""
+        """Tear down the strategy, and thereby move the module to the host."""
         if self.lightning_module is None:
             super().teardown()
             return

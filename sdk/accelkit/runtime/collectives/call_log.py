@@ -179,7 +179,7 @@ def _count(note: Mapping[str, Any], call: Call) -> int:
 
 
 def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether another rank's call with this number was different, or was not verified although this process verified it."""
+    """Return whether another rank's call with this number was different, or was not verified although this process verified its own."""
     count = _count(note, call)
     return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 

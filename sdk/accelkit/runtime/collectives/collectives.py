@@ -125,7 +125,7 @@ class Collectives:
         Args:
             input_data: The data of this process.
             num_samples: The number of samples in the global batch, without repeated samples that fill the batch. None if none are repeated.
-            use_gather_object: Whether to pickle tensors too.
+            use_gather_object: Whether tensors are pickled, as other objects are.
         """
         if self._num_processes == 1:
             return input_data

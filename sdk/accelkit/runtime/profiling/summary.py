@@ -85,7 +85,7 @@ class Fallback:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """What the profiled steps did. ``print(summary)`` shows it as tables; ``dataclasses.asdict(summary)`` has the same numbers.
+    """The summary of the profiled steps. ``print(summary)`` shows it as tables; ``dataclasses.asdict(summary)`` has the same numbers.
 
     Attributes:
         device: The device.
@@ -124,7 +124,7 @@ class Summary:
 def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_partial_step: bool = False) -> Summary:
     """Return the summary of a profiler that has recorded shapes and memory.
 
-    The phases other than the backward pass and collectives are those of the thread that called the profiler's ``step``.
+    Except for the backward pass and collectives, phases are measured only in the thread that called the profiler's ``step``.
 
     Args:
         profiler: The profiler, after its last recorded step.
@@ -260,7 +260,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the time of forward passes that is spent in Python, outside of operators."""
+    """Return the intervals of forward passes in which Python runs, outside of operators."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)

@@ -34,7 +34,7 @@ class PluginClass:
 
     @functools.cached_property
     def specified(self) -> Mapping[str, Any]:
-        """The public members of the specifications, by name, as they are in the class. ``Parameter.empty`` if there is no value."""
+        """The public members of the specifications, by name, as in the class. An attribute without a value is ``Parameter.empty``."""
         found: dict[str, Any] = {}
         for one in reversed(self.specifications):
             found |= dict.fromkeys(inspect.get_annotations(one), inspect.Parameter.empty) | dict(vars(one))
