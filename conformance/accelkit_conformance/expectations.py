@@ -85,7 +85,7 @@ class Expectation:
 
     @property
     def explanation(self) -> str:
-        """The text that tests that fail as expected have as ``Result.reason``."""
+        """The ``Result.reason`` of a test that fails as expected."""
         return f"{self.reason} ({self.issue})"
 
     @property

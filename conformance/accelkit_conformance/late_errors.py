@@ -45,7 +45,8 @@ def _copy_number(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
-    """Context manager that asserts that the block raises one of ``errors``. The text of the error must contain ``about``, ignoring case.
+    """Context manager that asserts that the block raises one of ``errors``. The text of the error must contain ``about``, in upper or lower
+    case.
 
     At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 

@@ -47,7 +47,7 @@ class Options:
             the time that the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
-        rerun_failed: Whether to run only the failed and missing tests of an earlier run, from its journal. A test that crashed in that
+        rerun_failed: Whether to run only the tests that failed or are missing in the journal of an earlier run. A test that crashed in that
             run remains a failure.
         on: The names of the accelerators on which a precision or a strategy is tested; empty for the CPU and, if it is installed, the fake
             XPU.

@@ -46,7 +46,7 @@ class Executor:
         numbers: The numbers for new workers, shared by all executors.
 
     Attributes:
-        hello: The description of the device by the first worker that loaded the plugin.
+        hello: The description of the device, from the first worker that loaded the plugin.
         peak_bytes: The resident memory of the largest worker in bytes.
         num_workers: The number of worker processes that were started.
     """
@@ -140,7 +140,7 @@ class Runner:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The description of the device by the first worker that loaded the plugin; empty until a worker has loaded it."""
+        """The description of the device, from the first worker that loaded the plugin; empty until a worker has loaded the plugin."""
         return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property

@@ -95,7 +95,7 @@ def examine(
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
         seconds: The time limit of each test in seconds; None for each check's own limit. Mutants of cluster environments
-            always use each check's own limit; with ``is_until_killed``, so do mutants of every other kind except accelerators.
+            always use each check's own limit. With ``is_until_killed``, only mutants of accelerators use this time limit.
         is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
             so that the smallest profile that detects the mutant is known.
     """

@@ -70,7 +70,8 @@ class Worker:
     they run."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        """``say`` is a function that sends a message to the runner while a test is running: which call does not return, for example."""
+        """``say`` is a function that sends a message to the runner while a test is running, for example to say which call does not
+        return."""
         self._say = say
         self._number = request["worker"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]

@@ -163,8 +163,8 @@ def shared_parameters(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def two_models(subject: Subject, size: str) -> None:
-    """Two models with an optimizer each, prepared one after the other and trained in turn, are trained as in one process; or preparing the
-    second model raises UnsupportedError."""
+    """Two models, each with an optimizer, are prepared one after the other and trained in turn. Both are trained as in one process, or
+    preparing the second model raises UnsupportedError."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, TiedModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of, optional, runtime
 

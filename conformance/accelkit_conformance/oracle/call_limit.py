@@ -27,7 +27,8 @@ def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
     """Context manager that limits the time of a call of the plugin in the main thread.
 
     The name of the call is sent to the runner, which can then report it if this process dies or stops answering. After ``seconds``, the
-    call is interrupted. If it has not returned one second later, for example because it is not running Python code, this process ends.
+    call is interrupted. If the call has not returned one second later, for example because it is not running Python code, this process
+    ends.
 
     Args:
         subject: The plugin under test.

@@ -58,7 +58,8 @@ def compare_forward(
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: Whether the CPU may reject the variant or the layout of this sample, in which case nothing is compared.
-        inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must remain unchanged.
+        inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must not change on the
+            device.
 
     Raises:
         AssertionError: If the results differ.
@@ -96,7 +97,8 @@ def check_results(
 ) -> None:
     """Check leaves of an operator's results with :func:`check_result`, to which ``options`` are passed.
 
-    If the operator may choose among equal values or is discontinuous, a result that differs still passes if it is equally correct.
+    If the operator may choose among equal values or is discontinuous, a result that differs from the CPU's still passes if it is equally
+    correct.
 
     Args:
         op: The OpInfo of the operator.
@@ -226,7 +228,7 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """Return the results in double precision. An entry is None if it is not available; all entries are None if no result has a lower
-    precision."""
+    precision than double."""
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )
@@ -262,7 +264,7 @@ def _has_equals(values: torch.Tensor) -> bool:
 
 
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
-    """Return whether a result that differs is equally correct.
+    """Return whether a result that differs from the CPU's is equally correct.
 
     It may be another choice among equal values or, for a discontinuous operator in low precision, differ by one step in a few elements.
     """

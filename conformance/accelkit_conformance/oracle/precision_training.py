@@ -181,7 +181,7 @@ def check_close(
         found: The tensors by name; only these are compared, because a precision may freeze parameters.
         truth: The tensors in float64.
         what: What the tensors are, for messages.
-        times: A factor of the tolerance.
+        times: A number by which the tolerance is multiplied.
 
     Raises:
         AssertionError: If nothing was found, or if an error is too large.

@@ -160,7 +160,8 @@ class ModelPair:
         Args:
             batch: The batch of the whole job.
             is_uneven: Whether the shares are uneven.
-            factor: The factor of the loss of one process: 1 / n with n accumulation steps, because the Runtime divides its losses by n.
+            factor: A number by which the loss of one process is multiplied: 1 / n with n accumulation steps, because the Runtime divides
+                its losses by n.
         """
         mine = share(self.rt, batch, is_uneven=is_uneven)
         scale = self.rt.data_parallel_size / len(batch)

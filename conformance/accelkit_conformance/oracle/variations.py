@@ -164,7 +164,7 @@ class Variations:
         return [leaf.shape for leaf in _all_tensors(self._func, given)]
 
     def _odd(self) -> Any:
-        """Return the recorded arguments, with each even dimension of the first tensor shortened by one where the CPU accepts this.
+        """Return the recorded arguments, with each dimension of even length in the first tensor shortened by one if the CPU accepts this.
 
         The arguments of internal operators are returned unchanged if one of them is an int64 tensor. Such a tensor may contain indices
         that would be out of range in the shorter dimension, and internal operators do not check indices.
