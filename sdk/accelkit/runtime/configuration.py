@@ -277,7 +277,7 @@ def check_started(config: Configuration) -> None:
     """Before any device is used, check that the processes that the configuration needs are running.
 
     Raises:
-        UnsupportedError: If they are not running. The error says how to start them.
+        UnsupportedError: If these processes are not running. The error says how to start them.
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)

@@ -18,14 +18,14 @@ class DeviceMemory:
 
     @property
     def current(self) -> int | None:
-        """Number of bytes that are allocated now. None if the device does not report it, as on the CPU."""
+        """Number of bytes that are allocated now. None if the device does not report this number, as on the CPU."""
         return self._value("memory.allocated.bytes")
 
     @property
     def peak(self) -> int | None:
-        """Highest number of bytes that were allocated at once since the program started, or since ``reset_peak``.
+        """Highest number of bytes that were allocated at the same time since the program started, or since ``reset_peak``.
 
-        None if the device does not record it.
+        None if the device does not record this number.
         """
         return self._value("memory.peak.bytes")
 

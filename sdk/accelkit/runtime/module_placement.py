@@ -184,7 +184,7 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Run ``check`` before this step, and remove all of the optimizer's checks after the step.
+    """Run ``check`` before a step, and remove all of the optimizer's checks after the step.
 
     torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
     """

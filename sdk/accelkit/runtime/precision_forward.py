@@ -58,10 +58,10 @@ def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
 
 
 def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
-    """Make every forward pass of ``module`` run in this precision, in place. Does nothing if the precision does not change forward passes.
+    """Change ``module`` in place so that its forward passes run in this precision. Does nothing if the precision changes no forward pass.
 
     Raises:
-        PrepareError: If an attribute of the instance replaces ``forward``. This attribute would hide the ``forward`` of the new class.
+        PrepareError: If an attribute of the instance replaces ``forward``. It would hide the ``forward`` that runs in the precision.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return
@@ -153,7 +153,7 @@ def _check_results(error: Exception, precision: Precision, args: object, kwargs:
     """Check what the methods of the precision returned in a forward pass that failed.
 
     Raises:
-        BrokenPluginError: If a wrong result is the cause.
+        BrokenPluginError: If a wrong result caused the failure.
     """
     if not isinstance(args, tuple | list):
         raise wrong_result(precision, "convert_input", args, "a tuple") from error

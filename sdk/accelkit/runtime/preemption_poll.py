@@ -49,7 +49,7 @@ class PreemptionPoll:
         self._thread.join(_STOP_SECONDS)
 
     def is_preempted(self) -> bool:
-        """Return whether a call has returned True. Warn once, naming the plugin, if the implementation failed or does not return."""
+        """Return whether the environment has reported a preemption. Warn once, naming the plugin, if the environment fails or hangs."""
         if not self._has_warned:
             self._warn_of_failure()
         return self._is_preempted

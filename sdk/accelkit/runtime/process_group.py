@@ -267,7 +267,7 @@ def _leave_at_exit() -> None:
 
 
 def leave(user: object) -> None:
-    """Leave the process group if it was created here and no other Runtime uses it. Does not wait for the other processes."""
+    """Leave the process group if ``join`` created it and no other Runtime uses it. Does not wait for the other processes."""
     global _own_group
     _users.discard(user)
     if not _users and _own_group is not None:

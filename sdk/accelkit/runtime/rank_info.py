@@ -17,7 +17,7 @@ P = ParamSpec("P")
 class RankInfo:
     """This process's place in the job.
 
-    The environment is read only once, because training loops use these properties often.
+    The environment is read only once, because training loops read the ranks often.
 
     Args:
         cluster: The cluster environment, which provides the ranks.

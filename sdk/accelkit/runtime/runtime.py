@@ -86,7 +86,7 @@ class Runtime:
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
         even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
             of batches.
-        dispatch_batches: Whether the main process reads the data for all processes. None means only for iterable datasets.
+        dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
         rng_types: The generators that are synchronised across processes: any of ``torch``, the device type and ``generator`` (default).
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
         num_nodes: Number of machines in the job.
@@ -358,8 +358,8 @@ class Runtime:
         Args:
             inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. It is not changed, and no
                 data are sent between processes.
-            apply_padding: Whether to repeat the last item of ``inputs`` until every share is as long as the longest, so that results can
-                be gathered.
+            apply_padding: Whether to repeat the last item of ``inputs`` until every share is as long as the longest share, so that results
+                can be gathered.
 
         Raises:
             TypeError: If ``inputs`` is of an unsupported type.
@@ -374,7 +374,7 @@ class Runtime:
         """Prepare models, optimizers, schedulers and data loaders for training.
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
-        Modules are placed first, regardless of the order of the arguments. An optimizer is prepared in the same call as its model or,
+        Modules are placed first, regardless of the order of the arguments. An optimizer must be prepared in the same call as its model or,
         except with ``deepspeed``, in a later call. With ``32-true`` on one device, the modules, optimizers and schedulers themselves
         are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
@@ -478,7 +478,7 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many. The argument
+            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get the same number. The argument
                 applies to passes that begin inside the context, and overrides the Runtime's ``even_batches``. None does not override it.
 
         Raises:
@@ -509,7 +509,7 @@ class Runtime:
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
         """Divide gradients by the loss scale, in place. In ``16-mixed``, ``backward`` leaves gradients scaled.
 
-        The clipping methods call this themselves.
+        The clipping methods call this method themselves.
 
         Args:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
@@ -689,7 +689,7 @@ class Runtime:
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
             verify: When the checkpoint is verified. ``full``: every byte, before anything is restored. ``lazy``: the tensors of models and
-                optimizers that are not sharded are restored at once, and threads verify them while the program goes on. A forward pass, an
+                optimizers that are not sharded are restored first, and threads verify them while the program goes on. A forward pass, an
                 optimizer step, or any other function of torch that gets such a tensor waits until the tensor is verified, and raises
                 CheckpointError if the tensor is damaged. Everything else is verified before it is restored.
 
@@ -763,7 +763,7 @@ class Runtime:
         Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
 
         Args:
-            values: A dict, which may contain further dicts, an ``argparse.Namespace``, or an instance of a dataclass.
+            values: A dict (nested or not), an ``argparse.Namespace``, or an instance of a dataclass.
 
         Raises:
             UsageError: On the main process, if ``values`` is of an unsupported type.
@@ -789,7 +789,7 @@ class Runtime:
         """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
         Every process must call this at the same step, and all processes get the same result. With several processes, the call reduces
-        one number, which takes about 100 microseconds on the CPU. Call it at every step if steps are long, else at every tenth step.
+        one number, which takes about 100 microseconds on the CPU. Call this at every step if steps are long, else at every tenth step.
         """
         return self._preemption.is_preempted()
 
@@ -800,7 +800,7 @@ class Runtime:
 
         Raises:
             SystemExit: With status 0 if the scheduler accepted the job again. Otherwise with status 143 (128 + SIGTERM), so that a
-                launcher that restarts failed jobs restarts this one.
+                launcher that restarts failed jobs restarts this job.
         """
         if self.is_preempted():
             self._preemption.stop(self.save_state(path))
@@ -846,7 +846,7 @@ class Runtime:
 
         Call the method ``step`` of the result after each step of the loop. Afterwards, ``print(profiler.summary)`` shows how long
         loading, copies, the forward and the backward pass, the optimizer and collectives take, and what stands out. Steps that are
-        recorded take longer than usual. Starts the device.
+        recorded take longer than usual. The call starts the device.
 
         Args:
             wait: The number of steps that pass before anything is recorded.

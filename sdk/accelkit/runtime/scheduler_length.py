@@ -79,8 +79,8 @@ class _Steps:
     def mistaken_units(self, length: int) -> Iterator[int]:
         """Yield the wrong numbers of steps per epoch from which the length was probably computed.
 
-        ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20. The number of batches before
-        ``prepare`` is then suspected only if the program never called ``len`` on the prepared loader.
+        ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20 steps. The number of batches
+        before ``prepare`` is then suspected only if the program never called ``len`` on the prepared loader.
         """
         is_right = length % max(self.per_epoch, 1) == 0
         units = []

@@ -44,8 +44,8 @@ class Session:
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
-        configuration: The configuration. Once the device has started, it includes the devices and the number of machines that the processes
-            learned from each other.
+        configuration: The configuration. Once the device has started, the configuration includes the devices and the number of machines
+            that the processes learned from each other.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def data_group(self) -> dist.ProcessGroup | None:
-        """A process group with one process for each share of the samples, this process included. None if each process has its own share."""
+        """A process group of this process and one process for each other share of the samples. None if each process has its own share."""
         self.start()
         return self._data_group
 

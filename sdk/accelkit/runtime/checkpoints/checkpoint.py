@@ -95,7 +95,7 @@ class Save:
         """Copy all values to main memory, so that the program may change the originals.
 
         Raises:
-            CheckpointError: On every process, if one of them runs out of memory.
+            CheckpointError: On every process, if a process runs out of memory.
         """
         self._ranks.each(self._blame, self._writer.copy_to_host)
 

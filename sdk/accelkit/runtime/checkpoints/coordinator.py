@@ -64,8 +64,8 @@ class Ranks:
         A thread may use the group while the program trains, because the group's messages never mix with the program's.
 
         Args:
-            seconds: The time for which a process may keep the others waiting, for example with a large file. A shorter time than half an
-                hour is raised to half an hour.
+            seconds: The time for which a process may keep the others waiting, for example with a large file. A time of less than half
+                an hour is raised to half an hour.
             num_shares: As for the constructor.
         """
         world = dist.group.WORLD
@@ -130,7 +130,7 @@ class Ranks:
             del error  # the error that is raised refers to this frame; the reference cycle would keep the loaded tensors in memory
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on every process and return this process's result once all have succeeded."""
+        """Run ``work`` on every process and return this process's result once all processes have succeeded."""
         kept: list[T] = []
         self.through_main(blame, lambda: kept.append(work()), lambda results: results)
         return kept[0]

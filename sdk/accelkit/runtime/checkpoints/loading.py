@@ -150,7 +150,7 @@ def _errors_of(work: Callable[[], None]) -> list[Exception]:
 def _raise_first(errors: list[Exception]) -> None:
     """Raise the error, if there is one, and remove it from the list.
 
-    Frames of the error's traceback refer to the list, and such a cycle would keep tensors in memory.
+    Frames of the error's traceback refer to the list. If the list kept the error, this reference cycle would keep tensors in memory.
     """
     if errors:
         raise errors.pop()

@@ -20,7 +20,7 @@ MOST_SHARDS = 16_384
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Description of the layout of sharded tensors, which is equal on ranks whose tensors have the same layout.
+    """Description of the layout of sharded tensors. The descriptions of ranks whose tensors have the same layout are equal.
 
     Attributes:
         digest: A digest of the names, global shapes, dtypes, meshes and placements, in order.
@@ -55,7 +55,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether, with these layouts of all ranks, every rank determines independently what it writes.
+    """Return whether ranks with these layouts determine independently what they write.
 
     If the layouts differ, rank 0 has to compare the shards of all ranks.
     """

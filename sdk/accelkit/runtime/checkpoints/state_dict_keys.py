@@ -15,7 +15,7 @@ _COMPILED = "_orig_mod."
 
 
 def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str, Any]:
-    """Return the module's state dict with the keys that it would have if no part of it were compiled.
+    """Return the module's state dict with the keys that the dict would have if no part of the module were compiled.
 
     Args:
         module: The module.
@@ -39,10 +39,10 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
 
 def state_of(thing: Any) -> dict[str, Any]:
-    """Return the state dict of an object. For a module, this is the result of ``bare_state``.
+    """Return the state dict of an object. For a module, return the result of ``bare_state``.
 
     Raises:
-        CheckpointError: If ``bare_state`` raises it.
+        CheckpointError: If two keys of a module would become equal.
         BrokenPluginError: If a precision fails to return its state dict.
     """
     if isinstance(thing, torch.nn.Module):

@@ -1,4 +1,4 @@
-"""Manage the folder of steps: list steps, find the latest, lock steps in use, and remove old ones.
+"""Manage the folder of steps: list steps, find the latest step, lock steps that are in use, and remove old steps.
 
 A step is one checkpoint: a folder ``step-N`` with a manifest. The file LATEST, next to the steps, holds the name of the step that was
 saved last.

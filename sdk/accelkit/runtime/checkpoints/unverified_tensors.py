@@ -91,7 +91,7 @@ class UnverifiedTensors:
     def restoring(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
         """Let ``load_state_dict`` copy unverified values inside the ``with`` block.
 
-        A parameter or buffer of ``modules`` becomes unverified if it gets such values. A copy into any other tensor waits for the
+        A parameter or buffer of ``modules`` becomes unverified if it gets unverified values. A copy into any other tensor waits for the
         verification.
         """
         self._destinations = {id(tensor): tensor for module in modules for tensor in _tensors_of_module(module)}
@@ -162,7 +162,7 @@ class UnverifiedTensors:
 
 
 def verify(tensor: torch.Tensor) -> None:
-    """Return once the values of a tensor may be used. Returns at once unless the tensor is unverified.
+    """Return once the values of a tensor may be used. Returns immediately unless the tensor is unverified.
 
     Raises:
         CheckpointError: If the tensor's part of the checkpoint is damaged.

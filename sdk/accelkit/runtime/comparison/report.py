@@ -20,8 +20,8 @@ class Finding:
         wrong: How the result is wrong, and by how much.
         inputs: The dtypes and shapes of the inputs.
         num_wrong: How many calls of this overload gave a wrong result.
-        num_wrong_repetitions: How many repetitions of this call with the same inputs gave a wrong result. If this is fewer than
-            ``num_repetitions``, the operator does not always give the same result.
+        num_wrong_repetitions: How many repetitions of this call with the same inputs gave a wrong result. If some repetitions gave
+            the right result, the operator does not always give the same result.
         num_repetitions: How often the call was repeated.
         program: A program that runs the call on the CPU in float64 and on the device, and prints both results.
         path: The file with this program. Inputs that are not small are in a second file in the same folder.

@@ -81,7 +81,7 @@ def _source(value: Any, tensors: list[torch.Tensor]) -> str:
 def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
     """Return the tensors as Python source.
 
-    None if they have too many values, or if one of them is empty, or is neither contiguous nor the transpose of a contiguous tensor.
+    None if the tensors have too many values, or if a tensor is empty, or is neither contiguous nor the transpose of a contiguous tensor.
     """
     if sum(tensor.numel() for tensor in tensors) > _SMALL or not all(tensor.numel() for tensor in tensors):
         return None

@@ -24,7 +24,7 @@ class EpochFollowers:
         self._told = {id(part): getattr(part, "epoch", None) for part in dataset_and_samplers(loader)}
 
     def set_epoch(self, epoch: int) -> None:
-        """Call ``set_epoch`` on the dataset and on each sampler, if it has this method."""
+        """Call the method ``set_epoch`` of the dataset and of each sampler, where this method exists."""
         for part in self._parts():
             part.set_epoch(epoch)
             self._told[id(part)] = getattr(part, "epoch", None)

@@ -38,7 +38,7 @@ class Epochs:
         epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
         position: How much of this epoch's order the job has taken, or how much this process has taken if the loader's own sampler divides
             the data. See ``Division`` for the unit.
-        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this loader share it.
+        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this loader share this pass.
     """
 
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:
@@ -55,7 +55,7 @@ class Epochs:
         return self._phase == "resumed"
 
     def begin(self, first: int = 0, has_workers: bool = False) -> int:
-        """Begin a pass and synchronise with the other processes. All processes must call this, unless the pass continues a saved one.
+        """Begin a pass and synchronise with the other processes. All processes must call this, unless the pass continues a saved pass.
 
         Args:
             first: The number of the loader's batches that every pass skips.

@@ -122,13 +122,13 @@ class PreparedLoader:
     def is_at_end(self) -> bool:
         """Whether the loop is at the last batch of an epoch. False again after the loop.
 
-        A loop over a loader that ``skip_batches`` made from this one counts as well.
+        A loop over a loader that ``skip_batches`` made from this loader counts as well.
         """
         return self.epochs.active.is_at_end
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or of the next one if no pass is active."""
+        """The number of the current epoch, or of the next epoch if no pass is active."""
         return self.epochs.epoch
 
     @property

@@ -20,12 +20,13 @@ class OrderStates:
 
     At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
     its samplers and its dataset) and those of Python, NumPy and torch, from which samplers without a ``generator`` draw their order. The
-    states of Python, NumPy and torch apply only while the order is drawn (see ``drawing``). Afterwards each process has its own again.
+    states of Python, NumPy and torch apply only while the order is drawn (see ``drawing``). Each process then gets its own states back.
 
     Args:
         division: The loader and the processes that share it. Several processes need a process group.
-        rng_types: The generators to synchronise. ``generator`` means the generators described above. If ``torch`` or the device type is
-            given, torch's host generator or the device's generator keeps the synchronised state after the order is drawn.
+        rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch. If
+            ``torch`` or the device type is given, torch's host generator or the device's generator keeps the synchronised state after the
+            order is drawn.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
         device: The device of the accelerator's generator; None means the current device.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
@@ -73,7 +74,7 @@ class OrderStates:
         """Inside the context, give the host's generators the state that they had on rank 0 when the order of this pass was first drawn.
 
         Args:
-            is_resumed: Whether the pass continues a saved one.
+            is_resumed: Whether the pass continues a saved pass.
         """
         if self.start is None or (self.division.is_alone and not is_resumed):
             yield
@@ -149,7 +150,7 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states that the order may depend on. For torch's samplers, that is torch's state only; reading NumPy's is slow."""
+        """Return the states that the order may depend on. For torch's samplers, return only torch's state: reading NumPy's is slow."""
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
         if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):
