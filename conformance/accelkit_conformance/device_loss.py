@@ -55,7 +55,7 @@ class LossDetector:
     def loss_after(self, result: Result) -> Loss | None:
         """Return a ``Loss`` if ``result`` is the last of many failures in a row and the device can no longer be used, and None otherwise.
 
-        The number of failures after which the device is tried doubles with each trial.
+        The device is tried after a certain number of failures. This number doubles with each trial.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None

@@ -59,5 +59,5 @@ class EngineScaledFloat16(AutocastPrecision):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the engine, which a copy of a module with this precision does not have."""
+        """Return the state without the engine. A copy of a module with this precision has no engine."""
         return dict(vars(self)) | {"_engine": None}

@@ -32,7 +32,7 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
 
 
 def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the whole storages of two tensors have equal bytes, or equal elements where NaN equals any NaN.
+    """Return whether the storages of two tensors are equal: byte for byte, or element by element if all NaNs count as equal.
 
     An operator that updates an argument, as ``batch_norm_update_stats`` does, may write another NaN over a NaN.
     """

@@ -108,7 +108,7 @@ class PluginProcess(Generic[AnyMessage]):
 
         Args:
             seconds: How long to wait for the message.
-            doing: What the plugin is doing, as in ``in get_device_stats()``.
+            doing: A phrase that says what the plugin is running, for example ``in get_device_stats()``.
             variable: The environment variable that sets the time limit, or "" if no variable does.
 
         Raises:

@@ -103,7 +103,7 @@ def _check_model(model: torch.nn.Module, device: torch.device) -> None:
 
 
 def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
-    """Run the model on the batch, and return the ``loss`` of its output. If there is none, return a mean of the output with random weights.
+    """Run the model on the batch, and return the ``loss`` of its output. If there is none, return a randomly weighted mean of the output.
 
     If several outputs require a gradient, their means are added.
 

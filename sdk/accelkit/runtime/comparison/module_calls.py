@@ -42,7 +42,7 @@ class Place:
 
 
 class _Running(threading.local):
-    """The modules and the node of the graph that run in this thread. torch runs the backward pass of a device in another thread."""
+    """The modules and the graph node that are running in this thread. torch runs the backward pass of a device in another thread."""
 
     def __init__(self) -> None:
         self.modules: list[Place] = []
