@@ -58,6 +58,7 @@ REFUSED = {
 OURS = {"strategy", "no_float16", "no_bfloat16", "own_precision", "two_installs", "absent", "unknown"}
 """Refused before Accelerate is called."""
 NEWER = {f"tensor_parallelism_{how}" for how in ("by_plugin", "and_fsdp", "and_deepspeed", "on_the_cpu", "in_fp16", "in_one_process")} | {
+    "tensor_parallelism_in_an_older_accelerate",  # its text names a version, which the snapshot hides only where that version is installed
     "model_that_is_not_sharded",
     "split_model_elsewhere",
     "sequence_parallelism",

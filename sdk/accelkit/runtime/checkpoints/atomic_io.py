@@ -43,7 +43,7 @@ def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
 
 
 def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> list[tuple[int, int]]:
-    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. See ``checksum`` for the meaning of ``is_wanted``."""
+    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. ``is_wanted`` is as in ``checksum``."""
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
     starts = range(0, size, BLOCK)
