@@ -49,7 +49,9 @@ _BASE = "fake_xpu"
     help="Stop testing a mutant once a test of its area has failed. This is faster still, and gives the same verdicts.",
 )
 @click.option("--list", "is_list", is_flag=True, help="List the mutants without running them.")
-@click.option("--generated", "num_generated", type=click.IntRange(1), metavar="N", help="Run N random generated mutants instead.")
+@click.option(
+    "--generated", "num_generated", type=click.IntRange(1), metavar="N", help="Run N generated mutants, chosen at random, instead."
+)
 @click.option("--seed", type=int, default=0, metavar="N", show_default=True, help="The seed of the sample of generated mutants.")
 @click.option(
     "-n",

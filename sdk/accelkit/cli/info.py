@@ -24,8 +24,8 @@ from accelkit.types import Kind, PluginRecord
     "--spec-diff",
     "old",
     metavar="OLD",
-    help="Instead, list the changes that plugins written for accelkit OLD need; with NAME, only those that this plugin needs. "
-    "OLD is a version, or a .json file that records the specifications of one.",
+    help="Instead, list what changed in the specifications since accelkit OLD, and what plugins must do about it; with NAME, only the "
+    "changes to which this plugin must adapt. OLD is a version, or a .json file that records the specifications of one.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
