@@ -22,31 +22,26 @@ from sharded_layout import parameter_shapes, sharded_state
 from simulated_ranks import Count
 
 import accelkit
-from accelkit import ClusterEnvironment
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpoints import checkpoint
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.collectives import fingerprint
 from accelkit.runtime.collectives.communicator import Communicator
+from accelkit_conformance.worker_cluster import WorkerCluster
 
 _COUNTERS = struct.Struct("=120xQQ16xII")  # tcp_info of linux/tcp.h: bytes acknowledged and received, and segments with data in and out
 _ACKNOWLEDGED_SECONDS = 0.1
 
 
-class CountedCluster(ClusterEnvironment):
+class CountedCluster(WorkerCluster):
     """Cluster environment with given ranks, as a launcher would report them."""
 
     name, plugin = "launched", "launched"
-    creates_processes_externally = True
 
     def __init__(self, rank: int, size: int, port: int) -> None:
-        super().__init__({})
-        self._rank, self._size, self._port = rank, size, port
+        super().__init__(rank, size)
+        self._port = port
 
-    world_size = property(lambda self: self._size)
-    local_world_size = property(lambda self: self._size)
-    global_rank = property(lambda self: self._rank)
-    local_rank = property(lambda self: self._rank)
     main_port = property(lambda self: self._port)
 
 

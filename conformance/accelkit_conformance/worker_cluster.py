@@ -6,7 +6,7 @@ from accelkit import ClusterEnvironment
 
 
 class WorkerCluster(ClusterEnvironment):
-    """The cluster environment of worker processes that run a check together on one machine. The processes have a process group already."""
+    """The cluster environment of worker processes on one machine with given ranks. Workers of a check have a process group already."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__()

@@ -17,24 +17,18 @@ import torch.distributed.fsdp
 import torch.distributed.tensor  # all of them imported once, before forking
 
 import accelkit
-from accelkit import ClusterEnvironment
+from accelkit_conformance.worker_cluster import WorkerCluster
 
 SECONDS = 120
 
 
-class Forked(ClusterEnvironment):
+class Forked(WorkerCluster):
     """What a launcher would say of this process."""
 
-    creates_processes_externally = True
-
     def __init__(self, rank, size, port):
-        super().__init__()
-        self._rank, self._size, self._port = rank, size, port
+        super().__init__(rank, size)
+        self._port = port
 
-    world_size = property(lambda self: self._size)
-    local_world_size = property(lambda self: self._size)
-    global_rank = property(lambda self: self._rank)
-    local_rank = property(lambda self: self._rank)
     main_port = property(lambda self: self._port)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, ContradictionError, UnavailableError
-from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator, without_compiling
+from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, without_compiling
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +49,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
     if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
         why = f"deepspeed {version} is installed, but {'.'.join(map(str, MINIMUM))} or newer is needed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
-    if device_type not in known_device_types():
-        check_accelerator(accelerator)
+    check_accelerator(accelerator)
     requested = os.environ.get("DS_ACCELERATOR")
     if requested and requested != device_type:
         raise ContradictionError(

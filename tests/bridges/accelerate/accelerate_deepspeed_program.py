@@ -9,6 +9,7 @@ import sys
 
 import torch
 from accelerate.utils import DeepSpeedPlugin
+from one_cpu import train_on_one_cpu
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -21,18 +22,6 @@ def parts():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     return net, torch.optim.AdamW(net.parameters(), lr=0.05), TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
-
-
-def on_one_cpu():
-    """Two epochs on the batches of both processes together, in float32."""
-    net, optimizer, dataset = parts()
-    for _ in range(2):
-        for x, y in DataLoader(dataset, batch_size=16):
-            nn.functional.mse_loss(net(x), y).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    return net.state_dict()
 
 
 def main():
@@ -68,7 +57,7 @@ def main():
     trained = epoch()
     acc.load_state(FOLDER)
     again = epoch()
-    expected = on_one_cpu()
+    expected = train_on_one_cpu(*parts()).state_dict()
     found = {
         "main": acc.is_main_process,
         "type": acc.distributed_type.value,

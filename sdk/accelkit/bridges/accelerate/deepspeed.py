@@ -10,7 +10,7 @@ import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, patch_environment
 
-from accelkit.bridges.deepspeed import check_accelerator, known_device_types, set_accelerator, set_accelerator_on_import, without_compiling
+from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, set_accelerator_on_import, without_compiling
 from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
@@ -47,8 +47,7 @@ def start(accelerator: Accelerator) -> None:
         UnsupportedError: If DeepSpeed cannot use the device.
         ContradictionError: If DeepSpeed already uses another device in this process.
     """
-    if accelerator.device_type not in known_device_types():
-        check_accelerator(accelerator)
+    check_accelerator(accelerator)
     set_accelerator(accelerator)
 
 

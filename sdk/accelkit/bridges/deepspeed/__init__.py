@@ -12,10 +12,9 @@
 from accelkit.bridges.deepspeed.installation import (
     check_accelerator,
     install,
-    known_device_types,
     set_accelerator,
     set_accelerator_on_import,
     without_compiling,
 )
 
-__all__ = ["check_accelerator", "install", "known_device_types", "set_accelerator", "set_accelerator_on_import", "without_compiling"]
+__all__ = ["check_accelerator", "install", "set_accelerator", "set_accelerator_on_import", "without_compiling"]

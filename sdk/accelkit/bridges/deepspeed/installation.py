@@ -52,10 +52,9 @@ def install(name: str | Accelerator | None = None) -> Runtime:
     """
     from accelkit.runtime import Runtime
 
-    known = known_device_types()
+    known_device_types()  # raises an error if DeepSpeed is not installed, before this process joins the process group
     runtime = Runtime(name, strategy="ddp")  # ddp creates a process group even for one process, as DeepSpeed does
-    if runtime.accelerator.device_type not in known:
-        check_accelerator(runtime.accelerator)
+    check_accelerator(runtime.accelerator)
     set_accelerator(runtime.accelerator)
     _ = runtime.device  # starts the device
     return runtime
@@ -78,12 +77,13 @@ def known_device_types() -> list[str]:
 
 
 def check_accelerator(accelerator: Accelerator) -> None:
-    """Check that DeepSpeed can use the device of an accelerator through the bridge. Does not import DeepSpeed.
+    """Check that DeepSpeed knows the device type of an accelerator, or can use the device through the bridge. Does not import DeepSpeed.
 
     Raises:
+        UnavailableError: If DeepSpeed is not installed.
         UnsupportedError: If DeepSpeed cannot use the device.
     """
-    if overrides(accelerator, Accelerator, "step_end"):
+    if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(
             f"the bridge to DeepSpeed does not support {accelerator.name}",
             plugin=accelerator.plugin,
