@@ -14,28 +14,28 @@ __version__ = "0.1.0"
 _HOMES = {
     "accelkit.errors": (
         "AccelkitError", "AmbiguousError", "BrokenPluginError", "CheckpointError", "CollectiveError", "ContradictionError", "DevicesError",
-        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "NotJoinedError", "UntrustedFileError",
+        "DisabledPluginError", "HookError", "IncompatiblePluginError", "NameConflictError", "UnknownPlacementError", "UntrustedFileError",
         "PluginError", "PrepareError", "RankFailedError", "UnavailableError", "UnknownArgumentError", "UnknownAttributeError",
         "UnknownNameError", "UnsupportedError", "UsageError",
     ),
     "accelkit.cpp_compiler": ("BuildError",),
     "accelkit.cpp_library": ("CppLibrary",),
     "accelkit.capabilities": ("Capabilities",),
-    "accelkit.types": ("Availability", "Candidate", "Decision", "Detection", "PluginRecord", "RuntimeState"),
+    "accelkit.types": ("Availability", "Candidate", "Decision", "ClusterDetection", "PluginRecord", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
     "accelkit.specs.device_parsing": ("parse_devices",),
-    "accelkit.specs.engine_strategy": ("EngineStrategy", "Training"),
+    "accelkit.specs.engine_strategy": ("EngineSettings", "EngineStrategy"),
     "accelkit.specs.hooks": ("hookimpl",),
     "accelkit.specs.precision": ("Precision",),
     "accelkit.specs.process_group": ("ProcessGroupOptions",),
     "accelkit.specs.strategy": ("Strategy",),
-    "accelkit.specs.env_reader": ("job_port",),
+    "accelkit.specs.env_reader": ("port_for_job",),
     "accelkit.device_mesh": ("make_mesh",),
-    "accelkit.pytree": ("map_leaves",),
+    "accelkit.pytree": ("tree_map",),
     "accelkit.private_files": ("check_private", "private_folder"),
     "accelkit.rank_logger": ("get_logger",),
-    "accelkit.thread_shutdown": ("wait_for_threads",),
+    "accelkit.thread_shutdown": ("wait_for_torch_threads",),
     "accelkit.discovery.catalog": ("plugins", "refresh", "register"),
     "accelkit.selection": ("select",),
     "accelkit.runtime": ("Runtime",),
@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from accelkit.errors import HookError as HookError
     from accelkit.errors import IncompatiblePluginError as IncompatiblePluginError
     from accelkit.errors import NameConflictError as NameConflictError
-    from accelkit.errors import NotJoinedError as NotJoinedError
     from accelkit.errors import PluginError as PluginError
     from accelkit.errors import PrepareError as PrepareError
     from accelkit.errors import RankFailedError as RankFailedError
@@ -100,12 +99,13 @@ if TYPE_CHECKING:
     from accelkit.errors import UnknownArgumentError as UnknownArgumentError
     from accelkit.errors import UnknownAttributeError as UnknownAttributeError
     from accelkit.errors import UnknownNameError as UnknownNameError
+    from accelkit.errors import UnknownPlacementError as UnknownPlacementError
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UntrustedFileError as UntrustedFileError
     from accelkit.errors import UsageError as UsageError
     from accelkit.private_files import check_private as check_private
     from accelkit.private_files import private_folder as private_folder
-    from accelkit.pytree import map_leaves as map_leaves
+    from accelkit.pytree import tree_map as tree_map
     from accelkit.rank_logger import get_logger as get_logger
     from accelkit.runtime import Runtime as Runtime
     from accelkit.runtime.device import device as device
@@ -113,17 +113,17 @@ if TYPE_CHECKING:
     from accelkit.specs.accelerator import Accelerator as Accelerator
     from accelkit.specs.cluster import ClusterEnvironment as ClusterEnvironment
     from accelkit.specs.device_parsing import parse_devices as parse_devices
+    from accelkit.specs.engine_strategy import EngineSettings as EngineSettings
     from accelkit.specs.engine_strategy import EngineStrategy as EngineStrategy
-    from accelkit.specs.engine_strategy import Training as Training
-    from accelkit.specs.env_reader import job_port as job_port
+    from accelkit.specs.env_reader import port_for_job as port_for_job
     from accelkit.specs.hooks import hookimpl as hookimpl
     from accelkit.specs.precision import Precision as Precision
     from accelkit.specs.process_group import ProcessGroupOptions as ProcessGroupOptions
     from accelkit.specs.strategy import Strategy as Strategy
-    from accelkit.thread_shutdown import wait_for_threads as wait_for_threads
+    from accelkit.thread_shutdown import wait_for_torch_threads as wait_for_torch_threads
     from accelkit.types import Availability as Availability
     from accelkit.types import Candidate as Candidate
+    from accelkit.types import ClusterDetection as ClusterDetection
     from accelkit.types import Decision as Decision
-    from accelkit.types import Detection as Detection
     from accelkit.types import PluginRecord as PluginRecord
     from accelkit.types import RuntimeState as RuntimeState

@@ -21,7 +21,7 @@
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
-    ├── NotJoinedError                   1  a value that the processes exchange when they join the process group was requested too early
+    ├── UnknownPlacementError            1  a value that the processes exchange when they join the process group was requested too early
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed
 """
@@ -43,7 +43,6 @@ __all__ = [
     "HookError",
     "IncompatiblePluginError",
     "NameConflictError",
-    "NotJoinedError",
     "PluginError",
     "PrepareError",
     "RankFailedError",
@@ -51,6 +50,7 @@ __all__ = [
     "UnknownArgumentError",
     "UnknownAttributeError",
     "UnknownNameError",
+    "UnknownPlacementError",
     "UnsupportedError",
     "UntrustedFileError",
     "UsageError",
@@ -193,7 +193,7 @@ class CheckpointError(AccelkitError):
     """A checkpoint cannot be saved, is missing or damaged, has an unknown format, or does not match the objects that were prepared."""
 
 
-class NotJoinedError(AccelkitError):
+class UnknownPlacementError(AccelkitError):
     """The placement of the processes on machines was requested before they joined the process group, and no environment variable gives it.
 
     The processes exchange this information when they join.

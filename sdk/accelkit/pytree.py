@@ -13,7 +13,7 @@ T = TypeVar("T")
 _DEEPEST = 100
 
 
-def map_leaves(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
+def tree_map(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
     """Apply ``function`` to every leaf of ``data``, and return the results in containers of the same types.
 
     Containers are dicts and other mappings, lists, tuples, named tuples and dataclass instances. Anything else is a leaf. A container is
@@ -61,15 +61,15 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
     return rebuilt
 
 
-def leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return the leaves of ``data`` in the order in which ``map_leaves`` visits them."""
+def tree_leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+    """Return the leaves of ``data`` in the order in which ``tree_map`` visits them."""
     found: list[Any] = []
 
     def collect(leaf: Any) -> Any:
         found.append(leaf)
         return leaf
 
-    map_leaves(collect, data, is_leaf)
+    tree_map(collect, data, is_leaf)
     return found
 
 

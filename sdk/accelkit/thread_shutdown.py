@@ -18,23 +18,23 @@ _LOOKS = 3
 
 @functools.cache
 def wait_for_threads_at_exit() -> None:
-    """Register ``wait_for_threads`` to be called when the process exits. Further calls have no effect."""
-    atexit.register(wait_for_threads)
+    """Register ``wait_for_torch_threads`` to be called when the process exits. Further calls have no effect."""
+    atexit.register(wait_for_torch_threads)
 
 
 @functools.cache
 def wait_for_threads_before_forks() -> None:
-    """Register ``wait_for_threads`` to be called before each fork of this process, if the Python version needs it.
+    """Register ``wait_for_torch_threads`` to be called before each fork of this process, if the Python version needs it.
 
     A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if another thread of its parent was about
     to take Python's lock for the first time or to release it for the last time: https://github.com/python/cpython/issues/112275. A thread
     of gloo may be about to do so right after a collective.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=wait_for_threads)
+        os.register_at_fork(before=wait_for_torch_threads)
 
 
-def wait_for_threads() -> None:
+def wait_for_torch_threads() -> None:
     """Wait until torch's threads are idle, or have computed for five seconds. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's

@@ -169,12 +169,12 @@ class Decision:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Detection:
+class ClusterDetection:
     """The result of ``detect_cluster``: a cluster environment to which this process may belong.
 
     Attributes:
         name: The name of the cluster environment.
-        priority: The ``Detection`` with the highest priority is used. The priority is negative if the process does not belong to the
+        priority: The ``ClusterDetection`` with the highest priority is used. The priority is negative if the process does not belong to the
             environment.
         reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows the reason.
     """

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import accelkit
-from accelkit import Detection, hookimpl
+from accelkit import ClusterDetection, hookimpl
 from accelkit.cluster.detection import check_environment, make_environment, select_cluster
 from accelkit.specs.process_placement import Place
 
@@ -120,13 +120,13 @@ def test_a_hook_plugin_may_claim_the_process_for_a_third_party(monkeypatch):
             with pytest.raises(TypeError):
                 environ["LEFT"] = "behind"
             seen.append(environ["MINE"])
-            return Detection("my-scheduler", 500, "MINE is set")
+            return ClusterDetection("my-scheduler", 500, "MINE is set")
 
     accelkit.register("my-scheduler", Scheduler)
     monkeypatch.setenv("MINE", "1")
     assert accelkit.Runtime(accelerator="cpu", hooks=[Detector()]).cluster.job_id == "mine"
     assert seen == ["1"]
-    claims = [Detection("my-scheduler", 500, "MINE is set"), None]
+    claims = [ClusterDetection("my-scheduler", 500, "MINE is set"), None]
     assert select_cluster(environ={}, further_claims=claims).decision.candidates[0].reason == "MINE is set"
 
 
@@ -254,11 +254,11 @@ def test_a_list_that_names_no_host_is_an_error(error_text):
 
 
 def test_ports_of_jobs_that_may_share_a_node_differ():
-    near = {accelkit.job_port(job, step) for job in range(100_000, 101_250) for step in (0,)}
+    near = {accelkit.port_for_job(job, step) for job in range(100_000, 101_250) for step in (0,)}
     assert len(near) == 1250
-    assert not {accelkit.job_port(7, step) for step in range(50)} & {accelkit.job_port(8, step) for step in range(50)}
-    assert len({accelkit.job_port(7, step) for step in range(16)}) == 16
-    assert all(10_000 <= accelkit.job_port(job) < 30_000 for job in (0, 1, 2**40, "prterun-host-1@1", ""))
+    assert not {accelkit.port_for_job(7, step) for step in range(50)} & {accelkit.port_for_job(8, step) for step in range(50)}
+    assert len({accelkit.port_for_job(7, step) for step in range(16)}) == 16
+    assert all(10_000 <= accelkit.port_for_job(job) < 30_000 for job in (0, 1, 2**40, "prterun-host-1@1", ""))
 
 
 def test_detection_imports_no_torch():

@@ -60,7 +60,7 @@ def test_every_process_is_told_its_place(installed, job):
             "4711",
             1,
         )
-        assert told["main_port"] == accelkit.job_port(4711)
+        assert told["main_port"] == accelkit.port_for_job(4711)
 
 
 def test_it_is_not_detected_and_its_errors_are_clear(installed, job, monkeypatch, error_text):

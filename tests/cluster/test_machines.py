@@ -27,8 +27,8 @@ def test_torchs_five_variables_on_two_machines(has_node_rank):
     assert {one["total"] for one in ranks} == {4}
     assert [one["is_local_main"] for one in ranks] == [True, False, True, False]
     assert [one["after"]["state"] for one in ranks] == [[[0, 1], local, 2, "cpu"] for local in (0, 1, 0, 1)]
-    nodes = [0, 0, 1, 1] if has_node_rank else ["NotJoinedError"] * 4
-    assert places(ranks, "before") == [(rank % 2, "NotJoinedError", nodes[rank], "NotJoinedError") for rank in range(4)]
+    nodes = [0, 0, 1, 1] if has_node_rank else ["UnknownPlacementError"] * 4
+    assert places(ranks, "before") == [(rank % 2, "UnknownPlacementError", nodes[rank], "UnknownPlacementError") for rank in range(4)]
     assert [one["before"]["state"] for one in ranks] == [[[], local, None, "cpu"] for local in (0, 1, 0, 1)]
 
 

@@ -18,7 +18,7 @@ def test_what_no_variable_says_is_not_guessed(error_text):
         environment.needs_placement_exchange(),
         select_cluster(environ=said | {"TORCHELASTIC_RUN_ID": "7", "NNODES": "4", "NODE_RANK": "2"}).environment.needs_placement_exchange(),
     ) == (True, False)
-    with pytest.raises(accelkit.NotJoinedError) as caught:
+    with pytest.raises(accelkit.UnknownPlacementError) as caught:
         _ = environment.local_world_size
     assert caught.value == error_text
     certain = [

@@ -22,14 +22,14 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 
 HEAD = """
 import os
-from accelkit import ClusterEnvironment, Detection
+from accelkit import ClusterEnvironment, ClusterDetection
 
 class Acme(ClusterEnvironment):
     \"\"\"A scheduler with one process on each machine.\"\"\"
     creates_processes_externally = True
     local_rank, local_world_size = 0, 1
     def detect_cluster(self, environ):
-        return Detection("acme", 50, "ACME_RANK") if environ.get("ACME_RANK") else None
+        return ClusterDetection("acme", 50, "ACME_RANK") if environ.get("ACME_RANK") else None
     @property
     def num_nodes(self):
         return self.world_size

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 import accelkit
 from accelkit import thread_shutdown
-from accelkit.runtime.data.distribute import prepare_loader
 from accelkit.runtime.data.loaders import PreparedLoader, skip_batches
+from accelkit.runtime.data.prepare_loader import prepare_loader
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 
 warnings.simplefilter("error", UserWarning)

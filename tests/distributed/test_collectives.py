@@ -12,7 +12,7 @@ import ranks
 import torch
 
 import accelkit
-from accelkit.runtime.data import partition
+from accelkit.runtime.data import input_shares
 
 SHORT = {"ACCELKIT_TIMEOUT": "8"}  # the processes must also join within it, on a busy machine
 CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "memory", "first", "places")
@@ -136,26 +136,26 @@ def test_shares_are_consecutive_and_lose_nothing(total, size):
     items = list(range(total))
     kinds = {list: items, tuple: tuple(items), torch.Tensor: torch.arange(total), Dataset: Dataset(items)}
     for given in kinds.values():
-        shares = [list(partition.share_of(given, rank, size, is_padded=False)) for rank in range(size)]
+        shares = [list(input_shares.share_of(given, rank, size, is_padded=False)) for rank in range(size)]
         assert [item for share in shares for item in share] == items
         assert {len(share) for share in shares} <= {total // size, -(-total // size)}
-        padded = [list(partition.share_of(given, rank, size, is_padded=True)) for rank in range(size)]
+        padded = [list(input_shares.share_of(given, rank, size, is_padded=True)) for rank in range(size)]
         assert {len(share) for share in padded} == {-(-total // size)}
         assert all(
             share == whole[: len(share)] and set(map(int, whole[len(share) :])) <= {total - 1}
             for share, whole in zip(shares, padded, strict=True)
         )
-    assert isinstance(partition.share_of(tuple(items), 0, size, is_padded=True), tuple)
+    assert isinstance(input_shares.share_of(tuple(items), 0, size, is_padded=True), tuple)
 
 
 @pytest.mark.smoke
 def test_what_has_no_shares():
     given = {"a": [1, 2, 3], "b": torch.arange(3)}
-    share = partition.share_of(given, 1, 2, is_padded=True)
+    share = input_shares.share_of(given, 1, 2, is_padded=True)
     assert share["a"] == [3, 3]
     assert share["b"].tolist() == [2, 2]
     assert given["a"] == [1, 2, 3]
     with pytest.raises(ValueError, match="'a': 1, 'b': 2"):
-        partition.share_of({"a": [1], "b": [1, 2]}, 0, 2, is_padded=False)
+        input_shares.share_of({"a": [1], "b": [1, 2]}, 0, 2, is_padded=False)
     with pytest.raises(TypeError, match="not str"):
-        partition.share_of("text", 0, 2, is_padded=False)
+        input_shares.share_of("text", 0, 2, is_padded=False)

@@ -10,7 +10,7 @@ import pytest
 import ranks
 
 import accelkit
-from accelkit import Training
+from accelkit import EngineSettings
 from accelkit_builtin.precisions.bf16_mixed import BFloat16Mixed
 from accelkit_builtin.precisions.p16_mixed import Float16Mixed, GradScalerOptions
 from accelkit_builtin.precisions.p32_true import Float32
@@ -53,19 +53,19 @@ def test_what_cannot_be_done_says_what_to_do(size):
         assert text.count("done") == 2
 
 
-def training(precision=Float32, **options):
+def settings(precision=Float32, **options):
     made = precision()
     made.name = {Float64: "64-true"}.get(precision, "as it is called")
-    return Training(device=None, precision=made, num_processes=2, **options)
+    return EngineSettings(device=None, precision=made, num_processes=2, **options)
 
 
 def test_options_are_deepspeeds_configuration():
     options = DeepSpeedOptions(stage=3, offload_optimizer=True, offload_parameters=True)
-    told = configuration(options, training(accumulation_steps=4, batch_size=8), "")
+    told = configuration(options, settings(accumulation_steps=4, batch_size=8), "")
     assert told["zero_optimization"] == {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
     assert (told["train_micro_batch_size_per_gpu"], told["gradient_clipping"], told["bf16"]) == (8, 0.0, {"enabled": False})
     assert (told["gradient_accumulation_steps"], told["managed_gradient_accumulation"]) == (1, False)
-    assert configuration(DeepSpeedOptions(), training(BFloat16Mixed), "")["bf16"] == {"enabled": True}
+    assert configuration(DeepSpeedOptions(), settings(BFloat16Mixed), "")["bf16"] == {"enabled": True}
 
 
 def test_a_file_wins_and_auto_is_filled(tmp_path):
@@ -73,7 +73,7 @@ def test_a_file_wins_and_auto_is_filled(tmp_path):
     zero = {"stage": 1, "reduce_bucket_size": "auto", "overlap_comm": False}
     given = {"zero_optimization": zero, "bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}, "gradient_accumulation_steps": "auto"}
     path.write_text(json.dumps(given | {"train_batch_size": 16, "gradient_clipping": 0.5, "wall_clock_breakdown": True}))
-    told = configuration(DeepSpeedOptions(config=path), training(BFloat16Mixed, accumulation_steps=2), "")
+    told = configuration(DeepSpeedOptions(config=path), settings(BFloat16Mixed, accumulation_steps=2), "")
     assert told["zero_optimization"] == {"stage": 1, "overlap_comm": False}
     assert (told["bf16"], told["fp16"], told["gradient_clipping"]) == ({"enabled": True}, {"enabled": False}, 0.5)
     assert (told["train_micro_batch_size_per_gpu"], told["wall_clock_breakdown"]) == (4, True)
@@ -98,7 +98,7 @@ def test_a_file_wins_and_auto_is_filled(tmp_path):
 )
 def test_a_configuration_that_contradicts_the_runtime(config, text, error_text):
     with pytest.raises(accelkit.ContradictionError, match="DeepSpeed") as caught:
-        configuration(DeepSpeedOptions(config=config), training(), "")
+        configuration(DeepSpeedOptions(config=config), settings(), "")
     assert text in str(caught.value)
     assert caught.value.hint
     assert caught.value == error_text
@@ -116,7 +116,7 @@ def test_a_configuration_that_contradicts_the_runtime(config, text, error_text):
 )
 def test_options_that_cannot_be_used(options, text, error_text):
     with pytest.raises(accelkit.UsageError) as caught:
-        configuration(options, training(), "")
+        configuration(options, settings(), "")
     assert text in str(caught.value)
     assert caught.value.hint
     assert caught.value == error_text
@@ -124,7 +124,7 @@ def test_options_that_cannot_be_used(options, text, error_text):
 
 def test_precisions_that_deepspeed_has_not(error_text):
     with pytest.raises(accelkit.UnsupportedError, match="precision '64-true'") as caught:
-        configuration(DeepSpeedOptions(), training(Float64), "")
+        configuration(DeepSpeedOptions(), settings(Float64), "")
     assert all(part in caught.value.hint for part in ("32-true", "bf16-mixed", "16-mixed", "strategy='fsdp'"))
     assert caught.value == error_text
 
@@ -134,14 +134,14 @@ def scaled(**options):
 
 
 def test_the_scaler_is_deepspeeds():
-    told = configuration(DeepSpeedOptions(), training(lambda: scaled(init_scale=1024.0, growth_interval=50)), "")
+    told = configuration(DeepSpeedOptions(), settings(lambda: scaled(init_scale=1024.0, growth_interval=50)), "")
     assert told["bf16"] == {"enabled": False}
     expected = {"enabled": True, "loss_scale": 0, "initial_scale_power": 10, "loss_scale_window": 50, "hysteresis": 1}
     assert told["fp16"] == expected
-    told = configuration(DeepSpeedOptions(config={"fp16": {"enabled": "auto", "min_loss_scale": 2}}), training(scaled), "")
+    told = configuration(DeepSpeedOptions(config={"fp16": {"enabled": "auto", "min_loss_scale": 2}}), settings(scaled), "")
     assert (told["fp16"]["enabled"], told["fp16"]["min_loss_scale"], told["fp16"]["initial_scale_power"]) == (True, 2, 16)
     with pytest.raises(accelkit.ContradictionError, match="bf16.enabled=true"):
-        configuration(DeepSpeedOptions(config={"bf16": {"enabled": True}}), training(scaled), "")
+        configuration(DeepSpeedOptions(config={"bf16": {"enabled": True}}), settings(scaled), "")
 
 
 @pytest.mark.parametrize(

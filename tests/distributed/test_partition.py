@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, Sampler, SequentialSampler, TensorDataset
 
 import accelkit
-from accelkit.runtime.data.distribute import prepare_loader
 from accelkit.runtime.data.loaders import PreparedLoader
+from accelkit.runtime.data.prepare_loader import prepare_loader
 from accelkit.runtime.data.rebatching import count, rounds
 from accelkit.runtime.data.samplers import ShardedBatches, ShardedDataset
 from accelkit_builtin.accelerators.cpu import CPUAccelerator

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 import accelkit
-from accelkit.runtime.data.distribute import prepare_loader
 from accelkit.runtime.data.loaders import PreparedLoader
+from accelkit.runtime.data.prepare_loader import prepare_loader
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 
 

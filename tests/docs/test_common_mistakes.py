@@ -207,7 +207,7 @@ def test_of_a_cluster_environment_without_properties(quote):
 
 
 def test_of_a_cluster_environment_that_is_read_too_early():
-    with pytest.raises(accelkit.NotJoinedError) as caught:
+    with pytest.raises(accelkit.UnknownPlacementError) as caught:
         _ = DroveEnvironment({"DROVE_SIZE": "2", "DROVE_RANK": "1"}).local_rank
     assert_quoted("cluster-environment.md", "local_rank is not known before the processes of the job join", caught.value)
 

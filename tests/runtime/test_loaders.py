@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import accelkit
-from accelkit.runtime.data.distribute import check_split
 from accelkit.runtime.data.loaders import PreparedLoader
+from accelkit.runtime.data.prepare_loader import check_split
 from accelkit_builtin.strategies.single_device import SingleDeviceStrategy
 
 

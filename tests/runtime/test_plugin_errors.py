@@ -17,7 +17,7 @@ class Hostile(accelkit.{base}):
         {body}
 """
 ENGINE = """
-    def wrap_training(self, module, optimizer, training):
+    def wrap_training(self, module, optimizer, settings):
         self.module = module
         return module
     def backward(self, loss, **kwargs):

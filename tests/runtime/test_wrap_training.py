@@ -35,8 +35,8 @@ class Engine(torch.nn.Module):
 class MyEngineStrategy(accelkit.EngineStrategy):
     """Trains by an engine."""
 
-    def wrap_training(self, module, optimizer, training):
-        self.engine, self.training, self.calls = Engine(module, optimizer), training, []
+    def wrap_training(self, module, optimizer, settings):
+        self.engine, self.settings, self.calls = Engine(module, optimizer), settings, []
         optimizer.zero_grad()  # its own still: an engine may initialise the state
         return self.engine
 
@@ -95,7 +95,7 @@ def test_the_loop_trains_as_without(steps, scheduler_is_made):
     assert same is optimizer
     assert isinstance(engine, Engine)
     assert rt.unwrap_model(engine) is model
-    assert (rt.strategy.training.batch_size, rt.strategy.training.accumulation_steps) == (2, steps)
+    assert (rt.strategy.settings.batch_size, rt.strategy.settings.accumulation_steps) == (2, steps)
     scheduler = rt.prepare(scheduler or halving(optimizer))
     for number, batch in enumerate(batches, 1):
         with rt.accumulate(engine):

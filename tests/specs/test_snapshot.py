@@ -44,8 +44,8 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
         "EngineStrategy": "strategy",
         "Availability": "made",
         "Capabilities": "made",
-        "Detection": "made",
-        "Training": "given",
+        "ClusterDetection": "made",
+        "EngineSettings": "given",
         "RuntimeState": "given",
     }
     accelerator = found["Accelerator"]["members"]
@@ -62,7 +62,7 @@ def test_it_has_what_plugins_build_on_and_nothing_private():
         {"name": "least", "kind": "keyword_only", "type": "int", "default": "0"},
     ], "what a specification inherits is recorded too"
     assert found["PrecisionHooks"]["members"]["make_precision"]["is_first_result"]
-    assert found["Training"]["members"]["num_processes"] == {"form": "field", "type": "int"}
+    assert found["EngineSettings"]["members"]["num_processes"] == {"form": "field", "type": "int"}
     assert not any(name.startswith("_") for one in found.values() for name in one["members"] if name != "__init__")
 
 

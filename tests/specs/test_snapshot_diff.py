@@ -37,9 +37,9 @@ def test_from_the_foundation():
     assert findings == {
         ("Precision.for_accelerator", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
         ("Accelerator.is_available", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
-        ("Detection.rank", "is gone", "who uses it", "stop using it"),
+        ("ClusterDetection.rank", "is gone", "who uses it", "stop using it"),
         ("RuntimeHooks.configured", "is gone", "who uses it", "remove it: accelkit neither calls nor provides it"),
-        ("Detection.priority", "is new, without a default", "who uses it", "pass priority where you create the object"),
+        ("ClusterDetection.priority", "is new, without a default", "who uses it", "pass priority where you create the object"),
         (
             "ClusterEnvironment.validate_settings",
             "takes num_devices as int | None, no longer as int",
@@ -68,7 +68,7 @@ def test_from_the_foundation():
     assert (added.aspect, added.concerns, added.what_to_do, added.old) == ("added", "nobody", "nothing", "")
     assert added.new == "join(modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None"
     assert found["RuntimeHooks.process_group_initialized", "is new"].concerns == "nobody"
-    assert found["Training", "is new"].concerns == "nobody"
+    assert found["EngineSettings", "is new"].concerns == "nobody"
     gone = found["Precision.for_accelerator", "is gone"]
     assert (gone.aspect, gone.new) == ("removed", "")
     assert gone.old.startswith("for_accelerator(accelerator: Accelerator")
@@ -236,8 +236,8 @@ def test_from_the_foundation():
             id="a hook's results",
         ),
         pytest.param(
-            lambda now, _: now["Detection"].__delitem__("priority"),
-            [("Detection.priority", "is new, without a default", "who uses it", "pass priority where you create the object")],
+            lambda now, _: now["ClusterDetection"].__delitem__("priority"),
+            [("ClusterDetection.priority", "is new, without a default", "who uses it", "pass priority where you create the object")],
             id="a field of what plugins make",
         ),
         pytest.param(
@@ -246,8 +246,8 @@ def test_from_the_foundation():
             id="a field with a default",
         ),
         pytest.param(
-            lambda now, _: now["Detection"]["priority"].update(default="0"),
-            [("Detection.priority", "has no default any more", "who uses it", "pass priority where you create the object")],
+            lambda now, _: now["ClusterDetection"]["priority"].update(default="0"),
+            [("ClusterDetection.priority", "has no default any more", "who uses it", "pass priority where you create the object")],
             id="a field that has none any more",
         ),
         pytest.param(
@@ -256,28 +256,28 @@ def test_from_the_foundation():
             id="a field with another default",
         ),
         pytest.param(
-            lambda now, _: now["Detection"]["priority"].update(type="float"),
-            [("Detection.priority", "is int, no longer float", "who uses it", "check that your code works with this type")],
+            lambda now, _: now["ClusterDetection"]["priority"].update(type="float"),
+            [("ClusterDetection.priority", "is int, no longer float", "who uses it", "check that your code works with this type")],
             id="a field of another type",
         ),
         pytest.param(
-            lambda now, _: reordered(now["Detection"], "name"),
-            [("Detection", "has its fields in the order name, priority, reason", "who uses it", "pass them by name")],
+            lambda now, _: reordered(now["ClusterDetection"], "name"),
+            [("ClusterDetection", "has its fields in the order name, priority, reason", "who uses it", "pass them by name")],
             id="fields reordered",
         ),
         pytest.param(
-            lambda now, _: now["Training"].__delitem__("device"),
-            [("Training.device", "is new", "nobody", "nothing")],
+            lambda now, _: now["EngineSettings"].__delitem__("device"),
+            [("EngineSettings.device", "is new", "nobody", "nothing")],
             id="a field of what plugins are given",
         ),
         pytest.param(
-            lambda now, _: reordered(now["Training"], "device"),
+            lambda now, _: reordered(now["EngineSettings"], "device"),
             [],
             id="fields of what plugins are given reordered",
         ),
         pytest.param(
-            lambda now, _: now["Training"]["device"].update(default="None"),
-            [("Training.device", "has no default any more", "nobody", "nothing")],
+            lambda now, _: now["EngineSettings"]["device"].update(default="None"),
+            [("EngineSettings.device", "has no default any more", "nobody", "nothing")],
             id="a field of what plugins are given that has no default any more",
         ),
         pytest.param(
@@ -306,13 +306,13 @@ def test_from_the_foundation():
             id="what a call returns",
         ),
         pytest.param(
-            lambda _, specifications: specifications.update(Stream=specifications["Training"]),
+            lambda _, specifications: specifications.update(Stream=specifications["EngineSettings"]),
             [("Stream", "is gone", "who uses it", "stop using it")],
             id="a specification is gone",
         ),
         pytest.param(
-            lambda _, specifications: specifications.__delitem__("Detection"),
-            [("Detection", "is new", "nobody", "nothing")],
+            lambda _, specifications: specifications.__delitem__("ClusterDetection"),
+            [("ClusterDetection", "is new", "nobody", "nothing")],
             id="a specification",
         ),
     ],
@@ -343,5 +343,5 @@ def test_members_are_spelled_as_in_a_class():
     assert spell("address", number) == "address(*names: str, default: str | None = None) -> str"
     assert spell("declare", found["Capabilities"]["declare"]).startswith("declare(*, native: Iterable[str] = (), emulated")
     assert spell("world_size", found["ClusterEnvironment"]["world_size"]) == "world_size -> int"
-    assert spell("priority", found["Detection"]["priority"]) == "priority: int"
+    assert spell("priority", found["ClusterDetection"]["priority"]) == "priority: int"
     assert spell("device_type", found["Accelerator"]["device_type"]) == "device_type: ClassVar[str] = ''"

@@ -46,7 +46,7 @@ class Some(Strategy):
         return module
 """
 ACCELERATOR = """
-from accelkit import Accelerator, Availability, Detection
+from accelkit import Accelerator, Availability, ClusterDetection
 
 class Some(Accelerator):
     device_type = "some"
@@ -59,7 +59,7 @@ class Some(Accelerator):
         return self.firmware_version
 
     def detect(self):
-        return Detection("some", 1, "x")
+        return ClusterDetection("some", 1, "x")
 """
 
 ADAPTED = """
@@ -234,15 +234,15 @@ def test_what_a_plugin_leaves_uses_or_must_define(plugin_site, older):
         accelerator["stop"] = accelerator["step_end"]  # defined, and gone
         accelerator["firmware_version"] = {"form": "attribute", "type": "str", "default": "''"}  # mentioned, and gone
         accelerator["firmware_date"] = {"form": "attribute", "type": "str", "default": "''"}  # neither, and gone
-        del members["Detection"]["priority"]  # made
+        del members["ClusterDetection"]["priority"]  # made
         members["Availability"]["status"]["type"] = "str"  # made by others: it is imported, and not used
-        members["Training"]["streams"] = members["Training"]["device"]  # given, gone and not read
+        members["EngineSettings"]["streams"] = members["EngineSettings"]["device"]  # given, gone and not read
 
     assert pairs(ask("some", "--spec-diff", older(edit), code=1)) == [
         ("Accelerator.default_strategy", "is 'single_device' by default, no longer 'ddp'"),
         ("Accelerator.stop", "is gone"),
         ("Accelerator.firmware_version", "is gone"),
-        ("Detection.priority", "is new, without a default"),
+        ("ClusterDetection.priority", "is new, without a default"),
     ]
 
 

@@ -79,7 +79,7 @@ class UnusualPrecision(Precision):
         def convert(leaf):
             return None if leaf is None else leaf.half()
 
-        return accelkit.map_leaves(convert, data)
+        return accelkit.tree_map(convert, data)
 
     @hookimpl
     def checkpoint_saved(self):
@@ -104,7 +104,7 @@ class UnusualCluster(ClusterEnvironment):
 class UnusualStrategy(EngineStrategy):
     """An engine."""
 
-    def wrap_training(self, module, optimizer, training):
+    def wrap_training(self, module, optimizer, settings):
         return module
 
     def backward(self, loss, **kwargs):

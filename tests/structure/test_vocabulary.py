@@ -29,7 +29,7 @@ REPLACED = {
     "met": "verified",
     "obituary": "retirement",
     "preempted": "job_preempted",
-    "settle": "wait_for_threads",
+    "settle": "wait_for_torch_threads",
     "settling": "thread_shutdown",
     "stay_on": "assert_on_device",
     "strangers": "unknown",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from accelkit import Detection
+from accelkit import ClusterDetection
 
 TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE")
 
 
-def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> Detection:
+def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
     """Return a launcher's claim. If torch's variables were set by hand, the claim gets a priority above that of ``torchelastic``.
 
     Args:
@@ -28,7 +28,7 @@ def raised(claim: Detection, environ: Mapping[str, str], process: Sequence[str],
     if not is_by_hand(environ, process, size):
         return claim
     reason = f"{claim.reason}; RANK and WORLD_SIZE={environ['WORLD_SIZE'].strip()} were set by hand for that many processes"
-    return Detection(claim.name, 80 + claim.priority // 10, reason)
+    return ClusterDetection(claim.name, 80 + claim.priority // 10, reason)
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, ContradictionError, Detection
+from accelkit import ClusterDetection, ClusterEnvironment, ContradictionError
 
 _PODS, _INDEX = ("PET_NNODES", "WORLD_SIZE"), ("PET_NODE_RANK", "RANK")
 _ADDRESS, _PORT = ("PET_MASTER_ADDR", "MASTER_ADDR"), ("PET_MASTER_PORT", "MASTER_PORT")
@@ -23,14 +23,14 @@ class KubeflowEnvironment(ClusterEnvironment):
     processes_flag = "nprocPerNode: {} (numProcPerNode in v2) and torchrun as the command"
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks below every launcher that may run in the pod."""
         if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
             return None
         if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):
-            return Detection("kubeflow", 30, "RANK, WORLD_SIZE and MASTER_ADDR in a Kubernetes pod: this is a PyTorchJob")
+            return ClusterDetection("kubeflow", 30, "RANK, WORLD_SIZE and MASTER_ADDR in a Kubernetes pod: this is a PyTorchJob")
         if environ.get("PET_NNODES"):
-            return Detection("kubeflow", 30, "PET_NNODES in a Kubernetes pod: this is a TrainJob or an elastic PyTorchJob")
+            return ClusterDetection("kubeflow", 30, "PET_NNODES in a Kubernetes pod: this is a TrainJob or an elastic PyTorchJob")
         return None
 
     @property

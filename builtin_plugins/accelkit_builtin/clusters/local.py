@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, ContradictionError, Detection
+from accelkit import ClusterDetection, ClusterEnvironment, ContradictionError
 
 
 class LocalEnvironment(ClusterEnvironment):
     """A single process on this machine, without a launcher."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection:
         """Return a claim of priority 0, so that every other environment that claims the process is preferred."""
-        return Detection("local", 0, "no launcher or scheduler started this process")
+        return ClusterDetection("local", 0, "no launcher or scheduler started this process")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """Check that no launcher started this process as one of several, which would have to train together.

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from accelkit import ClusterEnvironment, Detection, UsageError, job_port
+from accelkit import ClusterDetection, ClusterEnvironment, UsageError, port_for_job
 from accelkit_builtin.clusters.by_hand import raised
 
 _SIZE = ("JSM_NAMESPACE_SIZE",)
@@ -25,15 +25,15 @@ class LSFEnvironment(ClusterEnvironment):
     processes_flag = "jsrun --rs_per_host {} --tasks_per_rs 1"
     nodes_flag = "bsub -nnodes {}"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks above that of MPI, because jsrun also sets MPI's variables."""
         job = environ.get("LSB_JOBID")
         if not job:
             return None
         if any(environ.get(name) for name in ("JSM_NAMESPACE_RANK", *_SIZE)):
             reason = f"LSB_JOBID={job} and JSM_NAMESPACE_RANK: jsrun started this process"
-            return raised(Detection("lsf", 70, reason), environ, ("JSM_NAMESPACE_RANK",), _SIZE)
-        return Detection(
+            return raised(ClusterDetection("lsf", 70, reason), environ, ("JSM_NAMESPACE_RANK",), _SIZE)
+        return ClusterDetection(
             "lsf", -1, f"this is the script of job {job} (LSB_JOBID without JSM_NAMESPACE_RANK); jsrun or mpirun starts its processes"
         )
 
@@ -64,7 +64,7 @@ class LSFEnvironment(ClusterEnvironment):
         If neither is set, the value is ``world_size`` if the rank file lists one host, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -78,7 +78,7 @@ class LSFEnvironment(ClusterEnvironment):
         Otherwise, the value is 0 if all processes run on one host, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
             UsageError: If this host is not in the rank file.
         """
         nodes = self.known("num_nodes")
@@ -105,7 +105,7 @@ class LSFEnvironment(ClusterEnvironment):
         Otherwise, the processes exchange it when they join the process group.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         local = self.known("local_world_size")
         if local == self.world_size:
@@ -120,7 +120,7 @@ class LSFEnvironment(ClusterEnvironment):
     @property
     def main_port(self) -> int:
         """Value of MASTER_PORT if set, else a port derived from LSB_JOBID and, in a job array, LSB_JOBINDEX."""
-        return self.port("MASTER_PORT", default=job_port(self.number("LSB_JOBID"), self.number("LSB_JOBINDEX", default=0)))
+        return self.port("MASTER_PORT", default=port_for_job(self.number("LSB_JOBID"), self.number("LSB_JOBINDEX", default=0)))
 
     @property
     def job_id(self) -> str | None:

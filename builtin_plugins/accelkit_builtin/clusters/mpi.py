@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, Detection, job_port
+from accelkit import ClusterDetection, ClusterEnvironment, port_for_job
 from accelkit_builtin.clusters.by_hand import raised
 
 _SHARED = ("PMI_RANK", "PMI_SIZE")
@@ -63,7 +63,7 @@ class MPIEnvironment(ClusterEnvironment):
     launcher = "mpirun"
     nodes_flag = "mpirun --host (or -hosts) with {} machines"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim whose priority depends on the launcher.
 
         MPI's own launchers rank above SLURM, in whose jobs they may run, and below LSF's jsrun, which also sets MPI's variables. Plain PMI
@@ -72,12 +72,12 @@ class MPIEnvironment(ClusterEnvironment):
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):
                 reason = f"{name}: {dialect.launcher} started this process"
-                return raised(Detection("mpi", 60, reason), environ, (dialect.rank,), (dialect.size,))
+                return raised(ClusterDetection("mpi", 60, reason), environ, (dialect.rank,), (dialect.size,))
         if name := next((name for name in _SHARED if environ.get(name)), None):
             reason = f"{name}: a launcher that uses PMI started this process"
-            return raised(Detection("mpi", 40, reason), environ, (_PLAIN.rank,), (_PLAIN.size,))
+            return raised(ClusterDetection("mpi", 40, reason), environ, (_PLAIN.rank,), (_PLAIN.size,))
         if environ.get("PMIX_RANK"):
-            return Detection(
+            return ClusterDetection(
                 "mpi", -1, "only PMIX_RANK is set, and PMIx does not set a variable for the world size; mpirun of Open MPI does"
             )
         return None
@@ -109,7 +109,7 @@ class MPIEnvironment(ClusterEnvironment):
         Plain PMI sets none of these variables. The rank is then 0 in a single process, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         dialect = self._dialect
         if dialect is _PLAIN and self.text(dialect.local_rank) is None:
@@ -123,7 +123,7 @@ class MPIEnvironment(ClusterEnvironment):
         Plain PMI sets none of these variables. The value is then 1 for a single process, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
@@ -137,7 +137,7 @@ class MPIEnvironment(ClusterEnvironment):
         No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
@@ -148,7 +148,7 @@ class MPIEnvironment(ClusterEnvironment):
         If this variable is not set, the value is the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.known("local_world_size") == self.world_size:
             return 1
@@ -166,7 +166,7 @@ class MPIEnvironment(ClusterEnvironment):
     def main_port(self) -> int:
         """Value of MASTER_PORT, else a port derived from PMIX_NAMESPACE (Open MPI's name for this run), else 12910 with one warning."""
         run = self.text("PMIX_NAMESPACE")
-        return self.port("MASTER_PORT", default=None if run is None else job_port(run))
+        return self.port("MASTER_PORT", default=None if run is None else port_for_job(run))
 
     @property
     def job_id(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from accelkit import ClusterEnvironment, Detection
+from accelkit import ClusterDetection, ClusterEnvironment
 
 
 class RayEnvironment(ClusterEnvironment):
@@ -19,7 +19,7 @@ class RayEnvironment(ClusterEnvironment):
     processes_flag = "ScalingConfig(num_workers=...) with {} workers on each machine"
     nodes_flag = "ScalingConfig(num_workers=...) on {} machines"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks above SLURM and MPI, and below torchrun.
 
         A worker inherits variables of SLURM and MPI from the process that started Ray on its machine.
@@ -27,8 +27,8 @@ class RayEnvironment(ClusterEnvironment):
         if not environ.get("RAY_RAYLET_PID"):
             return None
         if environ.get("WORLD_SIZE") or environ.get("RANK"):
-            return Detection("ray", 90, "RAY_RAYLET_PID and RANK: this is a Ray actor with a rank")
-        return Detection("ray", 90, "RAY_RAYLET_PID: this is a Ray worker without a rank, which trains alone")
+            return ClusterDetection("ray", 90, "RAY_RAYLET_PID and RANK: this is a Ray actor with a rank")
+        return ClusterDetection("ray", 90, "RAY_RAYLET_PID: this is a Ray worker without a rank, which trains alone")
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
@@ -92,7 +92,7 @@ class RayEnvironment(ClusterEnvironment):
         If it is not set, the value is 0 if all processes are on this machine, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
@@ -106,7 +106,7 @@ class RayEnvironment(ClusterEnvironment):
         If it is not set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)

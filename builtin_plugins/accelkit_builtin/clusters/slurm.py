@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, ContradictionError, Detection, UnavailableError, UsageError, job_port
+from accelkit import ClusterDetection, ClusterEnvironment, ContradictionError, UnavailableError, UsageError, port_for_job
 from accelkit_builtin.clusters.by_hand import raised
 from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
 from accelkit_builtin.clusters.slurm_shells import is_typed
@@ -30,7 +30,7 @@ class SlurmEnvironment(ClusterEnvironment):
     processes_flag = "--ntasks-per-node={}"
     nodes_flag = "--nodes={}"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks above plain PMI and variables set by hand, and below launchers that start their daemons with srun.
 
         srun also sets the variables of PMI.
@@ -41,12 +41,12 @@ class SlurmEnvironment(ClusterEnvironment):
         special = step.isascii() and step.isdigit() and int(step[:12]) >= _FIRST_SPECIAL_STEP
         if not step or special:
             why = f"this is the sbatch script or the salloc shell of job {job} (no SLURM_STEP_ID of a step); srun starts its processes"
-            return Detection("slurm", -1, why)
+            return ClusterDetection("slurm", -1, why)
         if environ.get("SLURM_PTY_PORT") and (environ.get("SLURM_STEP_NUM_TASKS", "1") == "1" or is_typed(environ.get("SLURM_TASK_PID"))):
-            return Detection(
+            return ClusterDetection(
                 "slurm", -1, f"this is an interactive shell of job {job} (SLURM_PTY_PORT, of srun --pty); srun starts its processes"
             )
-        claim = Detection("slurm", 50, f"SLURM_STEP_ID={step} of job {job}: srun started this process")
+        claim = ClusterDetection("slurm", 50, f"SLURM_STEP_ID={step} of job {job}: srun started this process")
         return raised(claim, environ, ("SLURM_PROCID",), _SIZE)
 
     @property
@@ -157,7 +157,7 @@ class SlurmEnvironment(ClusterEnvironment):
                 return reserved_ports(reserved)[-1]  # MPI under srun uses the first ports
             except ValueError as error:
                 raise self._unreadable(("SLURM_STEP_RESV_PORTS",), error) from None
-        return job_port(self.number("SLURM_JOB_ID", "SLURM_JOBID"), self.number("SLURM_STEP_ID", "SLURM_STEPID", default=0))
+        return port_for_job(self.number("SLURM_JOB_ID", "SLURM_JOBID"), self.number("SLURM_STEP_ID", "SLURM_STEPID", default=0))
 
     @property
     def job_id(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, Detection
+from accelkit import ClusterDetection, ClusterEnvironment
 from accelkit_builtin.clusters.by_hand import TORCH
 
 _SIZE, _LOCAL_SIZE = ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
@@ -24,7 +24,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     processes_flag = "--nproc-per-node={}"
     nodes_flag = "--nnodes={}"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim. It ranks above all others if torchrun (or accelkit launch) started this process.
 
         torchrun may run in another launcher's job, whose variables then describe torchrun's agents. Variables without
@@ -32,9 +32,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
         Ray or of that launcher ranks higher.
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
-            return Detection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
+            return ClusterDetection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
         if all(environ.get(name) for name in TORCH):
-            return Detection("torchelastic", 80, f"{', '.join(TORCH)}: a launcher set the variables of torch.distributed")
+            return ClusterDetection("torchelastic", 80, f"{', '.join(TORCH)}: a launcher set the variables of torch.distributed")
         return None
 
     @property
@@ -65,7 +65,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -80,7 +80,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         If none is set, the value is 0 if there is one machine, else the rank that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
@@ -94,7 +94,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
         If none is set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
 
         Raises:
-            NotJoinedError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
         """
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, Detection, UnsupportedError
+from accelkit import ClusterDetection, ClusterEnvironment, UnsupportedError
 
 _LOCAL_RANK, _LOCAL_SIZE = "PJRT_LOCAL_PROCESS_RANK", "PJRT_LOCAL_PROCESS_COUNT"
 _RANK, _ADDRESSES = "CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES"
@@ -21,7 +21,7 @@ class XLAEnvironment(ClusterEnvironment):
     processes_flag = "torch_xla.launch(function) on machines with {} chips"
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks below torchrun and above MPI.
 
         torchrun sets its own variables in addition to those of torch_xla.launch, and MPI may have started the program on each machine.
@@ -29,8 +29,8 @@ class XLAEnvironment(ClusterEnvironment):
         if not environ.get(_LOCAL_RANK):
             return None
         if environ.get("PJRT_DEVICE", "").upper() == "CPU" or environ.get(_ADDRESSES):
-            return Detection("xla", 65, f"{_LOCAL_RANK}: torch_xla.launch started this process")
-        return Detection("xla", -1, f"{_LOCAL_RANK} is set, but {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
+            return ClusterDetection("xla", 65, f"{_LOCAL_RANK}: torch_xla.launch started this process")
+        return ClusterDetection("xla", -1, f"{_LOCAL_RANK} is set, but {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """Check the user's settings, and that there are not several CPU devices.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import map_leaves
+from accelkit import tree_map
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +22,7 @@ def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool])
     def one(leaf: Any) -> Any:
         return leaf.to(dtype) if isinstance(leaf, torch.Tensor) and has_to_be(leaf) else leaf
 
-    return map_leaves(one, data)
+    return tree_map(one, data)
 
 
 def widen(data: T, narrow: torch.dtype) -> T:
@@ -34,7 +34,7 @@ def widen(data: T, narrow: torch.dtype) -> T:
 
     if isinstance(data, torch.Tensor):
         return data.float() if data.dtype is narrow else data  # type: ignore[return-value]
-    return map_leaves(lambda leaf: widen(leaf, narrow) if isinstance(leaf, torch.Tensor) else leaf, data)
+    return tree_map(lambda leaf: widen(leaf, narrow) if isinstance(leaf, torch.Tensor) else leaf, data)
 
 
 _lock = threading.Lock()

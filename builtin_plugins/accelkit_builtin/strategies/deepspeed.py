@@ -18,9 +18,9 @@ from accelkit import (
     AccelkitError,
     CheckpointError,
     ContradictionError,
+    EngineSettings,
     EngineStrategy,
     Precision,
-    Training,
     UnsupportedError,
     UsageError,
     hookimpl,
@@ -97,7 +97,7 @@ class DeepSpeedStrategy(EngineStrategy):
             )
         return module.to(device)
 
-    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
+    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: EngineSettings) -> torch.nn.Module:
         """Return the module in a DeepSpeedEngine, with the parameters and buffers of rank 0.
 
         Raises:
@@ -114,15 +114,15 @@ class DeepSpeedStrategy(EngineStrategy):
                 why="DeepSpeed runs the backward pass of one engine, and a loss does not determine which engine that is",
                 hint="put both models into one torch.nn.ModuleDict with one optimizer, or use strategy='fsdp'",
             )
-        config = configuration(self.options, training, self.plugin)
+        config = configuration(self.options, settings, self.plugin)
         try:
-            engine = initialize(module, optimizer, config, training.device)
+            engine = initialize(module, optimizer, config, settings.device)
         except AccelkitError:
             raise
         except Exception as error:
             if _LACKS_PRECISION in str(error):
                 raise UnsupportedError(
-                    f"strategy 'deepspeed' does not support precision {training.precision.name!r} on {training.device}",
+                    f"strategy 'deepspeed' does not support precision {settings.precision.name!r} on {settings.device}",
                     plugin=self.plugin,
                     why=f"DeepSpeed reports: {error}",
                     hint="use precision='32-true' or 'bf16-mixed', or strategy='fsdp'",
@@ -133,7 +133,7 @@ class DeepSpeedStrategy(EngineStrategy):
                 why=f"{type(error).__name__}: {' '.join(str(error).split())}",
                 hint="check DeepSpeedOptions(config=...) against DeepSpeed's documentation of its configuration",
             ) from error
-        if training.num_processes > 1:
+        if settings.num_processes > 1:
             for buffer in engine.module.buffers():  # DeepSpeed sends only the parameters of rank 0
                 dist.broadcast(buffer.detach(), src=0)
         self._held = weakref.ref(engine)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from accelkit import ContradictionError, Precision, Training, UnsupportedError, UsageError
+from accelkit import ContradictionError, EngineSettings, Precision, UnsupportedError, UsageError
 from accelkit_builtin.precisions.bf16_mixed import BFloat16Mixed
 from accelkit_builtin.precisions.p32_true import Float32
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
@@ -38,7 +38,7 @@ class DeepSpeedOptions:
     config: Mapping[str, Any] | str | os.PathLike[str] | None = dataclasses.field(default=None, metadata={"per_process": True})
 
 
-def configuration(options: DeepSpeedOptions, training: Training, plugin: str) -> dict[str, Any]:
+def configuration(options: DeepSpeedOptions, settings: EngineSettings, plugin: str) -> dict[str, Any]:
     """Return the configuration for ``deepspeed.initialize``, a dict with DeepSpeed's own names.
 
     Raises:
@@ -46,18 +46,18 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
         ContradictionError: If the configuration contradicts the Runtime.
         UsageError: If the configuration cannot be read, or a value cannot be used.
     """
-    section = _section(training.precision, plugin)
+    section = _section(settings.precision, plugin)
     given = _read(options.config)
     zero: dict[str, Any] = {"stage": options.stage}
     zero |= {"offload_optimizer": {"device": "cpu"}} if options.offload_optimizer else {}
     zero |= {"offload_param": {"device": "cpu"}} if options.offload_parameters else {}
     merged = _merged(
         {
-            "train_micro_batch_size_per_gpu": _batch_size(given, training),
-            "gradient_accumulation_steps": training.accumulation_steps,
+            "train_micro_batch_size_per_gpu": _batch_size(given, settings),
+            "gradient_accumulation_steps": settings.accumulation_steps,
             "gradient_clipping": 0.0,  # DeepSpeed's default is 1
             "bf16": {"enabled": section == "bf16"},
-            "fp16": training.precision.configuration() if isinstance(training.precision, EngineScaledFloat16) else {"enabled": False},
+            "fp16": settings.precision.configuration() if isinstance(settings.precision, EngineScaledFloat16) else {"enabled": False},
             "zero_optimization": zero,
             "zero_allow_untested_optimizer": True,  # allow any torch optimizer
             "zero_force_ds_cpu_optimizer": False,
@@ -65,7 +65,7 @@ def configuration(options: DeepSpeedOptions, training: Training, plugin: str) ->
         },
         given,
     )
-    _check(merged, training, section)
+    _check(merged, settings, section)
     # The Runtime divides losses and decides when to step, so DeepSpeed sees one batch per step.
     merged["gradient_accumulation_steps"] = 1
     merged.pop("train_batch_size", None)
@@ -100,12 +100,12 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-def _batch_size(given: Mapping[str, Any], training: Training) -> int:
+def _batch_size(given: Mapping[str, Any], settings: EngineSettings) -> int:
     """Return the number of samples in a batch of one process. DeepSpeed uses this number only to count samples."""
     whole = given.get("train_batch_size", AUTO)
-    if training.batch_size is None and isinstance(whole, int):
-        return max(whole // (training.num_processes * training.accumulation_steps), 1)
-    return training.batch_size or 1
+    if settings.batch_size is None and isinstance(whole, int):
+        return max(whole // (settings.num_processes * settings.accumulation_steps), 1)
+    return settings.batch_size or 1
 
 
 def _section(precision: Precision, plugin: str) -> str | None:
@@ -127,7 +127,7 @@ def _section(precision: Precision, plugin: str) -> str | None:
     )
 
 
-def _check(merged: Mapping[str, Any], training: Training, section: str | None) -> None:
+def _check(merged: Mapping[str, Any], settings: EngineSettings, section: str | None) -> None:
     zero = merged["zero_optimization"]
     stage = zero.get("stage") if isinstance(zero, Mapping) else zero
     if stage not in (1, 2, 3) or isinstance(stage, bool):
@@ -142,21 +142,21 @@ def _check(merged: Mapping[str, Any], training: Training, section: str | None) -
             why="only stage 3 shards and offloads them",
             hint="use DeepSpeedOptions(stage=3, offload_parameters=True)",
         )
-    steps, size = training.accumulation_steps, merged["train_micro_batch_size_per_gpu"]
+    steps, size = settings.accumulation_steps, merged["train_micro_batch_size_per_gpu"]
     if merged["gradient_accumulation_steps"] != steps:
         raise _contradiction(
             f"gradient_accumulation_steps={merged['gradient_accumulation_steps']!r}",
             f"the Runtime has gradient_accumulation_steps={steps}",
             f'set it to "auto", and use Runtime(gradient_accumulation_steps={merged["gradient_accumulation_steps"]!r})',
         )
-    whole = size * steps * training.num_processes
+    whole = size * steps * settings.num_processes
     if merged.get("train_batch_size", whole) != whole:
         raise _contradiction(
             f"train_batch_size={merged['train_batch_size']!r}",
-            f"{training.num_processes} processes with batches of {size} and {steps} backward passes per step result in {whole}",
+            f"{settings.num_processes} processes with batches of {size} and {steps} backward passes per step result in {whole}",
             'set it to "auto"',
         )
-    name = training.precision.name
+    name = settings.precision.name
     for kind in ("bf16", "fp16", "amp", "torch_autocast"):
         is_enabled = bool(merged.get(kind, {}).get("enabled", False))
         if is_enabled != (kind == section):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from accelkit import Accelerator, Strategy, UnsupportedError, map_leaves
+from accelkit import Accelerator, Strategy, UnsupportedError, tree_map
 
 if TYPE_CHECKING:
     import torch
@@ -75,4 +75,4 @@ class XLAStrategy(Strategy):
                 spmd.mark_sharding(leaf, self._mesh, ("data", *[None] * (leaf.dim() - 1)))
             return leaf
 
-        return map_leaves(divide, batch)
+        return tree_map(divide, batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from accelkit import ClusterEnvironment, Detection
+from accelkit import ClusterDetection, ClusterEnvironment
 from accelkit.cluster.detection import make_environment
 from accelkit.discovery.catalog import plugins
 from accelkit_conformance.checks import check
@@ -24,12 +24,14 @@ def _builtins(subject: Subject) -> list[ClusterEnvironment]:
     return [make_environment(one.name, {}) for one in plugins("cluster") if one.is_builtin and one.name != subject.record.name]
 
 
-def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> Detection | None:
+def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> ClusterDetection | None:
     """Check and return the result of ``detect_cluster(argument)`` on a new instance that reads ``environ``."""
     claim = environment_for(subject, environ).detect_cluster(argument)
     if claim is None:
         return None
-    assert isinstance(claim, Detection), f"{place}: detect_cluster returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection"
+    assert isinstance(claim, ClusterDetection), (
+        f"{place}: detect_cluster returned {claim!r:.80} ({type(claim).__name__}) instead of a ClusterDetection"
+    )
     assert claim.name == subject.record.name, f"{place}: it claims the process for {claim.name!r}, not for {subject.record.name!r}"
     assert isinstance(claim.priority, int), f"{place}: the priority of the claim is {claim.priority!r} ({type(claim.priority).__name__})"
     assert claim.reason, f"{place}: the claim has no reason"
@@ -46,7 +48,7 @@ def _processes(subject: Subject) -> list[Process]:
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
     """``detect_cluster`` claims every process of the plugin's own jobs under the plugin's name, with a reason and with a
-    ``Detection.priority`` above that of any claim that accelkit's own environments make on the same process.
+    ``ClusterDetection.priority`` above that of any claim that accelkit's own environments make on the same process.
     """
     others = _builtins(subject)
     for one in _processes(subject):
@@ -64,7 +66,8 @@ def own_jobs_are_claimed(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
     """On a process of another cluster environment, ``detect_cluster`` makes no claim, or a claim with a lower priority than that
-    environment's claim. A ``Detection`` with a negative priority is not a claim: it says why the environment does not claim the process.
+    environment's claim. A ``ClusterDetection`` with a negative priority is not a claim: it says why the environment does not claim the
+    process.
     """
     owners = {other.name: other for other in _builtins(subject)}
     for one in foreign_processes(subject):
@@ -95,8 +98,8 @@ def detection_uses_its_argument(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a Detection, whichever of the variables of a process is missing, empty or has an unexpected value,
-    because any program may call ``detect_cluster``."""
+    """``detect_cluster`` returns None or a ClusterDetection, whichever of the variables of a process is missing, empty or has an unexpected
+    value, because any program may call ``detect_cluster``."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:
@@ -108,4 +111,4 @@ def detection_survives_any_value(subject: Subject) -> None:
                     except Exception as error:
                         how = f"without {variable}" if value is None else f"with {variable}={value!r:.20}"
                         raise AssertionError(f"{one.name} {how}: detect_cluster raised {type(error).__name__}: {error}") from error
-                    assert claim is None or isinstance(claim, Detection), f"{one.name}: it returned {type(claim).__name__}"
+                    assert claim is None or isinstance(claim, ClusterDetection), f"{one.name}: it returned {type(claim).__name__}"

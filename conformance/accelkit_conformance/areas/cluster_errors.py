@@ -57,7 +57,7 @@ def missing_variables_are_named(subject: Subject) -> None:
 
 
 def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
-    """Check that each new error names one of the variables or is a NotJoinedError, and says what to do."""
+    """Check that each new error names one of the variables or is an UnknownPlacementError, and says what to do."""
     for name in SETTINGS:
         error = after[name]
         if isinstance(error, AccelkitError) and not isinstance(before[name], AccelkitError):
@@ -68,7 +68,7 @@ def _check_errors(before: Answers, after: Answers, variables: dict[str, str], ho
 
 def _is_unknown(error: AccelkitError) -> bool:
     """Return whether the error says that the value is not known before the processes join."""
-    return type(error).__name__ == "NotJoinedError"
+    return type(error).__name__ == "UnknownPlacementError"
 
 
 @check("training", needs_hardware=False, kind="cluster")

@@ -185,7 +185,7 @@ def jobs_have_ports_of_their_own(subject: Subject) -> None:
                 job = description.job(nodes, local, job_id=cluster_recordings.JOB_ID + number, port=cluster_recordings.PORT + number)
                 with job_answers(subject, job) as everyone:
                     ports.append(everyone[0]["main_port"])
-            assert ports[0] != ports[1], f"{description.name}: two jobs have the port {ports[0]}; use job_port(number of the job)"
+            assert ports[0] != ports[1], f"{description.name}: two jobs have the port {ports[0]}; use port_for_job(number of the job)"
 
 
 @check("smoke", needs_hardware=False, kind="cluster")

@@ -184,14 +184,14 @@ def metadata_declares_requirements(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="cluster")
 def detection_changes_nothing(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a Detection, and does not change ``os.environ``."""
+    """``detect_cluster`` returns None or a ClusterDetection, and does not change ``os.environ``."""
     import os
 
-    from accelkit import Detection
+    from accelkit import ClusterDetection
 
     before = dict(os.environ)
     answer = loading.instantiate(subject.cls, subject.record).detect_cluster(dict(os.environ))
-    assert answer is None or isinstance(answer, Detection), f"it returned {type(answer).__name__}"
+    assert answer is None or isinstance(answer, ClusterDetection), f"it returned {type(answer).__name__}"
     assert dict(os.environ) == before, "it changed os.environ"
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from accelkit import Availability, Detection
+from accelkit import Availability, ClusterDetection
 from accelkit_conformance.checks import check
 from accelkit_conformance.oracle import cluster_recordings
 from accelkit_conformance.oracle.call_limit import limited
@@ -79,9 +79,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a Detection with a reason, and does not change the variables that are passed to it. On a process
-    of one of accelkit's own cluster environments, the ``priority`` of the Detection is lower than the priority of the Detection of that
-    cluster environment.
+    """``detect_cluster`` returns None or a ClusterDetection with a reason, and does not change the variables that are passed to it. On a
+    process of one of accelkit's own cluster environments, the ``priority`` of the ClusterDetection is lower than the priority of the
+    ClusterDetection of that cluster environment.
     """
     from accelkit.cluster.detection import make_environment
 
@@ -92,8 +92,8 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
                 before = dict(environ)
                 owner = make_environment(one.environment, environ).detect_cluster(environ)
                 for claim in calls.call(hook, environ=environ):
-                    said = f"{hook} returned {claim!r:.80} ({type(claim).__name__}) instead of a Detection or None"
-                    assert isinstance(claim, Detection), said
+                    said = f"{hook} returned {claim!r:.80} ({type(claim).__name__}) instead of a ClusterDetection or None"
+                    assert isinstance(claim, ClusterDetection), said
                     assert claim.reason, f"{one.name}: the claim has no reason"
                     assert owner is None or claim.priority < owner.priority, (
                         f"{one.name}: it claims a process of {one.environment}: {claim.reason}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from accelkit import Detection
+from accelkit import ClusterDetection
 from accelkit_builtin.clusters.mpi import MPIEnvironment
 from accelkit_builtin.clusters.slurm import SlurmEnvironment
 from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
@@ -17,42 +17,42 @@ from accelkit_conformance.mutants import mutant
 class ClaimsJobScript(SlurmEnvironment):
     """The batch script is claimed too, so a program in it waits for processes that srun has not started."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         job = environ.get("SLURM_JOB_ID")
-        return Detection("slurm", 50, f"SLURM_JOB_ID={job}") if job else None
+        return ClusterDetection("slurm", 50, f"SLURM_JOB_ID={job}") if job else None
 
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsEverything(SlurmEnvironment):
     """Every process is claimed, because an installed plugin is taken for an active plugin."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        return Detection("slurm", 95, "the SLURM plugin is installed")
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        return ClusterDetection("slurm", 95, "the SLURM plugin is installed")
 
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="torchelastic")
 class ClaimsTooLow(TorchElasticEnvironment):
     """The claim ranks below that of the scheduler in whose job torchrun runs."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         claim = super().detect_cluster(environ)
-        return None if claim is None else Detection(claim.name, 10, claim.reason)
+        return None if claim is None else ClusterDetection(claim.name, 10, claim.reason)
 
 
 @mutant("cluster_detection", "claim_forms", kind="cluster", base="torchelastic")
 class ClaimsByBrand(TorchElasticEnvironment):
     """The claim has the launcher's name instead of the name under which the environment is selected."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         claim = super().detect_cluster(environ)
-        return None if claim is None else Detection("torchrun", claim.priority, claim.reason)
+        return None if claim is None else ClusterDetection("torchrun", claim.priority, claim.reason)
 
 
 @mutant("cluster_detection", "claim_forms", kind="cluster", base="mpi")
 class AnswersYes(MPIEnvironment):
-    """``detect_cluster`` returns True instead of a Detection."""
+    """``detect_cluster`` returns True instead of a ClusterDetection."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         return super().detect_cluster(environ) is not None  # type: ignore[return-value]
 
 
@@ -60,7 +60,7 @@ class AnswersYes(MPIEnvironment):
 class DetectsFromProcess(SlurmEnvironment):
     """``detect_cluster`` reads ``os.environ`` instead of the variables that are passed to it."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         return super().detect_cluster({**environ, **os.environ})
 
 
@@ -68,6 +68,6 @@ class DetectsFromProcess(SlurmEnvironment):
 class DetectionRaises(SlurmEnvironment):
     """``detect_cluster`` raises an error instead of returning None if SLURM_STEP_ID is not a number."""
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         int(environ.get("SLURM_STEP_ID") or 0)
         return super().detect_cluster(environ)

@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Availability, Detection, PluginRecord, RuntimeState, hookimpl
+from accelkit import Availability, ClusterDetection, PluginRecord, RuntimeState, hookimpl
 
 if TYPE_CHECKING:
     import torch
@@ -49,8 +49,8 @@ class HookLog:
         return {"log": Availability.usable("the log can be written")}
 
     @hookimpl
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        return Detection("my_queue", 55, "MY_QUEUE_JOB is set") if environ.get("MY_QUEUE_JOB") else None
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        return ClusterDetection("my_queue", 55, "MY_QUEUE_JOB is set") if environ.get("MY_QUEUE_JOB") else None
 
     @hookimpl
     def requeue(self) -> bool | None:

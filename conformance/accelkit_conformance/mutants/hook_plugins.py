@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Availability, Detection, RuntimeState, hookimpl
+from accelkit import Availability, ClusterDetection, RuntimeState, hookimpl
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.hook_log import HookLog
 
@@ -130,8 +130,8 @@ class ClaimsEveryJob(HookLog):
     """``detect_cluster`` claims every process, even the processes of other launchers."""
 
     @hookimpl
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        return Detection("my_queue", 101, "the plugin is enabled")
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        return ClusterDetection("my_queue", 101, "the plugin is enabled")
 
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")

@@ -53,9 +53,9 @@ class ConvertsIntegers(BFloat16):
     def convert_input(self, data: Any) -> Any:
         import torch
 
-        from accelkit import map_leaves
+        from accelkit import tree_map
 
-        return map_leaves(lambda leaf: leaf.to(self.dtype) if isinstance(leaf, torch.Tensor) and leaf.dtype != torch.bool else leaf, data)
+        return tree_map(lambda leaf: leaf.to(self.dtype) if isinstance(leaf, torch.Tensor) and leaf.dtype != torch.bool else leaf, data)
 
 
 @mutant("precision_dtypes", "conversion of arguments", kind="precision", base="bf16-true")

@@ -135,11 +135,11 @@ class RoundsOnOneProcess(Float32):
     def convert_input(self, data: Any) -> Any:
         import torch
 
-        from accelkit import map_leaves
+        from accelkit import tree_map
 
         if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
             return data
-        return map_leaves(lambda leaf: leaf.bfloat16().float() if isinstance(leaf, torch.Tensor) else leaf, data)
+        return tree_map(lambda leaf: leaf.bfloat16().float() if isinstance(leaf, torch.Tensor) else leaf, data)
 
 
 @mutant("precision_distributed", "sharded parameters", kind="precision", base="bf16-true")

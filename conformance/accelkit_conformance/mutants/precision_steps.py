@@ -17,11 +17,9 @@ class RoundsInputs(Float32):
     def convert_input(self, data: Any) -> Any:
         import torch
 
-        from accelkit import map_leaves
+        from accelkit import tree_map
 
-        return map_leaves(
-            lambda leaf: leaf.bfloat16().float() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf, data
-        )
+        return tree_map(lambda leaf: leaf.bfloat16().float() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() else leaf, data)
 
 
 @mutant("precision_gradients", "values", kind="precision", base="16-mixed")

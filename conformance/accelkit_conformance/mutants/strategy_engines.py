@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from accelkit import EngineStrategy, Training
+from accelkit import EngineSettings, EngineStrategy
 from accelkit_conformance.mutants import mutant
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class AveragingEngineStrategy(EngineStrategy):
             dist.broadcast(tensor.detach(), src=0)
         return module
 
-    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
+    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: EngineSettings) -> torch.nn.Module:
         self.gradients[optimizer] = {}
         return module
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelkit import AccelkitError, Availability, Detection, hookimpl
+from accelkit import AccelkitError, Availability, ClusterDetection, hookimpl
 from accelkit.plugin_manager import PluginManager
 from accelkit_conformance.oracle.call_limit import limited
 from accelkit_conformance.oracle.confinement import confined
@@ -141,7 +141,7 @@ def inner_result(hook: str) -> Any:
         "get_device_stats": {"memory.allocated.bytes": 1.0},
         "doctor_checks": {"driver": Availability.usable("it answers")},
         "make_precision": Precision(),
-        "detect_cluster": Detection("local", 0, "no launcher started this process"),
+        "detect_cluster": ClusterDetection("local", 0, "no launcher started this process"),
         "requeue": True,
     }
     return results.get(hook)

@@ -1,8 +1,8 @@
 """Detect the cluster environment from a process's variables, and record every candidate. This module does not import torch.
 
 An argument takes precedence over ``ACCELKIT_CLUSTER``, which takes precedence over detection. Detection queries the built-in environments
-and hook plugins. Each environment or plugin that recognises its variables answers with a claim, a ``Detection``. A third-party environment
-is used only if it is named, or if a hook plugin that the user enabled claims the process for this environment.
+and hook plugins. Each environment or plugin that recognises its variables answers with a claim, a ``ClusterDetection``. A third-party
+environment is used only if it is named, or if a hook plugin that the user enabled claims the process for this environment.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
-from accelkit.errors import AccelkitError, NotJoinedError, UsageError
+from accelkit.errors import AccelkitError, UnknownPlacementError, UsageError
 from accelkit.selection import load_named
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.types import Detection, PluginRecord
+from accelkit.types import ClusterDetection, PluginRecord
 
 VARIABLE = "ACCELKIT_CLUSTER"
 _DETECT = "auto"
@@ -99,7 +99,7 @@ def select_cluster(
     cluster: str | ClusterEnvironment | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    further_claims: Iterable[Detection | None] = (),
+    further_claims: Iterable[ClusterDetection | None] = (),
 ) -> ClusterSelection:
     """Select one cluster environment, without reading its properties.
 
@@ -160,7 +160,7 @@ def make_environment(name: str, environ: Mapping[str, str] | None = None) -> Clu
 
 
 def _detect(
-    environ: Mapping[str, str], further_claims: Iterable[Detection | None], source: str
+    environ: Mapping[str, str], further_claims: Iterable[ClusterDetection | None], source: str
 ) -> tuple[ClusterEnvironment, ClusterDecision]:
     builtin = {record.name: make_environment(record.name, environ) for record in plugins("cluster") if record.is_builtin}
     claims = {name: environment.detect_cluster(environ) for name, environment in builtin.items()}
@@ -206,18 +206,18 @@ def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]
             )
 
 
-def _chosen(environment: ClusterEnvironment, claim: Detection | None) -> ClusterCandidate:
+def _chosen(environment: ClusterEnvironment, claim: ClusterDetection | None) -> ClusterCandidate:
     reason = claim.reason if claim else "it was selected by name, so the claims of other environments do not apply"
     return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.priority if claim else None, reason)
 
 
-def _status(claim: Detection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
+def _status(claim: ClusterDetection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:
     if claim is None:
         return "absent", None, "none of its variables is set"
     return "declined" if claim.priority < 0 else "claimed", claim.priority, claim.reason
 
 
-def _priority(claim: Detection | None) -> int:
+def _priority(claim: ClusterDetection | None) -> int:
     return claim.priority if claim is not None else -1
 
 
@@ -232,7 +232,7 @@ def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict
         try:
             with loading.plugin_errors(environment.plugin, f"reading {name} of the cluster environment {environment.name}"):
                 settings[name] = getattr(environment, name)
-        except NotJoinedError:
+        except UnknownPlacementError:
             settings[name] = None
         except AccelkitError as error:
             settings[name] = None

@@ -17,7 +17,7 @@ from accelkit import job_secret
 from accelkit.errors import UnsupportedError
 from accelkit.launching import failures, worker_main
 from accelkit.launching.job import HERE, torchrun_variables
-from accelkit.pytree import leaves, map_leaves
+from accelkit.pytree import tree_leaves, tree_map
 
 RESULT_FILE = "result"
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -134,7 +134,7 @@ def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
     import torch
 
     found: list[Any] = []
-    for leaf in leaves(list(arguments)):
+    for leaf in tree_leaves(list(arguments)):
         if isinstance(leaf, torch.nn.Module | torch.optim.Optimizer) and not any(leaf is other for other in found):
             found.append(leaf)
     return found
@@ -161,4 +161,4 @@ def on_host(data: Any) -> Any:
         whole = leaf.full_tensor() if hasattr(leaf, "full_tensor") else leaf
         return whole.detach().cpu().clone()
 
-    return map_leaves(move, data)
+    return tree_map(move, data)

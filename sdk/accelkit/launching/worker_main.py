@@ -94,7 +94,7 @@ def _leave_process_group() -> None:
         distributed.destroy_process_group()
     from accelkit import thread_shutdown  # imported only now, when it cannot disturb the program
 
-    thread_shutdown.wait_for_threads()
+    thread_shutdown.wait_for_torch_threads()
 
 
 def _run(kind: str, program: str, arguments: list[str]) -> None:

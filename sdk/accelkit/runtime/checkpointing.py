@@ -13,7 +13,7 @@ import torch
 from accelkit.atomic_file import atomic_file
 from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError, message_in_one_line
 from accelkit.plugin_calls import call
-from accelkit.pytree import map_leaves
+from accelkit.pytree import tree_map
 from accelkit.runtime import seeding
 from accelkit.runtime.checkpoints.state_dict_keys import load_state_into, state_of
 from accelkit.runtime.collectives.collectives import Collectives
@@ -82,7 +82,7 @@ class Checkpointing:
             has_memory = type(leaf) in (torch.Tensor, torch.nn.Parameter) and leaf.layout is torch.strided and not leaf.is_meta
             return leaf.cpu() if has_memory and not address_of(leaf) else leaf
 
-        obj = map_leaves(readable, obj)
+        obj = tree_map(readable, obj)
         with atomic_file(file, writer=str(self._rank_info.process_index)) as temporary:  # machines may share the folder
             torch.save(obj, temporary)
 

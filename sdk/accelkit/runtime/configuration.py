@@ -29,7 +29,7 @@ from accelkit.specs.hooks import hookimpl
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import FROM_CODE, Decision, Detection, Kind
+from accelkit.types import FROM_CODE, ClusterDetection, Decision, Kind
 
 _DEFAULT_PRECISION = "32-true"
 
@@ -253,15 +253,17 @@ def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginMan
     return environment
 
 
-def _further_claims(plugin_manager: PluginManager) -> list[Detection]:
+def _further_claims(plugin_manager: PluginManager) -> list[ClusterDetection]:
     """Return the cluster environments that the hook plugins detect, to which this process may belong."""
     environ = MappingProxyType(os.environ)
     with plugin_manager.naming_failures("detect_cluster"):
-        claims: list[Detection] = plugin_manager.hook.detect_cluster(environ=environ)
+        claims: list[ClusterDetection] = plugin_manager.hook.detect_cluster(environ=environ)
     for claim in claims:
-        if not isinstance(claim, Detection):
-            owner = plugin_manager.owner_that_returns("detect_cluster", lambda result: not isinstance(result, Detection), environ=environ)
-            raise wrong_hook_result("detect_cluster", claim, "an accelkit.Detection or None", owner)
+        if not isinstance(claim, ClusterDetection):
+            owner = plugin_manager.owner_that_returns(
+                "detect_cluster", lambda result: not isinstance(result, ClusterDetection), environ=environ
+            )
+            raise wrong_hook_result("detect_cluster", claim, "an accelkit.ClusterDetection or None", owner)
     return claims
 
 

@@ -123,7 +123,7 @@ class Gradients:
             )
         if even_batches is None:
             return joined
-        from accelkit.runtime.data.distribute import filling, warn_about_persistent_workers
+        from accelkit.runtime.data.prepare_loader import filling, warn_about_persistent_workers
 
         warn_about_persistent_workers(self._objects.loaders)
         return filling(self._objects.loaders, even_batches, joined)

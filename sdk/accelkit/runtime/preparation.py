@@ -27,7 +27,7 @@ from accelkit.runtime.precision_forward import remove_from_forward
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.runtime.scheduler_length import check_length
 from accelkit.runtime.session import Session
-from accelkit.specs.engine_strategy import EngineStrategy, Training
+from accelkit.specs.engine_strategy import EngineSettings, EngineStrategy
 from accelkit.specs.strategy import Strategy
 
 
@@ -153,14 +153,14 @@ class Preparation:
     def _wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, objects: Sequence[object]) -> torch.nn.Module:
         sizes = [thing.batch_size for thing in objects if isinstance(thing, DataLoader) and thing.batch_size is not None]
         num_processes = self._rank_info.num_processes
-        training = Training(
+        settings = EngineSettings(
             device=self._session.device,
             precision=self._session.precision,
             num_processes=num_processes,
             accumulation_steps=self._accumulation.num_steps,
             batch_size=sizes[0] // (num_processes if self._options.split_batches else 1) if sizes else None,
         )
-        wrapped: torch.nn.Module = call(self._session.configuration.strategy, "wrap_training", module, optimizer, training)
+        wrapped: torch.nn.Module = call(self._session.configuration.strategy, "wrap_training", module, optimizer, settings)
         self._objects.modules[:] = [wrapped if other is module else other for other in self._objects.modules]
         return wrapped
 
@@ -176,7 +176,7 @@ class Preparation:
         if self._rank_info.num_processes == 1:
             prepared = PreparedLoader(loader, device, accelerator=config.accelerator, strategy=strategy)
         else:
-            from accelkit.runtime.data.distribute import prepare_loader
+            from accelkit.runtime.data.prepare_loader import prepare_loader
 
             prepared = prepare_loader(
                 loader,

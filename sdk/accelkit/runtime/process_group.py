@@ -263,7 +263,7 @@ def _leave_at_exit() -> None:
     if not hasattr(sys, "last_type"):
         _destroy()
         _left.clear()
-    thread_shutdown.wait_for_threads()
+    thread_shutdown.wait_for_torch_threads()
 
 
 def leave(user: object) -> None:

@@ -27,7 +27,7 @@ from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
 from accelkit.runtime.data import loaders
-from accelkit.runtime.data.partition import share_of
+from accelkit.runtime.data.input_shares import share_of
 from accelkit.runtime.device_memory import DeviceMemory
 from accelkit.runtime.gradients import Accumulation, Gradients
 from accelkit.runtime.preemption import Preemption, check_requeue

@@ -12,7 +12,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from accelkit.errors import UnsupportedError
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 from accelkit.runtime.dynamic_subclass import swap_class
 
 _CHILD = "_accelkit_wrapped"
@@ -61,7 +61,7 @@ def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., 
     def checked(*args: Any, **kwargs: Any) -> Any:
         with _recording_calls() as called:
             result = method(*args, **kwargs)
-        if called and any(isinstance(one, torch.Tensor) and one.requires_grad for one in leaves(result)):
+        if called and any(isinstance(one, torch.Tensor) and one.requires_grad for one in tree_leaves(result)):
             raise UnsupportedError(
                 f"the result of {method.__qualname__} cannot be trained",
                 why=f"it ran layers of the model outside {wrapper}, which would not average their gradients over the processes",

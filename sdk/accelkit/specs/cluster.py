@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 
-from accelkit.errors import AccelkitError, ContradictionError, NotJoinedError, UnsupportedError
+from accelkit.errors import AccelkitError, ContradictionError, UnknownPlacementError, UnsupportedError
 from accelkit.specs.env_reader import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.process_placement import PLACEMENT, Place, Placement, placements, this_machine
-from accelkit.types import Detection
+from accelkit.types import ClusterDetection
 
 
 class ClusterEnvironment(Variables):
@@ -37,11 +37,11 @@ class ClusterEnvironment(Variables):
     placement: Placement | None = None
 
     @hookimpl
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a ``Detection`` if ``environ`` has variables of this environment, otherwise None.
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        """Return a ``ClusterDetection`` if ``environ`` has variables of this environment, otherwise None.
 
-        The ``Detection`` with the highest priority is used. A ``Detection`` with a negative priority is never used. Its reason explains why
-        the process does not belong to this environment, although some of the environment's variables are set.
+        The ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used. Its
+        reason explains why the process does not belong to this environment, although some of the environment's variables are set.
 
         A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
         that implements the hook ``detect_cluster``. The hook may call this method. Otherwise, users select the environment by name.
@@ -118,13 +118,13 @@ class ClusterEnvironment(Variables):
             default: The value to return before the processes have joined, if this value is already certain, otherwise None.
 
         Raises:
-            NotJoinedError: If the processes have not joined the group and there is no default.
+            UnknownPlacementError: If the processes have not joined the group and there is no default.
         """
         if self.placement is not None:
             return int(getattr(self.placement, name))
         if default is not None:
             return default
-        raise NotJoinedError(
+        raise UnknownPlacementError(
             f"{name} is not known before the processes of the job join",
             plugin=self.plugin,
             why=f"no variable gives it; under the cluster environment {self.name!r} the processes work it out when they join",
@@ -135,7 +135,7 @@ class ClusterEnvironment(Variables):
         """Return the property ``name``, or None if it is not known before the processes join the process group."""
         try:
             return int(getattr(self, name))
-        except NotJoinedError:
+        except UnknownPlacementError:
             return None
 
     def needs_placement_exchange(self) -> bool:

@@ -10,7 +10,7 @@ backward passes and the optimizer's ``step`` and ``zero_grad`` call the strategy
 
         is_distributed = True
 
-        def wrap_training(self, module, optimizer, training):
+        def wrap_training(self, module, optimizer, settings):
             self.engine = MyEngine(module, optimizer)
             return self.engine
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Training:
+class EngineSettings:
     """The settings of the training, passed to ``EngineStrategy.wrap_training``.
 
     Attributes:
@@ -72,7 +72,7 @@ class EngineStrategy(Strategy, abc.ABC):
     """
 
     @abc.abstractmethod
-    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, training: Training) -> torch.nn.Module:
+    def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: EngineSettings) -> torch.nn.Module:
         """Wrap the module together with its optimizer, and return the module that the training loop calls.
 
         Args:
@@ -80,7 +80,7 @@ class EngineStrategy(Strategy, abc.ABC):
             optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, the optimizer's
                 ``step`` and ``zero_grad`` call the strategy's methods of the same names. Inside these methods, the optimizer's ``step`` is
                 its original method.
-            training: The other settings of the training.
+            settings: The other settings of the training.
         """
 
     @abc.abstractmethod

@@ -133,7 +133,7 @@ class Variables:
         return f"{start}; accelkit why --cluster shows what was detected"
 
 
-def job_port(job: int | str, step: int = 0) -> int:
+def port_for_job(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from accelkit.types import Availability, Detection, RuntimeState
+from accelkit.types import Availability, ClusterDetection, RuntimeState
 
 if TYPE_CHECKING:
     import torch
@@ -88,12 +88,13 @@ class ClusterEnvironmentHooks:
     """Hooks that detect the launcher or scheduler of the job, and are called when the job is preempted."""
 
     @hookspec
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a ``Detection`` if ``environ`` belongs to a cluster environment, otherwise None. Must not change ``environ``.
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        """Return a ``ClusterDetection`` if ``environ`` belongs to a cluster environment, otherwise None. Must not change ``environ``.
 
         Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
-        collected from the built-in environments and from the hook plugins that the user enabled, and the ``Detection`` with the highest
-        priority is used. A ``Detection`` with a negative priority is never used, but ``accelkit why --cluster`` shows its reason.
+        collected from the built-in environments and from the hook plugins that the user enabled, and the ``ClusterDetection`` with the
+        highest priority is used. A ``ClusterDetection`` with a negative priority is never used, but ``accelkit why --cluster`` shows its
+        reason.
         """
 
     @hookspec

@@ -19,7 +19,7 @@ class Float(accelkit.Precision):
     """float32, of data of any dtype."""
 
     def convert_input(self, data):
-        return accelkit.map_leaves(lambda value: value.float() if isinstance(value, torch.Tensor) else value, data)
+        return accelkit.tree_map(lambda value: value.float() if isinstance(value, torch.Tensor) else value, data)
 
 
 class Scaled(Float):

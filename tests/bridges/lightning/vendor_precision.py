@@ -4,7 +4,7 @@ import weakref
 
 import torch
 
-from accelkit import Precision, map_leaves
+from accelkit import Precision, tree_map
 
 
 class Scaled(Precision):
@@ -26,10 +26,10 @@ class Scaled(Precision):
         self.scale, self.steps = 3.0, 0
 
     def convert_input(self, data):
-        return map_leaves(lambda value: value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value, data)
+        return tree_map(lambda value: value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value, data)
 
     def convert_output(self, data):
-        return map_leaves(lambda value: value.double() if isinstance(value, torch.Tensor) else value, data)
+        return tree_map(lambda value: value.double() if isinstance(value, torch.Tensor) else value, data)
 
     def check_optimizer(self, optimizer):
         self.log.append(f"optimizer {type(optimizer).__name__}")

@@ -12,7 +12,7 @@ import os
 import torch
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
-from accelkit import wait_for_threads
+from accelkit import wait_for_torch_threads
 from accelkit_fake_xpu import device_module, process_group, reductions, settings
 from accelkit_fake_xpu.build import LIBRARY
 
@@ -30,7 +30,7 @@ def _finish() -> None:
         if device_module.is_initialized():
             for index in range(device_module.device_count()):
                 device_module.synchronize(index)
-            wait_for_threads()
+            wait_for_torch_threads()
 
 
 def _add_to_torch() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from accelkit.errors import CollectiveError
-from accelkit.pytree import leaves, map_leaves
+from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime.collectives.tensors import tensors_of
 
 if TYPE_CHECKING:
@@ -131,11 +131,11 @@ class Collectives:
             return input_data
         from accelkit.runtime.collectives import operations
 
-        found = leaves(input_data)
+        found = tree_leaves(input_data)
         if use_gather_object or not found or not all(isinstance(leaf, torch.Tensor) for leaf in found):
             return operations.gather_objects(self._communicator_of_samples(), input_data)[:num_samples]
         everything = operations.gather(self._communicator_of_samples(), input_data)
-        return everything if num_samples is None else map_leaves(lambda tensor: tensor[:num_samples], everything)
+        return everything if num_samples is None else tree_map(lambda tensor: tensor[:num_samples], everything)
 
     def reduce(self, tensor: T, reduction: Operation = "sum", scale: float = 1.0, *, group: dist.ProcessGroup | None = None) -> T:
         """See ``Runtime.reduce``."""
@@ -152,7 +152,7 @@ class Collectives:
             from accelkit.runtime.collectives import operations
 
             tensor = operations.reduce(self._communicator_of_samples(group), tensor, reduction)
-        return tensor if scale == 1.0 else map_leaves(lambda leaf: leaf * scale, tensor)
+        return tensor if scale == 1.0 else tree_map(lambda leaf: leaf * scale, tensor)
 
     def broadcast(self, tensor: T, from_process: int = 0, *, group: dist.ProcessGroup | None = None) -> T:
         """See ``Runtime.broadcast``."""

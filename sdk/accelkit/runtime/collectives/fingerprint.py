@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 from accelkit.runtime.collectives import call_log
 from accelkit.runtime.collectives.communicator import HOST, Communicator
 from accelkit.runtime.collectives.verification import VARIABLE
@@ -122,7 +122,7 @@ def outline_of(data: Any) -> str:
         return "{" + ", ".join(f"{key}: {outline_of(value)}" for key, value in data.items()) + "}"
     if isinstance(data, list | tuple):
         return "[" + ", ".join(map(outline_of, data)) + "]"
-    inside = leaves(data)
+    inside = tree_leaves(data)
     if len(inside) == 1 and inside[0] is data:
         return type(data).__name__
     return f"{type(data).__name__}({', '.join(map(outline_of, inside))})"

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from accelkit import job_secret
-from accelkit.pytree import map_leaves
+from accelkit.pytree import tree_map
 from accelkit.runtime.collectives import transport
 from accelkit.runtime.collectives.communicator import HOST, Communicator, device_types
 from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, exchange, verify
@@ -95,12 +95,12 @@ def _pickled(data: Any, rank: int) -> bytes:
             return leaf
         return leaf.detach() if leaf.device.type == HOST else _FromDevice(leaf.detach().cpu())
 
-    return job_secret.signed(pickle.dumps(map_leaves(sent, data)), rank)
+    return job_secret.signed(pickle.dumps(tree_map(sent, data)), rank)
 
 
 def _placed(text: bytes, rank: int, communicator: Communicator) -> Any:
     data = _unpickled(text, rank)
-    return map_leaves(lambda leaf: leaf.tensor.to(communicator.device) if isinstance(leaf, _FromDevice) else leaf, data)
+    return tree_map(lambda leaf: leaf.tensor.to(communicator.device) if isinstance(leaf, _FromDevice) else leaf, data)
 
 
 def _unpickled(text: bytes, rank: int) -> Any:

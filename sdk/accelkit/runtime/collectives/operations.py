@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from accelkit.pytree import leaves, map_leaves
+from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime.collectives import object_collectives, reduction, transport
 from accelkit.runtime.collectives.autograd import with_gradients
 from accelkit.runtime.collectives.communicator import Communicator
@@ -64,7 +64,7 @@ def broadcast(communicator: Communicator, data: T, from_process: int) -> T:
     """See ``Runtime.broadcast``."""
     if from_process not in communicator.ranks:
         raise ValueError(f"from_process is {from_process}; the processes of the group are {list(communicator.ranks)}")
-    found = leaves(data)
+    found = tree_leaves(data)
     is_source, is_tensors = communicator.ranks[communicator.rank] == from_process, all(isinstance(leaf, torch.Tensor) for leaf in found)
     payload = (transport.inline(found) if is_source else b"") if is_tensors else None
     verified = verify(
@@ -110,4 +110,4 @@ def pad(communicator: Communicator, data: T, dim: int, pad_index: float, pad_fir
 def _rebuilt(data: T, replacements: list[torch.Tensor]) -> T:
     ordered: Iterator[torch.Tensor] = iter(replacements)
     replace: Callable[[Any], Any] = lambda _: next(ordered)  # noqa: E731
-    return map_leaves(replace, data)
+    return tree_map(replace, data)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 
 
 def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
@@ -19,7 +19,7 @@ def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
     Raises:
         TypeError: If a leaf is not a tensor.
     """
-    found = leaves(data)
+    found = tree_leaves(data)
     for leaf in found:
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(

@@ -12,7 +12,7 @@ import torch
 
 from accelkit.errors import UnsupportedError, UsageError
 from accelkit.plugin_calls import call as call_plugin
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 from accelkit.runtime import seeding
 from accelkit.runtime.comparison.cotangents import cotangents
 from accelkit.runtime.comparison.module_calls import ModuleCalls
@@ -49,7 +49,7 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
                 why="the backward pass starts from it",
                 hint="return the loss of your training step, such as cross_entropy(model(batch[0]), batch[1])",
             )
-        trained = [leaf for leaf in [*model.parameters(), *leaves(batch)] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        trained = [leaf for leaf in [*model.parameters(), *tree_leaves(batch)] if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         has_backward = isinstance(value, torch.Tensor) and value.requires_grad and bool(trained)
         if has_backward:
             with watch:
@@ -114,7 +114,7 @@ def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if isinstance(own, torch.Tensor) and own.numel() == 1:
         return own
-    outputs = [leaf for leaf in leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    outputs = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     if not outputs:
         return None
     means = [(one * weight).mean() for one, weight in zip(outputs, cotangents(outputs, "compare_to_cpu"), strict=True)]

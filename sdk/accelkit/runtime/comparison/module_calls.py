@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ModuleCalls:
     def follow_graph(self, outputs: Any) -> None:
         """Assign the nodes of the graph that lead to ``outputs`` to the module that is running, unless they are assigned already."""
         place = self._running.modules[-1] if self._running.modules else Place()
-        nodes = [leaf.grad_fn for leaf in leaves(outputs) if isinstance(leaf, torch.Tensor)]
+        nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         while nodes:
             node = nodes.pop()
             if node is None or node in self._places or hasattr(node, "variable"):  # a leaf's node outlives the graph

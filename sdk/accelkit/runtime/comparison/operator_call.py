@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accelkit.pytree import leaves, map_leaves
+from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime.comparison.tolerance import DOUBLE, C, as_reals, difference, is_equal_choice
 
 _HOST = torch.default_generator.device
@@ -74,7 +74,7 @@ class OperatorCall:
 
     def outcome(self, results: Any) -> Outcome:
         """Return the outcome of the call on the device."""
-        return Outcome(leaves(results), self.inputs)
+        return Outcome(tree_leaves(results), self.inputs)
 
     def wrong(self, found: Outcome) -> str:
         """Return a description of what is wrong with the device's outcome, or an empty string if it is correct.
@@ -114,7 +114,7 @@ class OperatorCall:
         device = next((one for one in self._devices.values() if one != _HOST), _HOST)
         for _ in range(self.num_repetitions):
             args, kwargs = _mapped(lambda tensor: tensor.to(self._devices[id(tensor)], copy=True), device, self.given)
-            yield Outcome(leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
+            yield Outcome(tree_leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
 
     def _run_on_cpu(self) -> None:
         """Run the call on the CPU in its own dtypes and, if this fails or a tensor's dtype is in ``DOUBLE``, in float64 too.
@@ -141,7 +141,7 @@ class OperatorCall:
 
     def _run(self, arguments: Any) -> Outcome:
         args, kwargs = arguments
-        return Outcome(leaves(self.operator(*args, **kwargs)), _tensors(arguments))
+        return Outcome(tree_leaves(self.operator(*args, **kwargs)), _tensors(arguments))
 
     def _in_double(self, perturb: torch.Generator | None = None) -> Any:
         """Return the arguments in float64. With ``perturb``, each value is changed by a random fraction of its rounding error."""
@@ -156,7 +156,7 @@ class OperatorCall:
         def convert_dtype(leaf: Any) -> Any:
             return DOUBLE.get(leaf, leaf) if isinstance(leaf, torch.dtype) else leaf
 
-        return map_leaves(convert_dtype, _mapped(convert, _HOST, self.given))
+        return tree_map(convert_dtype, _mapped(convert, _HOST, self.given))
 
     def _wrong_tensor(self, number: int, x: torch.Tensor, c: torch.Tensor, t: torch.Tensor | None) -> str:
         if x.shape != c.shape:
@@ -214,7 +214,7 @@ def describe(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def _tensors(nested: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in leaves(nested) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
@@ -230,7 +230,7 @@ def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
             made[id(leaf)] = function(leaf)
         return made[id(leaf)]
 
-    return map_leaves(convert, nested)
+    return tree_map(convert, nested)
 
 
 def _is_real(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelkit.pytree import leaves
+from accelkit.pytree import tree_leaves
 from accelkit.runtime.comparison.module_calls import ModuleCalls, Place
 from accelkit.runtime.comparison.operator_call import CannotCompare, OperatorCall, Outcome
 from accelkit.runtime.comparison.random_operators import is_random, wrong_draws
@@ -75,7 +75,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         if not self._computes(func, args, kwargs):
             return func(*args, **kwargs)
         name = str(func).replace(".", "::", 1)
-        if any(leaf.layout is not torch.strided for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+        if any(leaf.layout is not torch.strided for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
             self._note(name, "an input is not a strided tensor")
             return func(*args, **kwargs)
         call = OperatorCall(func, args, kwargs)
@@ -87,7 +87,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         """Return whether an operator computes something on the device."""
         if func.is_view or func.namespace in _NAMESPACES or func.overloadpacket.__name__ in UNINITIALIZED:
             return False
-        return any(self._is_on_device(leaf) for leaf in leaves((args, kwargs)))
+        return any(self._is_on_device(leaf) for leaf in tree_leaves((args, kwargs)))
 
     def _is_on_device(self, leaf: Any) -> bool:
         device = leaf.device if isinstance(leaf, torch.Tensor) else leaf

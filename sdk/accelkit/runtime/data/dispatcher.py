@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 from accelkit.errors import CollectiveError
-from accelkit.pytree import map_leaves
+from accelkit.pytree import tree_map
 from accelkit.runtime.collectives import call_log, object_collectives
 from accelkit.runtime.collectives.fingerprint import watching
 from accelkit.runtime.data.rebatching import rounds
@@ -151,7 +151,7 @@ class DispatchedBatches(Sharded):
         for rank in range(1, self.num_processes * self.processes_per_share):
             tensors: list[torch.Tensor] = []
             index = rank // self.processes_per_share
-            share = tuple(map_leaves(_packer(tensors), one) for one in shares[index : index + 1])
+            share = tuple(tree_map(_packer(tensors), one) for one in shares[index : index + 1])
             object_collectives.send(_Message(share, self.remainder, is_over, error), rank)
             travelling = [_bytes_of(tensor) for tensor in tensors]  # kept alive until they have been sent
             under_way += [(dist.isend(values, dst=rank), values) for values in travelling]
@@ -164,7 +164,7 @@ class DispatchedBatches(Sharded):
         while not is_over:
             with watching(self._call()):
                 message: _Message = object_collectives.receive(0)
-                shares = [map_leaves(_unpacked, share, lambda thing: isinstance(thing, _Slot)) for share in message.share]
+                shares = [tree_map(_unpacked, share, lambda thing: isinstance(thing, _Slot)) for share in message.share]
             if message.error:
                 raise CollectiveError("rank 0 could not read the next batch", why=message.error, hint="see the log of rank 0")
             is_over, self.remainder = message.is_over, message.remainder

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from accelkit.plugin_calls import call, note_plugin, wrong_result
-from accelkit.pytree import leaves, map_leaves
+from accelkit.pytree import tree_leaves, tree_map
 from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.resume import index_sampler, samples_per_batch, starting_at
@@ -35,7 +35,7 @@ def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
             return leaf.to(device, non_blocking=non_blocking)
         return leaf.to(device) if _moves_itself(leaf) else leaf
 
-    return map_leaves(move_leaf, data, _moves_itself)
+    return tree_map(move_leaf, data, _moves_itself)
 
 
 def _moves_itself(thing: Any) -> bool:
@@ -53,14 +53,14 @@ def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Acceler
     def tensors() -> Iterator[list[torch.Tensor]]:
         for batch in batches:
             waiting.append(batch)
-            yield [leaf for leaf in leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
+            yield [leaf for leaf in tree_leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
 
     first = list(itertools.islice(ahead := tensors(), 1))  # the first batch is read in this thread: a sampler may start with a collective
     uploaded = accelerator.upload(itertools.chain(first, ahead), device)
     assert uploaded is not None
     for moved in uploaded:
         arrived = iter(moved)
-        yield map_leaves(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), waiting.popleft(), _moves_itself)  # type: ignore[misc]
+        yield tree_map(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), waiting.popleft(), _moves_itself)  # type: ignore[misc]
 
 
 def _moved(leaf: Any, arrived: Iterator[torch.Tensor], device: torch.device) -> Any:
@@ -248,7 +248,7 @@ class PreparedLoader:
         if event is not None:
             computing = torch.accelerator.current_stream(self.device)
             computing.wait_event(event)
-            for leaf in leaves(batch):
+            for leaf in tree_leaves(batch):
                 if isinstance(leaf, torch.Tensor) and leaf.device == self.device:
                     leaf.record_stream(computing)
         return batch if self.strategy is None else laid_out(batch, self.strategy)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from accelkit.errors import PrepareError
-from accelkit.pytree import map_leaves
+from accelkit.pytree import tree_map
 from accelkit.runtime.data.samplers import cut_evenly
 
 
@@ -25,7 +25,7 @@ def count(batch: Any) -> int | None:
 
 def cut(batch: Any, start: int, stop: int) -> Any:
     """Return the samples from ``start`` up to ``stop``. Values with no entry per sample (a 0-d tensor, a string) are returned unchanged."""
-    return map_leaves(lambda leaf: leaf[start:stop] if _is_column(leaf) else leaf, batch, _is_column)
+    return tree_map(lambda leaf: leaf[start:stop] if _is_column(leaf) else leaf, batch, _is_column)
 
 
 def join(batches: list[Any]) -> Any:
@@ -43,7 +43,7 @@ def join(batches: list[Any]) -> Any:
         parts = next(columns)
         return torch.cat(parts) if isinstance(leaf, torch.Tensor) else type(leaf)(itertools.chain.from_iterable(parts))
 
-    return map_leaves(joined, batches[0], _is_column)
+    return tree_map(joined, batches[0], _is_column)
 
 
 def rounds(
@@ -155,7 +155,7 @@ def _counted(batch: Any) -> int:
 
 def _columns(batch: Any) -> list[Any]:
     found: list[Any] = []
-    map_leaves(lambda leaf: found.append(leaf) if _is_column(leaf) else None, batch, _is_column)
+    tree_map(lambda leaf: found.append(leaf) if _is_column(leaf) else None, batch, _is_column)
     return found
 
 

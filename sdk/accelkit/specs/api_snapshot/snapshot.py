@@ -23,11 +23,11 @@ from accelkit.capabilities import Capabilities
 from accelkit.errors import UsageError
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.specs.engine_strategy import EngineStrategy, Training
+from accelkit.specs.engine_strategy import EngineSettings, EngineStrategy
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import Availability, Detection, RuntimeState
+from accelkit.types import Availability, ClusterDetection, RuntimeState
 
 SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent
@@ -52,8 +52,8 @@ SPECIFICATIONS: Mapping[type, Role] = {
     **dict.fromkeys(HOOK_SPECIFICATIONS, "hooks"),
     Availability: "made",
     Capabilities: "made",
-    Detection: "made",
-    Training: "given",
+    ClusterDetection: "made",
+    EngineSettings: "given",
     RuntimeState: "given",
 }
 

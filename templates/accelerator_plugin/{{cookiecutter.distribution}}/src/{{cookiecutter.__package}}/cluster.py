@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, Detection
+from accelkit import ClusterEnvironment, ClusterDetection
 
 
 class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
@@ -18,10 +18,10 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
     processes_flag = "{} processes on each machine"  # errors use these to tell the user how to start that many processes
     nodes_flag = "{} machines"
 
-    def detect_cluster(self, environ: Mapping[str, str]) -> Detection | None:
-        """Return a Detection with a priority above that of a scheduler that runs the launcher (30 to 60), and below torchrun's (100)."""
+    def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
+        """Return a ClusterDetection with a priority above that of a scheduler that runs the launcher (30 to 60), and below torchrun's (100)."""
         if environ.get("{{ cookiecutter.accelerator | upper }}_JOB"):
-            return Detection("{{ cookiecutter.accelerator }}_cluster", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
+            return ClusterDetection("{{ cookiecutter.accelerator }}_cluster", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
         return None
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from accelkit import Accelerator, Precision, map_leaves
+from accelkit import Accelerator, Precision, tree_map
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class {{ cookiecutter.__class }}Precision(Precision):
         def widened(leaf: Any) -> Any:
             return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16 else leaf
 
-        return map_leaves(widened, data)
+        return tree_map(widened, data)
 
     # -- optional: uncomment what differs for this precision; the code shows accelkit's default --------------------------------
     #

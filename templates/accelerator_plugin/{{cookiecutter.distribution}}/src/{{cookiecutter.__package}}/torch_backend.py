@@ -9,7 +9,7 @@ import atexit
 import contextlib
 
 import torch
-from accelkit import wait_for_threads
+from accelkit import wait_for_torch_threads
 from torch.utils.backend_registration import generate_methods_for_privateuse1_backend, rename_privateuse1_backend
 
 from {{ cookiecutter.__package }}.build import LIBRARY
@@ -38,7 +38,7 @@ def _finish() -> None:
     for index in range(device_module.device_count()):
         with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
             device_module.synchronize(index)
-    wait_for_threads()
+    wait_for_torch_threads()
 
 
 _add_to_torch()
