@@ -37,8 +37,8 @@ def objections(
         tests: The ids of all tests of the profile.
         results: The results of the tests that were run.
         is_whole: Whether the run covered the whole profile, without a selection.
-        expired: The declared failures that had expired when the run started.
-        torch_defects: The expected failures that torch causes, which may occur in every area.
+        expired: The expected failures that had expired when the run started, each as ``test (date)``.
+        torch_defects: The expected failures that torch causes. Only these failures are allowed in the mandatory areas.
     """
     found = {result.id: result for result in results}
     reasons = [] if is_whole else ["only a part of the profile was selected"]
@@ -65,7 +65,13 @@ def objections(
 
 
 def pluralize(number: int, one: str, many: str) -> str:
-    """Return the number, followed by ``one`` if it is 1 and by ``many`` otherwise, as in ``1 test was`` or ``2 tests were``."""
+    """Return a number with the phrase that fits it, such as ``1 test was`` or ``2 tests were``.
+
+    Args:
+        number: The number.
+        one: The phrase for the number 1, such as ``test was``.
+        many: The phrase for all other numbers, such as ``tests were``.
+    """
     return f"{number} {one if number == 1 else many}"
 
 

@@ -1,7 +1,7 @@
 """The checks of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
 
-A check is a function of the subject and, optionally, of parameters. It passes if it returns, and raises an AssertionError
-that says what is wrong if it fails::
+A check is a function. Its first argument is the subject, which represents the plugin under test; parameters may follow. A check passes
+if the function returns. If the check fails, the function raises an AssertionError that says what is wrong::
 
     @check("smoke", requires=["memory_statistics"])
     def peak_resets(subject):
@@ -57,11 +57,12 @@ class Check:
         area: The area that contains the check.
         name: The name of the check within its area.
         function: The function that makes the assertion.
-        profile: The first profile that includes the check. A case may have a first profile of its own.
+        profile: The first profile that includes the check. If ``cases`` is given, each case has its own profile instead.
         requires: The capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
         probes: The capability whose presence the check determines, if any. The check runs even if the capability is declared ``none``; if
             the check then passes, the result is ``over-unsupported``.
-        cases: A function that returns the cases; None for a check without parameters.
+        cases: A function that returns the cases. A case is a profile and the parameters of one run of the check. None for a check without
+            parameters.
         needs_hardware: Whether the subject is loaded before the check runs.
         is_distributed: Whether several processes run the check together. The first parameter of the check is the number of processes.
         seconds: The time limit in seconds.
@@ -108,10 +109,11 @@ def check(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that registers a function of a module in ``areas`` as a check.
 
-    All arguments except ``over`` are the attributes of :class:`Check`.
+    All arguments except ``over`` are the attributes of :class:`Check` with the same names.
 
     Args:
-        over: The function ``cases`` of the check, or a list with one string per case that holds its parameters, separated by commas.
+        over: The cases of the check: a function that returns them, as in ``Check.cases``, or a list of strings. Each string holds the
+            parameters of one case, separated by commas.
     """
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Detection of a device that becomes unusable during a run, for example because its server has ended.
+"""Detection of a device that becomes unusable during a run, for example a remote device whose server has stopped.
 
 After many failures in a row, the suite checks whether the device still works.
 """
@@ -55,7 +55,7 @@ class LossDetector:
     def loss_after(self, result: Result) -> Loss | None:
         """Return a ``Loss`` if ``result`` is the last of many failures in a row and the device can no longer be used, and None otherwise.
 
-        The device is tried after a certain number of failures. This number doubles with each trial.
+        ``find_loss`` is called only when the number of failures in a row reaches a limit. The limit doubles with each call.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None
@@ -71,7 +71,7 @@ class LossDetector:
         return self.find_loss()
 
     def find_loss(self) -> Loss | None:
-        """Try the device in a child process. Return a ``Loss`` if the device cannot be used, and None otherwise."""
+        """Find out in a child process whether each device can be used. Return a ``Loss`` if a device cannot be used, and None otherwise."""
         for record, verdict in probing.ask_all(self._records, is_trial=True).items():
             verdict_cache.remember(record, verdict)
             if verdict.status != "usable":

@@ -7,7 +7,7 @@ be given with ``--expected-failures``::
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: which inputs; a Python expression with shape, ndim, args, kwargs, input, dtype
+    sample = "ndim == 0"                   # optional: Python expression that selects inputs, with shape, ndim, args, kwargs, input, dtype
     error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
@@ -18,8 +18,8 @@ Expectations are strict: an expectation that matches no test is an error, and a 
 failure. An expired failure still counts as expected, so that a released wheel can be tested later, but the run cannot be certified and its
 report says so.
 
-The suite has a list of its own for accelerators, ``torch_defects.toml``: failures that are caused by torch and not by the device. They are
-not strict, because they need not occur on every device, and they do not prevent certification.
+The suite contains one more file of expected failures, ``torch_defects.toml``. It lists failures that torch causes on accelerators. The
+expectations in this file are not strict, because the failures need not occur on every device. The failures do not prevent certification.
 """
 
 from __future__ import annotations
@@ -128,8 +128,10 @@ def read(path: Path, torch_version: str) -> list[Expectation]:
 
 
 def torch_defects(torch_version: str) -> list[Expectation]:
-    """Return the expected failures of accelerators that this version of torch causes. The list is empty if ``torch_version`` is not a valid
-    version."""
+    """Return the expected failures that this version of torch causes on accelerators.
+
+    The list is empty if ``torch_version`` is not a valid version.
+    """
     try:
         Version(torch_version)
     except InvalidVersion:

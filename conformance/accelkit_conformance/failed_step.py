@@ -14,8 +14,11 @@ _COMPARISONS = ("tolerance", "testing")
 
 
 def failed_step(error: BaseException) -> str:
-    """Return ``comparison``, ``operator``, ``helper NAME`` (a function of the suite) or ``end`` (waiting for the device after the test).
-    Return an empty string if the error has no traceback."""
+    """Return which step of a check raised an error; an empty string if the error has no traceback.
+
+    The step is ``comparison``, ``operator``, ``helper NAME``, where NAME is a function of the suite, or ``end``. At the step ``end``, the
+    suite waits for the device after the test.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return ""

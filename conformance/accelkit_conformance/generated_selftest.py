@@ -1,7 +1,8 @@
 """Mutation testing with generated mutants: run a sample of the mutants, and report which of them the suite detects.
 
-A mutant is killed if a test of its own area fails on it and then passes without the fault, in the same process if that process is still
-usable. Many mutants can share a worker process, because they differ only in their fault.
+A mutant is killed if a test of its own area fails with the fault, and the same test then passes without the fault. Both runs of the test
+use the same worker process, unless the first run makes the process unusable. Many mutants can share a worker process, because they differ
+only in their fault.
 """
 
 from __future__ import annotations
@@ -117,15 +118,15 @@ def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, w
 
 
 def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tuple[str, list[int]]]:
-    """Count the mutants of each group, and of all groups.
+    """Count the mutants with each verdict, for each group of mutants and for all mutants.
 
     Args:
         outcomes: The outcomes.
         key: A function that returns the group of an outcome, such as the axis or the area of its mutant.
 
     Returns:
-        For each group, its name, the number of all its mutants, and the number of its mutants with each verdict, in the order of
-        ``VERDICTS``.
+        For each group, the name of the group and a list of counts: the number of mutants in the group, followed by the number of mutants
+        with each verdict, in the order of ``VERDICTS``. The last group, ``all``, contains all mutants.
     """
     groups: dict[str, collections.Counter[Verdict]] = collections.defaultdict(collections.Counter)
     for outcome in outcomes:

@@ -89,7 +89,8 @@ class Journal:
 
         Args:
             started: The date and time of the start in ISO 8601.
-            is_new: Whether to start a new journal and remove the old logs, instead of appending to the existing journal.
+            is_new: Whether to start a new journal instead of appending to the existing journal. If True, the workers' log
+                files from earlier runs are removed too.
         """
         private_folder(self.folder)
         if is_new:
@@ -114,7 +115,7 @@ class Journal:
         self._write(result.as_dict() | {"at": round(at, 2)})
 
     def drop(self, tests: Sequence[str]) -> None:
-        """Forget the results of tests, so that they are run when the run is resumed."""
+        """Forget the results of the given tests, so that a resumed run runs these tests again."""
         for test in tests:
             del self.results[test]
         self._write({"dropped": list(tests)})
@@ -145,5 +146,8 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return the error for a run with ``option``, which needs an earlier run, if there is no earlier run."""
+    """Return the error which says that ``option`` cannot be used, because there is no earlier run to continue.
+
+    ``what`` names the missing run, such as ``interrupted run``.
+    """
     return UsageError(f"{option}: there is no {what} of these tests with this installation", hint=f"run the command without {option} first")

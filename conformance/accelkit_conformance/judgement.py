@@ -1,4 +1,4 @@
-"""Determine the result of a check from the error that it raised and the expected failures. Runs in worker processes."""
+"""Determine the result of a check from the expected failures and from the error that the check raised. Runs in worker processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
     """Return the result of a check that has been called.
 
     Args:
-        subject: The plugin under test, with the failures that were recorded for inputs of the check.
+        subject: The plugin under test. Its attribute ``failures`` contains the inputs on which the check failed.
         test: The id of the test.
         error: The error that the check raised, or None.
         expected: The expected failures of the test.
@@ -81,7 +81,7 @@ def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: s
 
 
 def _is_wrong(error: BaseException) -> bool:
-    """Return whether an error shows that the device computes wrongly, rather than that it lacks an undeclared capability.
+    """Return whether an error shows that the device computes wrong results. Any other error may mean that the device lacks a capability.
 
     A device that lacks a capability usually raises an error. If a call works although the device lacks the
     capability (for example, if autocast has no effect), the check raises ``Absent``.

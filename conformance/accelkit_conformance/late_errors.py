@@ -11,11 +11,11 @@ from accelkit_conformance.subject import Subject
 
 
 def wait_for_late_errors(subject: Subject) -> None:
-    """Wait until the device has done the work of a test, so that an error that the device reports late is an error of this test and not of
-    the next test.
+    """Wait until the device has finished the work of a test. If the device reports an error late, this test fails and not the next test.
 
-    If the accelerator does not support ``synchronize``, this function waits by copying a number from the device to the host. If the device
-    cannot hold a single number either, this function does not wait.
+    This function calls the accelerator's ``synchronize``. If the accelerator does not support ``synchronize``, this function copies a
+    number from the device to the host instead. If the device cannot hold a single number, the copy is omitted, and this function does not
+    wait.
     """
     if not subject.is_loaded:
         return

@@ -35,8 +35,8 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
     """Add the scores of a kill matrix.
 
-    Scores of mutants written by hand replace earlier scores of the same kind of plugin and area. Scores of generated mutants replace
-    earlier scores of a sample with the same seed.
+    The score of the hand-written mutants of an area replaces the earlier score of that area for the same kind of plugin. The score of a
+    sample of generated mutants replaces the earlier score of the sample with the same seed.
     """
     if not matrix.get("generated"):
         found = {(one["kind"], one["area"]): one for one in [*scores.get("written", []), *matrix["scores"]]}
@@ -102,9 +102,9 @@ def _share(part: int, whole: int) -> str:
 
 
 def detected(scores: Scores, kind: str) -> tuple[int, int]:
-    """Return how many hand-written mutants of a kind of plugin were run, and how many of them were detected by tests of their area.
+    """Return, for a kind of plugin, how many hand-written mutants were run and how many of them were detected by tests of their area.
 
-    Both numbers are 0 if the scores contain no mutant of this kind.
+    Both numbers are 0 if the scores contain no mutants for this kind of plugin.
     """
     rows = [one for one in scores.get("written", []) if one["kind"] == kind]
     return sum(one["mutants"] for one in rows), sum(one["full"] for one in rows)

@@ -1,7 +1,7 @@
 """Which operators a training step calls on a device, and which of them the device leaves to the CPU.
 
-torch's profiler records the calls and the devices of their tensors. An operator runs on the CPU if it copies between the device and the
-host in order to compute, as ``at::native::cpu_fallback`` does. A device that reads host memory without a copy by torch is not detected.
+torch's profiler records the calls and the devices of their tensors. An operator counts as left to the CPU if it copies between the
+device and the host in order to compute, as ``at::native::cpu_fallback`` does. A fallback to the CPU without such copies is not detected.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _devices(event: Any) -> set[str]:
 
 @functools.cache
 def _computes(name: str, overload: str) -> bool:
-    """Return whether an operator has a kernel that computes: it returns no view, and is not composed of other operators."""
+    """Return whether an operator itself computes: operators that return a view or are composed of other operators do not."""
     import torch
 
     schema: Any = torch._C._get_schema(name, overload)

@@ -1,7 +1,7 @@
-"""Trial of a precision or a strategy on the accelerators of a run, in a new process: can it be used on any of them?
+"""Find out, in a new process, whether a precision or a strategy can be used on any accelerator of a run.
 
-If a package that the plugin needs is not installed, or if the plugin supports none of these accelerators, every test would fail or have
-nothing to assert.
+The plugin cannot be used if it supports none of these accelerators, or if a package that it needs is not installed. The tests that
+use the plugin would then fail or have nothing to assert, so only the profile ``contract`` is run.
 """
 
 from __future__ import annotations

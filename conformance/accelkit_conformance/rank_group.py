@@ -16,7 +16,7 @@ class RankGroup:
     """The process group that this process forms with the other ranks."""
 
     def __init__(self, rendezvous: str) -> None:
-        """``rendezvous`` is the start of the paths of the files through which the ranks meet."""
+        """``rendezvous`` is a path prefix. The ranks meet through files whose paths start with this prefix."""
         self._rendezvous = rendezvous
         self._num_joins = 0  # a check may destroy the process group, and each group needs a new file
         self._refusal = ""
@@ -24,7 +24,7 @@ class RankGroup:
     def join(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
         """Initialise the process group on the accelerators' backends, unless it is initialised already.
 
-        A check that runs on one process leaves the initialisation to the Runtime.
+        If the check runs on one process, this method does nothing, and leaves the initialisation to the Runtime.
 
         Raises:
             NotSupported: If several ranks must share a device, and the backend (such as NCCL) does not allow this.

@@ -46,11 +46,11 @@ class WrongError(AssertionError):
 
 
 class WrongValues(AssertionError):
-    """Raised by a comparison of values. Whatever is declared, a device that computes must compute the right values."""
+    """Raised if a comparison finds wrong values. Wrong values are a failure even if a capability of the test is undeclared."""
 
 
 class WrongDtype(AssertionError):
-    """Raised by a comparison if a result has another dtype than the reference.
+    """Raised by a comparison if the dtype of a result differs from the dtype of the reference.
 
     Attributes:
         found: The dtype of the result, a ``torch.dtype``.
@@ -62,9 +62,9 @@ class WrongDtype(AssertionError):
 
 
 class Absent(AssertionError):
-    """Raised by a check if the device behaves like a device that lacks the capability under test, and computes nothing wrong.
+    """Raised by a check if a call works although the device seems to lack the capability under test, for example if autocast has no effect.
 
-    The result is ``unsupported`` if a capability of the test is undeclared, and otherwise a failure.
+    If a capability of the test is undeclared or declared ``none``, the result is ``unsupported``. Otherwise, the test fails.
     """
 
 
@@ -82,15 +82,15 @@ class Result:
         seconds: The duration of the last attempt.
         reason: The reason why the test did not pass, in one line.
         error: The class name of the error, if there was one.
-        step: The step that failed: ``comparison``; ``operator``; ``helper`` followed by the name of the function that prepared the test; or
-            ``end`` if the device reported the error when the test had ended.
+        step: The step of the test that failed: ``comparison``, ``operator``, ``helper NAME`` or ``end``. NAME is the function of the suite
+            that prepared the test. The step is ``end`` if the device reported the error only after the test.
         detail: The traceback, or the last lines of output of a process that died.
         reproducer: A program that reproduces the failure.
         attempts: The number of times that the test was run.
         worker: The number of the worker process that ran the test.
         notes: Remarks such as 'fell back to the CPU'.
         samples: The number of inputs that were tried.
-        seen: The ATen overloads that this worker saw on the device for the first time.
+        seen: The ATen overloads that were recorded for this test and for no earlier test of the same worker process.
     """
 
     id: str

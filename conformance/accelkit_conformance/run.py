@@ -43,14 +43,14 @@ class Options:
         parallel: The number of tests that run at a time; None for the number of cores, at most four.
         reruns: The number of times that a failed test is run again.
         seconds: The time limit of every test in seconds; None for each test's own limit.
-        first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
-            the time that the accelerator declares.
+        first_call_timeout: The time in seconds that is added to the time limit of the first run of each test, because a device may compile
+            kernels during that run; None for the time that the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the tests that failed or are missing in the journal of an earlier run. A test that crashed in that
             run remains a failure.
-        on: The names of the accelerators on which a precision or a strategy is tested; empty for the CPU and, if it is installed, the fake
-            XPU.
+        on: The names of the accelerators on which a precision or a strategy is tested. If empty, the plugin is tested on the CPU, and also
+            on the fake XPU if the fake XPU is installed.
     """
 
     profile: Profile = "training"
@@ -102,10 +102,10 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 
 
 def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
-    """Return whether a plugin can be used on this machine, by probing and trying it in a child process.
+    """Probe and try a plugin in a child process, and return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
-    A precision or a strategy is tried on the accelerators with the names ``on``, as in ``accelerators_for``. If it can be used on none of
-    them, for example because a package that it needs is not installed, its status is ``absent``.
+    A precision or a strategy is tried on the accelerators that ``accelerators_for`` returns for the names ``on``. If the plugin can be used
+    on none of these accelerators, for example because a package that it needs is not installed, its status is ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
@@ -121,7 +121,7 @@ class Run:
     """A run of a profile on a plugin.
 
     Attributes:
-        loss: The loss of the device, which ended the run early; None if the device was not lost.
+        loss: A description of how the device became unusable and thereby ended the run; None if the device remained usable.
 
     Args:
         record: The plugin under test.
@@ -281,7 +281,7 @@ class Run:
         return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return ``result``. If the journal says that the test crashed earlier, return the crash, because a rerun does not undo a crash."""
+        """Return ``result``, or the test's earlier crash if the journal has one, because a rerun does not undo a crash."""
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
 

@@ -37,13 +37,13 @@ _Event = Result | Started | _Failed | None
 
 
 class Executor:
-    """Runs tests one at a time, each in as many worker processes as it needs, and replaces workers that end.
+    """Runs tests one at a time. Starts as many worker processes as each test needs, and replaces workers that have ended.
 
     Args:
         order: The settings with which workers are started.
         folder: The folder for the logs of the workers.
         reruns: The number of times that a failed test is run again.
-        numbers: The numbers for new workers, shared by all executors.
+        numbers: An iterator that gives each new worker its number. All executors of a ``Runner`` use the same iterator.
 
     Attributes:
         hello: The description of the device, from the first worker that loaded the plugin.
@@ -71,7 +71,7 @@ class Executor:
         return combined(results)
 
     def stop(self) -> None:
-        """Kill the workers, so that ``run`` returns. Called from another thread."""
+        """Kill the workers, so that ``run`` returns. Called from a thread other than the thread that runs ``run``."""
         self.is_stopped = True
         if self._group is not None:
             self._group.kill()
@@ -93,9 +93,9 @@ class Executor:
         return group.run(test, self._order.seconds or checks.find(test)[0].seconds)
 
     def _group_for(self, test: str, *, is_fresh: bool) -> WorkerGroup:
-        """Return a group that can run this test: the current one, or a new one.
+        """Return a group that can run this test: the current group if possible, otherwise a new group.
 
-        The last attempt at a test always runs in a new process.
+        If ``is_fresh`` is True, the group is always new. ``run`` sets ``is_fresh`` for the last rerun of a test.
         """
         size, needs_hardware = checks.num_processes(test), checks.find(test)[0].needs_hardware
         if self._group is not None and self._group.fits(size, needs_hardware) and not is_fresh:
@@ -180,8 +180,9 @@ class Runner:
                 executor.stop()
 
     def _batches(self, tests: Sequence[str]) -> collections.deque[list[str]]:
-        """Split the tests into batches of consecutive tests that the same kind of group can run.
+        """Split the tests into batches.
 
+        All tests of a batch need the same number of processes, and either all or none of them need hardware.
         Tests that need several processes come first, because they take longest.
         """
         kinds: dict[tuple[int, bool], list[str]] = collections.defaultdict(list)

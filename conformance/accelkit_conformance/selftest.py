@@ -1,9 +1,9 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. The tests that run on a mutant of an accelerator are those of the profile ``smoke``
-and those of the mutant's area in the profile ``training`` (``distributed`` for areas that need several processes, ``full`` for ``bridges``
-and ``precision``). Tests of the areas that need no hardware run only on mutants of those areas. On a mutant of another kind of plugin, all
-tests for that kind run.
+A mutant is killed if a test of its area fails on it. On a mutant of an accelerator, the tests of the profile ``smoke`` and the tests of
+the mutant's area are run. The tests of the area are taken from the profile ``training``, except that the profile is ``distributed`` for
+areas that need several processes, and ``full`` for the areas ``bridges`` and ``precision``. Tests of the areas that need no hardware are
+run only on mutants of those areas. On a mutant of any other kind of plugin, all tests for that kind of plugin are run.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def examine(
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
-        seconds: The time limit of each test in seconds; None for each check's own limit. Mutants of cluster environments
-            always use each check's own limit. With ``is_until_killed``, only mutants of accelerators use this time limit.
+        seconds: The time limit of each test in seconds; None for each check's own limit. Each check's own limit is also used if the mutant
+            is a cluster environment, or if ``is_until_killed`` is True and the mutant is not an accelerator.
         is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
             so that the smallest profile that detects the mutant is known.
     """
@@ -137,8 +137,9 @@ def examine_all(
 ) -> list[Autopsy]:
     """Run each mutant's tests on it, several mutants at a time.
 
-    The same tests first run on the plugins without a fault, because a test that fails there proves nothing about a mutant. With
-    ``is_until_killed``, only the tests that failed on mutants run on the plugins without a fault, after the mutants.
+    A failure on a mutant proves nothing if the test also fails on the working plugin from which the mutant is derived. The tests of all
+    mutants therefore run on the working plugins first. With ``is_until_killed``, the working plugins are tested after the mutants, and
+    only with the tests that failed on a mutant.
 
     Args:
         mutants: The broken plugins.
@@ -151,7 +152,7 @@ def examine_all(
         The outcome of each mutant, in the order of ``mutants``.
 
     Raises:
-        AccelkitError: If a test fails on a plugin without a fault.
+        AccelkitError: If a test fails on a working plugin.
     """
     bases = {(one.kind, one.base): base_record(one) for one in mutants}
     with tempfile.TemporaryDirectory(prefix="accelkit-selftest-") as name, ThreadPoolExecutor(parallel) as pool:
@@ -182,10 +183,12 @@ def _check_healthy(
     folder: Path,
     parallel: int,
 ) -> None:
-    """Run the tests of each mutant on the plugin without a fault. ``tests`` maps the name of each mutant to the ids of its tests.
+    """Run the tests of each mutant on the working plugin from which the mutant is derived.
+
+    ``tests`` maps the name of each mutant to the ids of its tests.
 
     Raises:
-        AccelkitError: If a test fails on the plugin without a fault.
+        AccelkitError: If a test fails on a working plugin.
     """
     for number, ((kind, base), record) in enumerate(bases.items()):
         chosen = dict.fromkeys(test for one in mutants if (one.kind, one.base) == (kind, base) for test in tests[one.name])
@@ -212,7 +215,7 @@ def base_record(mutant: Mutant) -> PluginRecord:
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
     """Return the names of mutants that were detected only by checks that detected no other mutant.
 
-    Such mutants do not count, because these checks may have been written just to detect them.
+    ``objections`` does not count these mutants, because a check may have been written just to detect one mutant.
     """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:
@@ -222,7 +225,11 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 
 
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
-    """Yield the problems of a self-test: surviving mutants, too few mutants that count, mechanisms that are used too often."""
+    """Yield the problems of a self-test.
+
+    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. If ``is_whole`` is True, it is also a
+    problem if too few mutants were killed, not counting the mutants that ``narrow`` returns.
+    """
     for one in autopsies:
         if not one.is_killed:
             elsewhere = f"; tests of other areas that detected it: {len(one.killers)}" if one.killers else ""

@@ -1,4 +1,4 @@
-"""The stages of a new device, from a plugin that can be found to a device that compiles models, as stages.toml lists them."""
+"""The stages in which a new device is built, as listed in ``stages.toml``. Each stage has tests that show whether it is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Stage:
         name: What a device can do once the stage has passed.
         tests: Patterns that select its tests.
         profile: The profile from which the tests are taken.
-        needs: What makes the tests pass.
+        needs: A text that names what the tests need in order to pass, such as functions of the driver and registrations with torch.
         page: A page of the documentation, relative to docs/.
     """
 

@@ -1,4 +1,4 @@
-"""The subject, which is passed to every check: the plugin under test, and the accelerator, devices and capabilities to test it on."""
+"""The subject, which is passed to every check: the plugin under test, and the accelerator and devices on which the plugin is tested."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Subject:
         devices: All devices of the accelerator.
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
-        most_samples: The largest number of inputs of an operator that are tried.
-        without_numbers: The names of accelerators whose devices cannot hold a single float32 number.
+        most_samples: The maximum number of inputs with which each operator is tested.
+        without_numbers: The names of the accelerators whose devices cannot hold a scalar tensor of dtype float32.
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
-        tell: A function that sends the runner a message, which says what is called (``doing``) or that a call does not return (``hung``).
-            After ``hung``, the function ends this process.
+        tell: A function that sends the runner a message about a call of the plugin. The message has one of two keys. ``doing`` names
+            the current call, and is empty after the call. ``hung`` says that a call does not return; the function then ends this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -179,7 +179,10 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Make a lazy device run all pending operations as one program. Without this call, reading each result runs a program."""
+        """Make a lazy device run all pending operations as one program.
+
+        Without this call, the device would run a separate program for each result that is read.
+        """
         self.accelerator.step_end()
 
     def allocated(self) -> float:
@@ -240,7 +243,7 @@ class Subject:
 
         Args:
             description: A readable description of the input.
-            facts: The variables that the expression ``sample`` of an expectation may use, by name.
+            facts: A mapping from name to value of the variables that an expectation may use to select inputs (``Expectation.sample``).
             reproducer: A function that returns a program which reproduces the failure.
         """
         self.num_samples += 1

@@ -25,11 +25,16 @@ _ANSWER = "accelkit-answer "
 
 @functools.cache
 def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
-    """Run steps in a new process and return the observations. The result is cached.
+    """Run steps with a plugin in a new process and return what was observed in that process. The result is cached.
 
     Args:
         record: The plugin.
         steps: Any of ``import``, ``probe`` (only for an accelerator), ``fork`` and ``footprint``.
+
+    Returns:
+        A dictionary. ``seconds`` is the duration of the import and the probe. ``imported_torch`` says whether they imported torch. The step
+        ``footprint`` adds ``changes``, the changes to the process, and ``initialized``, whether the driver is initialised. The step
+        ``fork`` adds ``fork``, the exit status of a forked process that called ``probe``.
 
     Raises:
         AssertionError: If the process ends before it answers. The message has the end of its output.
@@ -68,11 +73,11 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
 
 
 def check_exit(record: PluginRecord, seconds: float) -> None:
-    """Check the exit status of a new process that calls ``sys.exit`` with a status right after a backward pass on the device.
+    """Check that a new process, which calls ``sys.exit(7)`` right after a backward pass on the device, ends with the exit status 7.
 
     Raises:
-        AssertionError: If the process exceeds the time limit, or ends with another status. With another status, the message has the end of
-            its output.
+        AssertionError: If the process exceeds the time limit or ends with a different status. If the status is different, the message has
+            the end of the process's output.
     """
     run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]

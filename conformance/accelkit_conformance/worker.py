@@ -94,7 +94,7 @@ class Worker:
         self._can_tell = self.subject.is_loaded and request["world_size"] == 1 and not self._why_not_computing()
 
     def introduce(self) -> dict[str, Any]:
-        """Return the first message to the runner: the time for first calls, and a description of the device if the plugin is loaded."""
+        """Return the first message to the runner: ``first_call_timeout``, and a description of the device (empty if no device is used)."""
         return {"first_call_timeout": self.subject.first_call_timeout, "hello": self._describe()}
 
     def _describe(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Worker:
         return "" if checked.is_usable else checked.reason
 
     def _tell(self, message: Mapping[str, str]) -> None:
-        """Send the runner a message about a call of the plugin. If the call does not return, this process ends."""
+        """Send the runner a message about a call of the plugin. If the message says that the call hung, end this process."""
         self._say({**message})
         if "hung" in message:
             os._exit(1)
@@ -209,7 +209,7 @@ class Worker:
         return unsupported[0] if len(unsupported) == len(places) else None
 
     def _places(self, test: str, found: checks.Check) -> Sequence[tuple[Accelerator | None, int]]:
-        """Return the accelerators and the indices of their devices on which a test runs, one after another."""
+        """Return a pair (accelerator, device index) for each device on which a test runs; ``[(None, 0)]`` if no accelerator is loaded."""
         found_places = [(one, index) for one, count in self._accelerators for index in self._device_indices(test, found, count)]
         return found_places or [(None, 0)]
 

@@ -6,7 +6,10 @@ from accelkit import ClusterEnvironment
 
 
 class WorkerCluster(ClusterEnvironment):
-    """The cluster environment of worker processes on one machine with given ranks. Workers of a check have a process group already."""
+    """The cluster environment of worker processes that run a check together on one machine.
+
+    When the check is called, the worker processes already have a process group, so this class does not define a rendezvous address.
+    """
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__()

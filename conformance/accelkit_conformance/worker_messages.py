@@ -10,9 +10,9 @@ from typing import IO, Any
 
 
 def requests() -> queue.SimpleQueue[dict[str, Any]]:
-    """Return a queue of the requests that a thread reads from standard input.
+    """Start a thread that reads requests from standard input, and return a queue of these requests.
 
-    When standard input ends, the runner has exited, and this process exits immediately, whatever it is doing.
+    If standard input ends, the runner has exited. The thread then ends this process immediately, whatever other threads are doing.
     """
     found: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")

@@ -31,14 +31,14 @@ class Order:
     Attributes:
         record: The plugin under test.
         expectations: The expected failures, as dictionaries.
-        most_samples: The largest number of inputs of an operator that are tried.
+        most_samples: The maximum number of inputs with which each operator is tested.
         most_bytes: The resident memory in bytes above which a worker is replaced.
         most_tests: The number of tests after which a worker is replaced.
         seconds: The time limit of every test in seconds; None for each test's own limit.
-        first_call_timeout: The additional time in seconds for the first run of a test, in which a device may compile its kernels; None for
-            the time that the accelerator declares.
+        first_call_timeout: The time in seconds that is added to the time limit of the first run of each test, because a device may compile
+            kernels during that run; None for the time that the accelerator declares.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
-        accelerators: The accelerators on which a plugin of another kind is tested.
+        accelerators: The accelerators on which a precision or a strategy is tested; empty for plugins of other kinds.
     """
 
     record: PluginRecord
@@ -125,8 +125,8 @@ class WorkerGroup:
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards, ``is_spent`` says whether the group must be replaced.
 
-        If the device may compile its kernels at their first call, the test has more time, and is run again if it needed more than
-        ``seconds``. Its result is then that of the second run.
+        The device may compile kernels when the test first runs. ``first_call_timeout`` is therefore added to the time limit of this run. If
+        this run ends in time but takes longer than ``seconds``, the test is run again, and the result of the second run is returned.
 
         Args:
             test: The id of the test.
@@ -212,7 +212,7 @@ class WorkerGroup:
         self._selector.close()
 
     def tail(self, since: int = 0) -> str:
-        """Return the last lines of the group's log, starting at byte ``since``."""
+        """Return the last lines of the group's log. Lines before byte ``since`` are not returned."""
         if not self._log.exists():
             return ""
         with self._log.open("rb") as file:

@@ -42,8 +42,8 @@ wrong result, violates behaviour that torch guarantees, or raises an error in a 
 about a capability. A device without float32, for example, *fails* the test of a training step, but
 the tests of its operators in float32 count as *not supported*. The number of failures is larger
 than the number of defects on this page, because several tests may fail for the same reason, and
-because we list only those that we reproduced. A device that was run with an earlier state of the
-suite may have fewer tests.
+because we list only the defects that we reproduced. A device that was run with an earlier state of
+the suite may have fewer tests.
 
 `make devices` installs each device in an environment of its own, as its users would. It runs the
 suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs

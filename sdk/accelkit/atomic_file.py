@@ -47,7 +47,8 @@ def is_replaceable(path: Path) -> bool:
 def output_file(path: Path) -> Iterator[Path]:
     """Yield a path to which to write a file that a user has named.
 
-    The yielded path is the temporary path of ``atomic_file``, or ``path`` itself if ``path``, such as /dev/stdout, must not be replaced.
+    If ``is_replaceable(path)``, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example for /dev/stdout,
+    the yielded path is ``path`` itself.
 
     Raises:
         OSError: If the file cannot be written.

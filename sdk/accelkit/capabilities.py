@@ -76,7 +76,7 @@ class Capabilities(Mapping[str, Support]):
 
     @classmethod
     def declare(cls, *, native: Iterable[str] = (), emulated: Iterable[str] = (), none: Iterable[str] = ()) -> Self:
-        """Return capabilities in which each key has the support of the argument that lists it.
+        """Return capabilities from lists of keys. The value of each key is the name of the argument that lists the key.
 
         Raises:
             TypeError: If an argument is a string, or holds anything other than strings.

@@ -25,7 +25,8 @@ def main() -> None:
 def kill_group(leader: int) -> None:
     """Send SIGKILL to every process in the group that ``leader`` leads.
 
-    If ``leader`` does not lead a group yet, or on Windows, which has no process groups, only the process ``leader`` itself is killed.
+    If ``leader`` does not lead a group yet, only the process ``leader`` itself is killed. The same is true on Windows, because Windows has
+    no process groups.
     """
     with contextlib.suppress(OSError):
         if hasattr(os, "killpg"):

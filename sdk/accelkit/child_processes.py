@@ -129,8 +129,8 @@ def kill(process: subprocess.Popen[Any]) -> None:
 def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
     """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``. Does nothing on Windows.
 
-    A process that is interrupted can clean up. A process that is killed leaves behind, for example, the lock of torch's
-    ``cpp_extension``, and every later process that needs the extension then waits for ever.
+    A process that is interrupted can clean up. A process that is killed cannot. For example, a process that is killed while it builds an
+    extension with torch's ``cpp_extension`` leaves a lock file behind, and every later process that loads this extension waits for ever.
     """
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):

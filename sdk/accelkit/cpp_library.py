@@ -40,21 +40,22 @@ class CppLibrary:
     sources are compiled; if there is no compiler, the error names the versions of torch for which the wheel contains libraries, and the
     installed version.
 
-    The compiler is ``CXX``, or the first of c++, g++ and clang++ that is installed. The macro ``BACKEND_NAME`` is defined as ``name``, in
-    quotes. The variable ``NAME_CXXFLAGS``, with the name in capitals, adds compiler flags for this library only: ``-O0 -g`` for a
-    debugger, or ``-g -fsanitize=address``. A library that is compiled with other flags is a separate file in the cache.
+    The compiler is the value of ``CXX``, or the first of c++, g++ and clang++ that is installed. In the sources, the macro ``BACKEND_NAME``
+    expands to a string literal with the value of ``name``. The environment variable ``NAME_CXXFLAGS``, with the name in capitals, can
+    contain more compiler flags for this library, such as ``-O0 -g`` for debugging or ``-g -fsanitize=address``. The cache contains one
+    library for each set of flags.
 
     Args:
-        name: The name of the library and of the torch device type. The variable ``NAME_CACHE_DIR``, with this name in capitals, chooses
-            another cache folder.
+        name: The name of the library and of the torch device type. The environment variable ``NAME_CACHE_DIR``, with this name in capitals,
+            can name another cache folder.
         sources: The folder with the ``.cpp`` and ``.h`` files.
         exclude: Names of ``.cpp`` files that are not compiled.
         flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
         links: Additional flags for the linker, such as ``-lacme`` for the vendor's own library.
         unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one file, in the order of the
-            group (a unity build). Most of the time to compile a small file is spent on torch's headers, which are compiled only once for
-            the group. Two files of a group cannot define the same function, even in an anonymous namespace. Names of files that are
-            excluded or do not exist are ignored.
+            group (a unity build). This saves time, because torch's headers, which take longer to compile than a small file, are compiled
+            only once for the group. Two files of a group cannot define the same function, even in an anonymous namespace. Names of files
+            that are excluded or do not exist are ignored.
     """
 
     def __init__(
@@ -95,16 +96,17 @@ class CppLibrary:
         return self.cache_folder / f"{self.name}-{torch_version()}-{self._digest(*self._surroundings(), self._links)}.so"
 
     def _prebuilt(self, torch: str | None = None) -> Path:
-        """Return the path of the library in a wheel, for the minor version ``torch`` (by default, that of the installed torch).
+        """Return the path of the library that a wheel contains for one minor version of torch.
 
-        The file name depends on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
+        ``torch`` is this minor version, such as ``2.13``; None means the minor version of the installed torch. The file name depends
+        on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
         """
         flags = [word for word in (*self._flags, *self._links) if not word.startswith(("-I", "-L", "-Wl,-rpath"))]
         file = f"{self.name}-torch{torch or _minor_version()}-{self._digest(platform.machine(), flags)}.so"
         return self._sources.parent / "prebuilt" / file
 
     def _digest(self, *surroundings: object) -> str:
-        """Return a digest of the sources and of ``surroundings``."""
+        """Return a digest of the sources and of ``surroundings``, which are other inputs of the compilation, such as its flags."""
         digest = hashlib.sha256(repr((*surroundings, sorted(self._exclude), self._unity)).encode())
         for path in sorted(self._sources.iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -115,7 +117,7 @@ class CppLibrary:
         return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
 
     def _surroundings(self) -> tuple[object, ...]:
-        """Return everything on which every object file depends, other than the sources."""
+        """Return the inputs of the compilation other than the sources: the versions of torch and Python, the machine type and the flags."""
         return torch_version(), sysconfig.get_config_var("SOABI"), platform.machine(), self._flags
 
     def problem(self) -> tuple[str, str] | None:
@@ -197,7 +199,8 @@ class CppLibrary:
     def prebuild(self) -> Path:
         """Compile the library for the installed torch into the folder ``prebuilt`` beside the sources, for a wheel, and return its path.
 
-        Called by the build of a wheel. Removes libraries made from other sources or flags, and keeps those for other versions of torch.
+        Called by the build of a wheel. Removes from the folder all libraries that were compiled from other sources or with other flags.
+        Keeps libraries that were compiled from the same sources, with the same flags, for other versions of torch.
 
         Raises:
             BuildError: If the library cannot be compiled.

@@ -31,7 +31,7 @@ class CompilationUnit:
         return [*(word for path in before for word in ("-include", path)), "-c", last]
 
     def digest(self, surroundings: bytes) -> str:
-        """Return a digest of the sources and of ``surroundings``."""
+        """Return a digest of the sources and of ``surroundings``, which stands for other inputs of the compilation, such as flags."""
         digest = hashlib.sha256(surroundings)
         for path in self.sources:
             digest.update(path.read_bytes())
@@ -39,7 +39,7 @@ class CompilationUnit:
 
 
 def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Sequence[str]]) -> list[CompilationUnit]:
-    """Return the units to compile, the largest first, so that no long compilation starts when all other compilations have finished.
+    """Return the units to compile, the largest first. Units are compiled in parallel, so a large unit should not be started last.
 
     Args:
         folder: The folder with the ``.cpp`` files.

@@ -26,8 +26,8 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
 def make_mesh_of_shape(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> DeviceMesh:
     """Like torch's ``init_device_mesh``, with the same arguments, but for every device type.
 
-    ``init_device_mesh`` refuses device types that do not consist of letters, such as ``fake_xpu``
-    (https://github.com/pytorch/pytorch/pull/124390). The class ``DeviceMesh`` accepts them.
+    ``init_device_mesh`` refuses device types that contain anything but letters, such as the underscore in ``fake_xpu``
+    (https://github.com/pytorch/pytorch/pull/124390). The class ``DeviceMesh`` accepts these device types.
     """
     import torch
     from torch.distributed.device_mesh import DeviceMesh

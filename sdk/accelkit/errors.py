@@ -1,4 +1,4 @@
-"""The exceptions that accelkit raises. This module imports nothing else from the project.
+"""The exceptions that accelkit raises. This module imports no other module of the project.
 
 ::
 
@@ -108,7 +108,7 @@ def message_in_one_line(error: BaseException) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return ``text``, truncated with a remark if it has more than ``length`` characters."""
+    """Return ``text``, or, if it has more than ``length`` characters, its beginning and a remark that states its full length."""
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 
@@ -123,7 +123,7 @@ class UsageError(AccelkitError):
 
 
 class UnknownNameError(UsageError):
-    """No plugin provides this name. The hint suggests a similar name or the package that provides this name."""
+    """No installed plugin of the requested kind has this name. The hint suggests, for example, a similar name or a package to install."""
 
 
 class UnknownAttributeError(UsageError, AttributeError):
@@ -194,9 +194,10 @@ class CheckpointError(AccelkitError):
 
 
 class UnknownPlacementError(AccelkitError):
-    """The placement of the processes on machines was requested before they joined the process group, and no environment variable gives it.
+    """A value such as ``local_rank`` or ``num_nodes`` was requested before the processes of the job joined the process group.
 
-    The processes exchange this information when they join.
+    The value depends on which processes run on which machine. No environment variable gives the value, so the processes exchange it when
+    they join the process group.
     """
 
 

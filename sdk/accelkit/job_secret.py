@@ -41,7 +41,7 @@ def checked(received: bytes, rank: int) -> bytes:
     """Verify the signature of a message from ``rank``, and return the message.
 
     Raises:
-        CollectiveError: If the sender does not know this job's secret, or has another rank.
+        CollectiveError: If the signature is not the one that ``rank`` makes with this job's secret.
     """
     message = received[SIGNATURE_BYTES:]
     if not hmac.compare_digest(received[:SIGNATURE_BYTES], _signature(message, rank)):

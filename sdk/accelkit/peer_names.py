@@ -1,4 +1,4 @@
-"""Hints for names of other libraries: what accelkit has instead of ``all_reduce``, ``mixed_precision=`` or ``set_seed``.
+"""Hints for programs that use the API of another library: what accelkit has instead of names such as ``all_reduce`` or ``set_seed``.
 
 ``peer_names.toml`` is the only list of these names. It is read only when a program uses a name that accelkit does not have.
 """
@@ -28,8 +28,8 @@ class Peer:
     """A class or package of another library.
 
     Attributes:
-        title: The name of the class or package, as it is written in a sentence.
-        package: The package whose functions ``peer_names.toml`` lists, or "" if the file lists none.
+        title: The name of the class or package in error messages, such as ``Lightning's Fabric``.
+        package: The name that error messages about functions use, or "" if these messages use ``title`` as well.
         page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 
@@ -44,7 +44,7 @@ class Row:
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
-        peers: The keys of the libraries that have these names, such as ``fabric``. :func:`peers` has their titles.
+        peers: The keys of the classes and packages that have these names, such as ``fabric``. :func:`peers` uses the same keys.
         names: The names.
         instead: What to write instead, in Markdown. Links are relative to a page in a subfolder of ``docs``, such as ``docs/guides``.
     """
@@ -75,7 +75,7 @@ def rows() -> tuple[Row, ...]:
 def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
     """Return the error for an attribute that ``owner`` (``Runtime`` or ``accelkit``) does not have but another library has.
 
-    The error says what to use instead. Returns None if ``peer_names.toml`` has no such attribute or function of another library.
+    The error says what to use instead. Returns None if ``peer_names.toml`` lists ``name`` neither as an attribute nor as a function.
     """
     row = None if name.startswith("_") else _find(name, ("attributes", "functions"))
     if row is None:

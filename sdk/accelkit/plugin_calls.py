@@ -138,7 +138,7 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Return a function that checks whether a value is an instance of torch's class ``name``. It returns False if torch is not imported."""
+    """Return a function that checks for instances of torch's class ``name``. If torch is not imported, that function returns False."""
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")
@@ -154,7 +154,7 @@ def _is_count(value: object) -> bool:
 
 
 def _items(value: object) -> Sequence[object]:
-    """Return the items of a non-empty list or tuple. For any other value, return a single item that fails every check."""
+    """Return ``value`` if it is a non-empty list or tuple. Otherwise, return a sequence with one item that fails every check."""
     return value if isinstance(value, list | tuple) and value else ("",)
 
 

@@ -20,7 +20,7 @@ from accelkit.types import OWN_DISTRIBUTION
 class PluginManager(pluggy.PluginManager):
     """pluggy's plugin manager with accelkit's hook specifications.
 
-    A method that a specification class marks as a hook implementation remains a hook implementation if a vendor overrides it without the
+    If a base class marks a method with ``@hookimpl``, the method is also a hook implementation in subclasses that override it without the
     marker.
     """
 
@@ -54,13 +54,13 @@ class PluginManager(pluggy.PluginManager):
 
     @contextlib.contextmanager
     def naming_failures(self, hook: str, hint: str = "", handled: str | None = None) -> Iterator[None]:
-        """Return a context manager for calling a hook. It turns an error of an implementation into a HookError that names the plugin.
+        """Inside the context, convert an error of a hook implementation to a HookError that names the plugin.
 
         Args:
             hook: The name of the hook.
-            hint: The hint of the error, such as what was done before the hook failed. By default, it says how to go on without the plugin.
-            handled: The ``dist==version`` of a plugin whose errors the caller handles. These errors, and errors that no registered plugin
-                raised, are passed on unchanged. None means that the caller handles no errors.
+            hint: The hint of the HookError. The default hint says how to go on without the plugin.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles, or None. If a plugin is given, its errors are
+                passed on unchanged, and so are errors that no registered plugin raised.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.

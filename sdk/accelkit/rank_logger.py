@@ -53,8 +53,8 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
         """Log a message with this level. The other logging methods call this one. The class describes the two additional arguments.
 
         Raises:
-            UsageError: If ``in_order`` is True in a job of several processes, and this process has no Runtime, through which it could wait
-                for the other processes.
+            UsageError: If ``in_order`` is True in a job of several processes, but this process has no Runtime. The processes use their
+                Runtimes to wait for each other.
         """
         if not self.isEnabledFor(level):
             return

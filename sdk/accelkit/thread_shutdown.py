@@ -35,16 +35,16 @@ def wait_for_threads_before_forks() -> None:
 
 
 def wait_for_torch_threads() -> None:
-    """Wait until torch's threads are idle, or have computed for five seconds. Call this before the process exits or forks.
+    """Wait until torch's threads are idle or have used five more seconds of processor time. Call this before the process exits or forks.
 
     A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
-    lock when it starts, and the first backward pass does not wait for the threads of other devices. The thread takes the lock again to
-    release the objects of a backward pass, which may have returned by then. If Python shuts down before one of these threads has finished,
-    the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its work:
-    https://github.com/pytorch/pytorch/issues/190489.
+    lock when it starts, and the first backward pass does not wait for the threads of other devices. Each thread of autograd takes the lock
+    again to release the objects of a backward pass, perhaps after the backward pass has returned. If Python shuts down before one of these
+    threads has finished, the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its
+    work: https://github.com/pytorch/pytorch/issues/190489.
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
-    The five seconds are processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function
+    The limit is in processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function
     returns after a minute.
 
     The function works on Linux only. Elsewhere, a process cannot see the state of its threads, and the function returns at once.

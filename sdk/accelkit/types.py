@@ -1,4 +1,4 @@
-"""Immutable data types shared by the parts of accelkit. Imports neither torch nor anything else from the project."""
+"""Immutable data types shared by the parts of accelkit. This module imports only the standard library."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Availability:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """A plugin under one name, provided by a distribution or registered by code, with its status.
+    """Record of a plugin: its name, where it comes from (a distribution or ``accelkit.register``), and its status.
 
     Attributes:
         kind, name: The kind of the plugin, and the name by which users select it.
@@ -88,7 +88,8 @@ class PluginRecord:
         is_builtin: Whether the plugin is part of accelkit.
         is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
             precedence.
-        fingerprint: A value that changes when the installed distribution changes, used as the key of cached verdicts.
+        fingerprint: A value that changes when the installed distribution changes. It is part of the key under which results of probes and
+            trials are cached. An empty string if changes cannot be detected.
         registered_class: The class itself if it was registered by code, otherwise None.
     """
 
@@ -118,7 +119,10 @@ class PluginRecord:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the plugin is a vendor's code, not accelkit's or the program's own. Vendors' code is first tried in a child process."""
+        """Whether using the plugin runs third-party code, which is first tried in a child process.
+
+        False for plugins that consist of accelkit's code only, and for classes that the program itself registered.
+        """
         return self.distribution != FROM_CODE and (not self.is_builtin or self.is_fallback)
 
     def with_status(self, status: PluginStatus, reason: str = "", hint: str = "") -> PluginRecord:
@@ -146,7 +150,7 @@ class Decision:
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides this accelerator.
         candidates: All accelerators that were considered, the chosen one first.
-        notes: Remarks, for example for which accelerator an alias stands, or which fallback was not used.
+        notes: Remarks, such as which accelerator an alias stands for, or that a plugin took precedence over accelkit's table of vendors.
     """
 
     requested: str
@@ -188,9 +192,12 @@ class ClusterDetection:
 class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
+    Some values are unknown until the processes join the process group, if neither the user nor the cluster environment specifies them.
+
     Attributes:
-        devices, local_process_index, num_nodes: Until the processes join the process group, ``devices`` is empty, and
-            ``local_process_index`` and ``num_nodes`` are None, unless their values are known earlier.
+        devices: The indices of the devices that the job uses on this machine. Empty while they are unknown.
+        local_process_index: The index of this process among the processes on this machine. None while it is unknown.
+        num_nodes: The number of machines. None while it is unknown.
     """
 
     accelerator: str

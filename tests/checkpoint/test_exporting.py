@@ -14,6 +14,7 @@ from torch import nn
 
 import accelkit
 from accelkit import CheckpointError, UsageError
+from accelkit.runtime.checkpoints import safetensors_export
 from accelkit.runtime.checkpoints.safetensors_export import size_in_bytes
 
 
@@ -127,3 +128,8 @@ def test_what_is_no_size_is_said(wrong, error_text):
         size_in_bytes(wrong)
     assert f"max_shard_size={wrong!r}" in str(caught.value)
     assert caught.value == error_text
+
+
+def test_a_process_that_writes_nothing_keeps_no_memory_for_the_gathered_tensors():
+    placeholder = safetensors_export._gather(torch.ones(1000), is_wanted=False)
+    assert placeholder.untyped_storage().nbytes() == 0

@@ -168,6 +168,17 @@ def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     assert verdict_cache.recall(catalog.find("accelerator", "some")) is None
 
 
+@pytest.mark.usefixtures("forked_interpreters")
+def test_a_plugin_that_was_only_probed_is_still_tried(plugin_site):
+    source = CLASS.format(probe="return Availability.usable()").replace('"cpu"', '"nosuchdevice"')
+    plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
+    record = catalog.find("accelerator", "liar")
+    verdict_cache.remember(record, probing.ask(record), is_of_probe=True)
+    assert verdict_cache.recall(record).status == "usable"
+    assert verdict_cache.tried([record])[record].status == "broken"
+    assert verdict_cache.recall(record).status == "broken"
+
+
 @pytest.mark.parametrize(("seconds", "is_recalled"), [(60, True), (2 * 3600, False), (-60, False)])
 def test_verdicts_on_built_in_plugins_expire(monkeypatch, tmp_path, seconds, is_recalled):
     """Drivers come and go without a new version of accelkit. A clock that was set back does not keep a verdict."""

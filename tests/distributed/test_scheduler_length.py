@@ -40,12 +40,12 @@ def test_the_warning_names_the_numbers_and_what_to_do(job):
     for part in (
         "OneCycleLR has total_steps=24",
         "2 x 12",
-        "each of the 2 processes gets 6 batches",
+        "divided among 2 processes, and each gets 6",
         "2 epochs have 12 steps",
         "len(loader)",
     ):
         assert part in text
     assert "CosineAnnealingLR has T_max=24" in job[0]["cosine"][1][0]
     assert "18" in job[0]["odd"][1][0]
-    assert "gets 5 batches" in job[0]["odd"][1][0]
+    assert "each gets 5" in job[0]["odd"][1][0]
     assert "1 epoch has 6 steps" in job[0]["one epoch"][1][0]

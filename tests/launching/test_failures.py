@@ -75,6 +75,16 @@ def test_of_ranks_that_waited_for_each_other_the_one_that_names_the_missing_rank
     assert describe([named, finished, stopped], named).endswith("it was possibly waiting for rank 3")
 
 
+@pytest.mark.smoke
+def test_an_error_is_told_before_the_collective_that_other_ranks_could_not_finish_because_of_it(tmp_path):
+    texts = ("ValueError: no such file", "CollectiveError: the block failed on rank 0: ValueError: no such file")
+    cause, consequence = (
+        Ending(rank, tmp_path, exit_code=1, record={"error": text, "causes": [], "traceback": text, "time": 1.0 + rank})
+        for rank, text in enumerate(texts)
+    )
+    assert first([consequence, cause]) is cause
+
+
 def test_a_hung_rank_ends_the_job_after_the_time_out(launch, script):
     hang = "if rank == 1:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     one = launch(*TWO, "--timeout", "3", "--grace-period", "1", script(FAMILY, GLOO, "family()\ntotal()", hang, "total()")).wait(1)

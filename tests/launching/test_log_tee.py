@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import signal
+import subprocess
 import time
 
 import pytest
@@ -70,3 +72,16 @@ def test_what_a_process_wrote_last_is_shown_and_kept_without_a_newline(tmp_path,
             os.write(pipes[0][1], b"nobody reads this")
         for _, writing in pipes:
             os.close(writing)
+
+
+@pytest.mark.timeout(60)
+def test_a_daemon_that_prints_without_end_does_not_keep_the_launcher_from_ending(tmp_path):
+    out, streams = io.BytesIO(), Streams()
+    reading, writing = os.pipe()
+    streams.add(reading, tmp_path / "0.log", Screen(out), 0)
+    streams.start()
+    with subprocess.Popen(["yes"], stdout=writing) as daemon:
+        os.close(writing)
+        streams.close()
+        assert daemon.wait() == -signal.SIGPIPE  # it could not write any more
+    assert out.getvalue().startswith(b"y\ny\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -221,6 +222,18 @@ def test_a_device_that_declares_no_autocast_refuses_mixed_precision(error_text):
     assert "32" in caught.value.hint
     assert "64" in caught.value.hint
     assert caught.value == error_text
+
+
+def test_a_warning_that_has_nothing_to_do_with_autocast_does_not_refuse_a_precision(monkeypatch):
+    class WarnsOfTheFuture(torch.autocast):
+        def __init__(self, *args, **kwargs):
+            warnings.warn("this will change", FutureWarning, stacklevel=2)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "autocast", WarnsOfTheFuture)
+    rt = accelkit.Runtime(accelerator="cpu", precision="bf16-mixed")
+    with pytest.warns(FutureWarning, match="this will change"), rt.autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.bfloat16
 
 
 def test_autocast_is_the_precisions_own():

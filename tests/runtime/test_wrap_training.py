@@ -52,6 +52,7 @@ class MyEngineStrategy(accelkit.EngineStrategy):
     def zero_grad(self, optimizer):
         self.calls.append("zero_grad")
         self.engine.gradients = None
+        optimizer.zero_grad()  # inside this method, it is the optimizer's own
 
     def unwrap_module(self, module):
         return module.module if isinstance(module, Engine) else module

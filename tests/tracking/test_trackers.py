@@ -157,6 +157,18 @@ def test_a_tracker_that_fails_is_warned_of_once_and_not_called_again(method, err
     assert [call for call in other.calls if call[0] == "log"] == [("log", 0), ("log", 1)]
 
 
+def test_a_tracker_that_begins_a_new_run_when_a_checkpoint_is_loaded_gets_the_hyperparameters_again():
+    tracker = Recorder()
+    with runtime(tracker) as rt:
+        rt.prepare(torch.nn.Linear(1, 1))
+        rt.log_hyperparameters({"lr": 0.1})
+        rt.log({"loss": 1.0})
+        rt.save_state("ckpt")
+        tracker.calls.clear()
+        rt.load_state("ckpt")
+    assert tracker.calls[:3] == [("close", "interrupted"), ("open",), ("log_hyperparameters", ["accelkit", "lr"])]
+
+
 def test_everything_is_written_before_a_checkpoint_gets_the_position():
     tracker = Recorder()
     with runtime(tracker) as rt:

@@ -1,7 +1,8 @@
 """AMD GPUs, which a torch built for ROCm exposes as ``cuda`` devices.
 
-The GPUs are read from the kernel's files, so no library is loaded and no driver is initialised. Sources: the amdkfd driver's topology
-(https://docs.kernel.org/gpu/amdgpu/) and 'GPU isolation techniques' (https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
+The Linux kernel lists the GPUs in files (sysfs). This module reads these files, so it loads no library and initialises no driver.
+Sources: the amdkfd driver's topology (https://docs.kernel.org/gpu/amdgpu/) and 'GPU isolation techniques'
+(https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class CPUAccelerator(Accelerator):
         """Do nothing: there is only one CPU, and torch already uses it."""
 
     def auto_device_count(self) -> int:
-        """Return 1: torch uses all cores through the threads of one device."""
+        """Return 1: a single process uses all cores, because torch runs several threads."""
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:

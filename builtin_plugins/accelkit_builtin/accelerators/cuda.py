@@ -1,7 +1,7 @@
 """NVIDIA GPUs, and AMD GPUs with a torch built for ROCm.
 
-Information that is needed before training comes from NVML or from the kernel's files. Reading it creates no context on a device, and
-``fork`` still works afterwards.
+Before training, information about NVIDIA GPUs comes from NVML, and information about AMD GPUs comes from files of the Linux kernel (sysfs).
+Reading this information creates no context on a device, so ``fork`` still works afterwards.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class NVML:
     As a context manager, it initialises the library and shuts it down. Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2,
     nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
 
-    ``pynvml`` (the extra ``cuda``) makes the same calls to the same library through ctypes, so it is no safer. It is not used here,
-    because the probe must also work without the extra, so this binding would still be needed. Version 13.615 of ``pynvml`` has 8,020
-    lines and takes 28 ms to import, which would slow down every probe in a child process. ``board_stats`` reads NVML through torch, which
-    requires ``pynvml``.
+    The probe does not use ``pynvml``, because the probe must also work without the extra ``cuda``, which installs ``pynvml``. ``pynvml``
+    would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes
+    28 ms to import, which would slow down every probe in a child process. ``board_stats`` reads NVML through torch, which requires
+    ``pynvml``.
     """
 
     soname = "libnvidia-ml.so.1"
@@ -133,7 +133,7 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        Queries NVML, or reads the kernel's files if torch was built for ROCm.
+        Queries NVML. If torch was built for ROCm, reads files of the Linux kernel (sysfs) instead.
         """
         build = _torch_build()
         if build == "hip":
@@ -165,7 +165,7 @@ class CUDAAccelerator(Accelerator):
         return Availability.usable(f"{len(visible)} GPU(s)")
 
     def auto_device_count(self) -> int:
-        """Return the number of GPUs that this process may use, from NVML or the kernel's files. Creates no context on a device."""
+        """Return the number of GPUs that this process may use. Asks NVML or, for ROCm, the Linux kernel. Creates no context on a device."""
         if _torch_build() == "hip":
             return len(amd_gpus.visible(os.environ))
         try:

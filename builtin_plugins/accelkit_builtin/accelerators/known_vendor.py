@@ -1,6 +1,7 @@
 """Devices whose vendors have no accelkit plugin yet, from the table in ``known_devices.toml``. This is a fallback, not a claim of support.
 
-``known_vendor:npu`` is the accelerator for the row ``npu`` of the table. An installed plugin of that name is always preferred.
+The attribute ``npu`` of this module is the accelerator for the row ``npu`` of the table. This accelerator is used only if no plugin named
+``npu`` is installed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KnownVendorAccelerator(Accelerator):
         return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
 
     def load(self) -> None:
-        """Import the vendor's package, and call its function that registers the device, if there is one."""
+        """Import the vendor's package. If the table names a function of the package that registers the device, call the function."""
         super().load()
         if self.torch_package and self.register:
             getattr(importlib.import_module(self.torch_package), self.register)()
@@ -71,7 +72,7 @@ def _rows() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _is_installed(package: str) -> bool:
-    """Return whether the top-level package of a module is installed. Imports nothing."""
+    """Return whether a package is installed. For a dotted name, only the top-level package is checked. Imports nothing."""
     return importlib.util.find_spec(package.partition(".")[0]) is not None
 
 

@@ -41,10 +41,11 @@ class TorchDeviceAccelerator(Accelerator):
         return Availability.usable(f"whether torch supports {cls.device_type} is checked when it is first used")
 
     def load(self) -> None:
-        """Import the package that adds the device to torch, unless torch knows the device. Then check that torch knows the device.
+        """Import the package that adds the device to torch, then check that torch knows the device type.
 
-        The package is the one that ACCELKIT_IMPORT names (``MODULE``, or ``MODULE:FUNCTION`` to call a function of it) or else the one
-        whose ``torch.backends`` entry point is for this device.
+        If ACCELKIT_IMPORT is set to ``MODULE``, the module is imported. If it is set to ``MODULE:FUNCTION``, the function is also called.
+        If ACCELKIT_IMPORT is not set and torch does not have the device yet, the value of the device's ``torch.backends`` entry point is
+        used in the same way.
 
         Raises:
             UnavailableError: If torch does not know the device type.
@@ -66,7 +67,10 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether torch knows the device type, such as opencl or vulkan, but has no such device before the backend is imported."""
+        """Return whether there is no module ``torch.<device_type>`` and the package of ``backend`` has not been imported yet.
+
+        torch knows some device types, such as opencl and vulkan, by name only. A package must add the device.
+        """
         import torch
 
         return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
@@ -102,7 +106,10 @@ def _import(source: str) -> ModuleType:
 
 
 def _example(source: str, module: ModuleType) -> str:
-    """Return ``MODULE:FUNCTION`` with the name of a function that appears to register devices, or with ``FUNCTION`` if there is none."""
+    """Return an example for an error message, such as ``acme:register_device``.
+
+    If no function of the module has a name that starts with ``register``, the example is ``acme:FUNCTION``.
+    """
     name = source.partition(":")[0]
     functions = [each for each in dir(module) if each.startswith("register") and callable(getattr(module, each))]
     return f"{name}:{functions[0] if functions else 'FUNCTION'}"

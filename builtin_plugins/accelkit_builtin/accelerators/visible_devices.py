@@ -6,11 +6,15 @@ import re
 
 
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
-    """Return the indices of the machine's GPUs that CUDA would show, in CUDA's order.
+    """Return the indices of the GPUs that a process sees, in the order in which the process sees them.
 
-    ``variable`` is the value of the environment variable: a list of indices, UUIDs or their prefixes, or MIG slices.
-    As in CUDA, everything after an entry that names no GPU is hidden.
+    As in CUDA, the first entry that does not name exactly one GPU is ignored, together with all entries after it.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
+
+    Args:
+        variable: The value of the environment variable, with entries separated by commas. Each entry is an index, a UUID, the beginning
+            of a UUID, or a MIG slice. None if the variable is not set, so that the process sees all GPUs.
+        uuids: The UUIDs of all GPUs, ordered by index.
     """
     if variable is None:
         return list(range(len(uuids)))

@@ -1,8 +1,8 @@
 """Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
 
 Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
-PJRT_DEVICE selects the device that XLA drives. If it is not set, XLA drives a TPU if there is one, else a Neuron device if its package is
-installed. XLA's own CPU device is only used if PJRT_DEVICE is CPU.
+PJRT_DEVICE selects the device that XLA drives. If PJRT_DEVICE is not set, XLA drives the machine's TPU. On a machine without a TPU, XLA
+drives a Neuron device if the package libneuronxla is installed. XLA's own CPU device is only used if PJRT_DEVICE is CPU.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 
@@ -58,7 +58,7 @@ class XLAAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Find out from PJRT_DEVICE, the packages' versions and the PCI bus whether XLA is usable. Imports neither torch nor torch_xla."""
+        """Return whether XLA is usable. Reads PJRT_DEVICE, the packages' versions and the PCI bus. Imports neither torch nor torch_xla."""
         answer = _package()
         if not answer.is_usable:
             return answer
@@ -73,7 +73,7 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
 
     def load(self) -> None:
-        """Import torch_xla. On a TPU machine, a process started by torchrun or accelkit launch is also limited to its own chip."""
+        """Import torch_xla. On TPUs, also limit the process to its own chip if torchrun or accelkit launch started the process."""
         super().load()
         if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
             self.process_group_backend = "xla"  # type: ignore[misc]
@@ -89,7 +89,7 @@ class XLAAccelerator(Accelerator):
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """Return the device with this index. In a process that has only its own device, this is device 0, whatever the rank."""
+        """Return the device with this index. If the process sees only its own device, return device 0, whatever the index."""
         import torch
 
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)
@@ -97,7 +97,8 @@ class XLAAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the device indices that the user's ``devices`` argument stands for.
 
-        On the CPU, the argument may also be a number of processes, each of which has a device of its own.
+        On the CPU, a single positive number is the number of processes, each of which has a device of its own. It may exceed the number of
+        devices that exist.
 
         Raises:
             DevicesError: If the argument cannot be parsed or names devices that do not exist.
@@ -168,7 +169,10 @@ class XLAAccelerator(Accelerator):
             xm.set_rng_state(seed % 2**63, device=str(device))
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """Return XLA's state, a single integer, as 8 bytes. The state includes draws that were traced but have not run yet."""
+        """Return the state of XLA's random number generator, a single integer, as a tensor of 8 bytes.
+
+        The state already includes random operations that were traced but have not run yet.
+        """
         import torch
         import torch_xla.core.xla_model as xm
 
@@ -183,7 +187,10 @@ class XLAAccelerator(Accelerator):
     # -- computation --------------------------------------------------------------------------------------------------
 
     def step_end(self) -> None:
-        """Compile (the first time) and start the operations traced since the end of the last step. Does not wait for them."""
+        """Start the operations traced since the end of the last step, without waiting for them.
+
+        XLA compiles the operations first, unless it has compiled the same operations before.
+        """
         import torch_xla
 
         torch_xla.sync()
@@ -207,7 +214,8 @@ class XLAAccelerator(Accelerator):
 def pjrt_device() -> str | None:
     """Return the kind of device that XLA drives on this machine, or None.
 
-    The result is PJRT_DEVICE if set, else ``TPU`` if there is a chip, else ``NEURON`` if its package is installed.
+    The result is the value of PJRT_DEVICE if set, else ``TPU`` if the machine has a TPU chip, else ``NEURON`` if the package libneuronxla
+    is installed.
     """
     if named := os.environ.get(PJRT_DEVICE):
         return named.upper()

@@ -15,9 +15,11 @@ _AHEAD = 2
 def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
     """Yield the batches on ``device``, in order.
 
+    If ``batches`` raises an error, this function first yields the earlier batches and then raises the error. ParallelLoader reads
+    ``batches`` in a thread, and would silently end the epoch at the error.
+
     Args:
-        batches: The batches, which are read in a thread. An error of this iterator would silently end ParallelLoader's thread and the
-            epoch, so the error is raised here, after the batches that came before it.
+        batches: The batches to upload.
         device: The XLA device.
     """
     from torch_xla.distributed.parallel_loader import ParallelLoader

@@ -1,9 +1,9 @@
 """Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-srun, jsrun or mpirun created them and set their own variables. The launcher's variables are right even if the script exported
-RANK before it called srun, in which case RANK is 0 in all tasks. Most of these launchers also set the local rank and the number of
-processes on the machine.
+srun, jsrun or mpirun created the processes and set further variables, which are read instead of torch's variables. The variables of srun
+are correct even if the script exported RANK before it called srun, and RANK is therefore 0 in all tasks. srun, jsrun and most versions of
+mpirun also set variables for the local rank and for the number of processes on the machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
-    """Return a launcher's claim. If torch's variables were set by hand, the claim gets a priority above that of ``torchelastic``.
+    """Return a launcher's claim, with a priority above that of ``torchelastic`` if torch's variables were set by hand.
 
     Args:
         claim: The launcher's claim on this process.
         environ: The environment variables.
-        process, size: The names of the launcher's own variables for the rank of the process and the number of processes, in order of
-            preference.
+        process: The names of the launcher's own variables for the rank of a process, the preferred one first.
+        size: The names of the launcher's own variables for the world size, the preferred one first.
     """
     if not is_by_hand(environ, process, size):
         return claim
@@ -32,11 +32,16 @@ def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequenc
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Return whether torch's variables describe the same processes as the launcher's variables ``process`` and ``size``.
+    """Return whether torch's variables were set by hand, for the same processes as the variables of srun, jsrun or mpirun.
 
-    torch's variables describe other processes if one of torch's launchers runs inside a process of the launcher. torchrun then sets
-    TORCHELASTIC_RUN_ID, and DeepSpeed's launcher sets the number of processes on the machine. With any other launcher of torch, WORLD_SIZE
-    usually differs from the value of ``size``.
+    If srun, jsrun or mpirun started torchrun or a similar program, torch's variables describe the processes that this program started,
+    and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised by LOCAL_SIZE and a RANK
+    that differs from the variable in ``process``. Other programs usually set a WORLD_SIZE that differs from the variable in ``size``.
+
+    Args:
+        environ: The environment variables.
+        process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
+        size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.
     """
     values = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
     if values["TORCHELASTIC_RUN_ID"] or not all(values[variable] for variable in TORCH):

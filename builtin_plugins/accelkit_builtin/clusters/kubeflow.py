@@ -43,7 +43,7 @@ class KubeflowEnvironment(ClusterEnvironment):
         """Number of pods, each of which has one process. Read from PET_NNODES, else WORLD_SIZE.
 
         Raises:
-            ContradictionError: If several processes per pod, or a changing number of pods, were requested. torchrun supports both.
+            ContradictionError: If the job requests several processes per pod, or lets the number of pods change. Both require torchrun.
         """
         wanted, pods = self.text("PET_NPROC_PER_NODE"), self.text("PET_NNODES")
         if pods is not None and ":" in pods:

@@ -61,10 +61,11 @@ class LSFEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE.
 
-        If neither is set, the value is ``world_size`` if the rank file lists one host, else the number that the processes exchange.
+        Without these variables, the value is ``world_size`` if the rank file lists one host. If the file lists several hosts, the processes
+        work out the value when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -73,12 +74,13 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Index of this host among the hosts of the rank file, if the job uses all of them.
+        """Rank of this host among the hosts on which the processes run.
 
-        Otherwise, the value is 0 if all processes run on one host, else the rank that the processes exchange.
+        The rank is 0 if all processes run on one host. If they are known to run on all hosts of the rank file, the rank is the position of
+        this host in the file. In any other case, the processes work out the rank when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
             UsageError: If this host is not in the rank file.
         """
         nodes = self.known("num_nodes")
@@ -102,10 +104,10 @@ class LSFEnvironment(ClusterEnvironment):
         """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
         The number is known from the start if all processes run on one host, or if the file lists two hosts and the processes run on both.
-        Otherwise, the processes exchange it when they join the process group.
+        Otherwise, the processes work out the number when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         local = self.known("local_world_size")
         if local == self.world_size:
@@ -114,7 +116,7 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR if set, else the first host after the launch node."""
+        """Value of MASTER_ADDR if set, else the first host that the rank file lists after the launch node."""
         return self.address("MASTER_ADDR") if self.text("MASTER_ADDR") is not None else self._host(self._hosts()[0], "LSB_DJOB_RANKFILE")
 
     @property

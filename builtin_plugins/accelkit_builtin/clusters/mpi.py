@@ -106,10 +106,11 @@ class MPIEnvironment(ClusterEnvironment):
     def local_rank(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK.
 
-        Plain PMI sets none of these variables. The rank is then 0 in a single process, else the rank that the processes exchange.
+        Plain PMI sets none of these variables. The rank of a single process is 0. Several processes work out their local ranks when they
+        join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         dialect = self._dialect
         if dialect is _PLAIN and self.text(dialect.local_rank) is None:
@@ -120,10 +121,11 @@ class MPIEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE.
 
-        Plain PMI sets none of these variables. The value is then 1 for a single process, else the number that the processes exchange.
+        Plain PMI sets none of these variables. The value for a single process is 1. Several processes work out the value when they join
+        the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         dialect, size = self._dialect, self.world_size
         if dialect is _PLAIN and self.text(dialect.local_size) is None:
@@ -132,23 +134,25 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """0 if there is one machine, else the rank that the processes exchange.
+        """Rank of this machine, for which no launcher sets a variable.
 
-        No launcher numbers the machines (OMPI_COMM_WORLD_NODE_RANK is the rank on the machine).
+        The rank is 0 if the variables show that all processes are on one machine. If not, the processes work out the rank when they join
+        the process group. OMPI_COMM_WORLD_NODE_RANK is the rank of the process on its machine, not the rank of the machine.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         return self.exchanged_value("node_rank", 0 if self.known("num_nodes") == 1 else None)
 
     @property
     def num_nodes(self) -> int:
-        """1 if all processes are on this machine, else the value of OMPI_MCA_orte_num_nodes, which Open MPI 4 sets.
+        """Number of machines on which the processes run.
 
-        If this variable is not set, the value is the number that the processes exchange.
+        The number is 1 if the variables show that all processes are on this machine. If not, it is read from OMPI_MCA_orte_num_nodes, which
+        Open MPI 4 sets. Without OMPI_MCA_orte_num_nodes, the processes work out the number when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         if self.known("local_world_size") == self.world_size:
             return 1
@@ -158,13 +162,19 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR if set, else 127.0.0.1, with one warning if not all ranks are on this machine."""
+        """Value of MASTER_ADDR if set, else 127.0.0.1.
+
+        Warns once if MASTER_ADDR is not set and the job may have processes on other machines.
+        """
         is_alone = self.known("local_world_size") == self.world_size
         return self.address("MASTER_ADDR", default="127.0.0.1" if is_alone else None)
 
     @property
     def main_port(self) -> int:
-        """Value of MASTER_PORT, else a port derived from PMIX_NAMESPACE (Open MPI's name for this run), else 12910 with one warning."""
+        """Value of MASTER_PORT, else a port derived from PMIX_NAMESPACE (Open MPI's name for this run).
+
+        If neither variable is set, returns 12910 and warns once.
+        """
         run = self.text("PMIX_NAMESPACE")
         return self.port("MASTER_PORT", default=None if run is None else port_for_job(run))
 

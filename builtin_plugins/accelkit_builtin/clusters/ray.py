@@ -1,4 +1,4 @@
-"""Ray: an actor of a TorchTrainer, or another actor to which the driver passed the variables."""
+"""Ray: an actor of a TorchTrainer, or another actor that set the variables that ``RayEnvironment.variables`` returned for it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from accelkit import ClusterDetection, ClusterEnvironment
 class RayEnvironment(ClusterEnvironment):
     """Ray: this process is a worker of a Ray cluster and trains together with other actors, or alone.
 
-    Protocol: Ray tells a process that it is a worker (RAY_RAYLET_PID), but not which one. ``ray.train``'s TorchTrainer sets RANK,
-    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. For actors that TorchTrainer
-    did not start, ``RayEnvironment.variables`` returns the variables, and each actor must set its own variables.
+    Protocol: Ray sets RAY_RAYLET_PID in each worker, but no variable for the worker's rank. ``ray.train``'s TorchTrainer sets RANK,
+    WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. Other actors that train
+    together must set these variables themselves. ``RayEnvironment.variables`` computes the values for each of these actors.
     """
 
     launcher = "ray.train's TorchTrainer, or set RayEnvironment.variables in your own actors"
@@ -67,32 +67,33 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Value of WORLD_SIZE, or 1 if no variable describes ranks."""
+        """Value of WORLD_SIZE, or 1 if RANK, WORLD_SIZE and LOCAL_RANK are all unset."""
         return self.number("WORLD_SIZE", least=1, default=self._alone(1))
 
     @property
     def global_rank(self) -> int:
-        """Value of RANK, or 0 if no variable describes ranks."""
+        """Value of RANK, or 0 if RANK, WORLD_SIZE and LOCAL_RANK are all unset."""
         return self.number("RANK", below=self.world_size, default=self._alone(0))
 
     @property
     def local_rank(self) -> int:
-        """Value of LOCAL_RANK, or 0 if no variable describes ranks."""
+        """Value of LOCAL_RANK, or 0 if RANK, WORLD_SIZE and LOCAL_RANK are all unset."""
         return self.number("LOCAL_RANK", below=self.local_world_size, default=self._alone(0))
 
     @property
     def local_world_size(self) -> int:
-        """Value of LOCAL_WORLD_SIZE, or 1 if no variable describes ranks."""
+        """Value of LOCAL_WORLD_SIZE, or 1 if RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE are all unset."""
         return self.number("LOCAL_WORLD_SIZE", least=1, below=self.world_size + 1, default=self._alone(1))
 
     @property
     def node_rank(self) -> int:
         """Value of NODE_RANK.
 
-        If it is not set, the value is 0 if all processes are on this machine, else the rank that the processes exchange.
+        Without NODE_RANK, the value is 0 if all processes are on this machine. If not, the processes work out the value when they join the
+        process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text("NODE_RANK") is not None:
@@ -103,10 +104,11 @@ class RayEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of NNODES, which TorchTrainer does not set.
 
-        If it is not set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
+        Without NNODES, the value is 1 if all processes are on this machine. If not, the processes work out the value when they join the
+        process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         if self.text("NNODES") is not None:
             return self.number("NNODES", least=1, below=self.world_size + 1)
@@ -124,7 +126,7 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def job_id(self) -> str | None:
-        """Value of RAY_JOB_ID, or None if Ray started the process before it knew the job (``ffffffff``)."""
+        """Value of RAY_JOB_ID. None if Ray started the process before the job was known (RAY_JOB_ID is then ``ffffffff``)."""
         job = self.text("RAY_JOB_ID")
         return None if job == "ffffffff" else job
 

@@ -22,8 +22,8 @@ class SlurmEnvironment(ClusterEnvironment):
     """SLURM: srun started this process in a step of a job.
 
     Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over
-    those of the job, and a value that SLURM provides is never computed from others. The batch script and interactive shells are not
-    claimed, because srun must start the processes that train.
+    the variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other
+    variables. This environment does not claim batch scripts and interactive shells, because srun must start the processes that train.
     """
 
     launcher = "srun"
@@ -31,9 +31,10 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks above plain PMI and variables set by hand, and below launchers that start their daemons with srun.
+        """Return a claim that ranks below the launchers that start their daemons with srun.
 
-        srun also sets the variables of PMI.
+        The claim ranks above plain PMI, because srun also sets the variables of PMI. If the user set torch's variables by hand for the
+        tasks of srun, the claim also ranks above ``torchelastic``.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
@@ -59,7 +60,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """Number of tasks in all components of a heterogeneous step. Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS.
 
         Raises:
-            ContradictionError: If both are set and differ. sbatch and salloc pass on the variables of the step that they are called in.
+            ContradictionError: If both variables are set and differ. The cause is usually that the job was submitted from within a step
+                of another job, because sbatch and salloc pass on the variables of that step.
         """
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
@@ -117,11 +119,12 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR if set, else the first node of the step. Rank 0 checks that it runs on that node.
+        """Value of MASTER_ADDR if set, else the first node of the step.
 
         Raises:
-            ContradictionError: If rank 0 may be on another node, as with ``--distribution=arbitrary``.
-            UsageError: If the list of nodes cannot be read.
+            ContradictionError: If MASTER_ADDR is not set, and rank 0 may be on a node other than the first. This is the case if several
+                nodes are used with ``--distribution=arbitrary``, or if this process is rank 0 and is on another node.
+            UsageError: If MASTER_ADDR is not set, and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:
             return self.address("MASTER_ADDR")
@@ -173,9 +176,9 @@ class SlurmEnvironment(ClusterEnvironment):
         return self.number("SLURM_RESTART_COUNT", default=0)
 
     def requeue(self) -> bool:
-        """Run ``scontrol requeue`` for this job, which ends its processes, and return True.
+        """Put this job back into the queue with ``scontrol requeue``, and return True.
 
-        SLURM can then start the job again, by default after a delay of two minutes.
+        SLURM then ends the processes of the job. SLURM can start the job again, by default after a delay of two minutes.
 
         Raises:
             UnavailableError: If scontrol is missing or refuses to requeue the job. scontrol requeues only jobs that sbatch submitted.

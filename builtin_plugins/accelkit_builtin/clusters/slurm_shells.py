@@ -1,9 +1,9 @@
 """Distinguish commands typed into the shell of ``srun --pty`` from processes that srun started as tasks.
 
 Environment variables do not distinguish them. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user
-works in the first task only. All tasks of a step that was started from such a shell also have the variable, because srun passes on its own.
-Process groups distinguish them: a shell that has a terminal puts each command into a process group of its own, in the shell's session.
-Neither srun nor the shell of a script does that.
+works in the first task only. If the user calls srun in this shell, all tasks of the new step have SLURM_PTY_PORT too, because srun passes
+its environment on to the tasks. Process groups distinguish commands from tasks: a shell that has a terminal creates a new process group for
+each command, in the shell's session. Neither srun nor the shell of a script creates such process groups.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ class _Process:
 
 
 def is_typed(task: str | None) -> bool:
-    """Return whether this process was started from the interactive program (a shell, a Python prompt) of a task.
+    """Return whether a user started this process from an interactive program, such as a shell or a Python prompt.
+
+    The interactive program is one that srun started.
 
     Args:
-        task: The value of SLURM_TASK_PID, the process id of the program that srun started. If there is no such process, as in a
-            container with process ids of its own, every process that has a terminal is assumed to come from a typed command.
+        task: The value of SLURM_TASK_PID, the process id of the program that srun started. If no process has this id, for example because
+            a container has its own process ids, every process that has a terminal is assumed to come from a typed command.
     """
     here = _look(os.getpid())
     program = int(task) if task and task.isascii() and task.isdigit() else 0

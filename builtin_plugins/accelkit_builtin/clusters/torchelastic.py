@@ -15,9 +15,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If one of these variables is missing, or
-    if TORCHELASTIC_RUN_ID is not set, so that the variables may have been set by hand, the processes tell each other their machines when
-    they join.
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
+    sizes, the processes tell each other their machines when they join the process group. They also do so if TORCHELASTIC_RUN_ID is not
+    set, because the variables may then have been set by hand.
     """
 
     launcher = "torchrun or accelkit launch"
@@ -25,11 +25,13 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim. It ranks above all others if torchrun (or accelkit launch) started this process.
+        """Return a claim if a launcher set torch.distributed's variables.
 
-        torchrun may run in another launcher's job, whose variables then describe torchrun's agents. Variables without
-        TORCHELASTIC_RUN_ID may also have been set by Ray, or by hand for the processes of another launcher. In these cases, the claim of
-        Ray or of that launcher ranks higher.
+        If TORCHELASTIC_RUN_ID is set, torchrun or accelkit launch started this process, and the claim ranks above all other claims. If
+        another launcher started torchrun, the variables of that launcher describe torchrun's agents and not this process.
+
+        If TORCHELASTIC_RUN_ID is not set, the claim ranks below the claim of Ray, because Ray may have set torch's variables. If a user set
+        torch's variables by hand for the processes of another launcher, the claim ranks below the claim of that launcher.
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return ClusterDetection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")
@@ -39,7 +41,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: the agent started all processes."""
+        """True: the launcher started all processes."""
         return True
 
     @property
@@ -61,11 +63,11 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of LOCAL_WORLD_SIZE or LOCAL_SIZE.
 
-        If neither is set, the value is ``world_size`` if there is one machine, 1 if there are as many machines as processes, else the
-        number that the processes exchange.
+        Without these variables, the value is ``world_size`` if there is one machine, and 1 if there are as many machines as processes. In
+        any other case, the processes work out the value when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         size = self.world_size
         if self.text(*_LOCAL_SIZE) is not None:
@@ -77,10 +79,11 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Value of GROUP_RANK, CROSS_RANK or NODE_RANK.
 
-        If none is set, the value is 0 if there is one machine, else the rank that the processes exchange.
+        Without these variables, the value is 0 if other variables show that there is one machine. If not, the processes work out the value
+        when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         nodes = self.known("num_nodes")
         if self.text(*_NODE) is not None:
@@ -91,10 +94,11 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES.
 
-        If none is set, the value is 1 if all processes are on this machine, else the number that the processes exchange.
+        Without these variables, the value is 1 if other variables show that all processes are on this machine. If not, the processes work
+        out the value when they join the process group.
 
         Raises:
-            UnknownPlacementError: If the processes have to exchange this value and have not joined the process group yet.
+            UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
         """
         if self.text(*_NODES) is not None:
             return self.number(*_NODES, least=1)

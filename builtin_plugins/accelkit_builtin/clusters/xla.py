@@ -24,7 +24,8 @@ class XLAEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim that ranks below torchrun and above MPI.
 
-        torchrun sets its own variables in addition to those of torch_xla.launch, and MPI may have started the program on each machine.
+        A process that torchrun started may also have the variables of torch_xla.launch. If MPI started a program that calls
+        torch_xla.launch, the variables of MPI describe that program and not this process.
         """
         if not environ.get(_LOCAL_RANK):
             return None
@@ -33,7 +34,7 @@ class XLAEnvironment(ClusterEnvironment):
         return ClusterDetection("xla", -1, f"{_LOCAL_RANK} is set, but {_ADDRESSES}, which torch_xla.launch sets on TPUs, is not")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
-        """Check the user's settings, and that there are not several CPU devices.
+        """Check that the user's settings match the launched processes, and that XLA does not use several CPU devices.
 
         On the CPU, torch_xla.launch creates one thread per device, and XLA has no collectives between these threads.
 
@@ -98,7 +99,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def _is_on_cpu(self) -> bool:
-        """Whether torch_xla.launch runs the function in one process on the CPU, where it sets no variables of TPUs."""
+        """Whether XLA uses the CPU. torch_xla.launch then runs the program in one process, and sets none of the variables for TPUs."""
         return self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
 
     def _addresses(self) -> list[str]:

@@ -42,10 +42,10 @@ class AutocastPrecision(Precision):
         self.autocast = autocast or AutocastOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check that torch supports autocast for this device type.
+        """Check that torch supports autocast in the precision's dtype for this device type.
 
         Raises:
-            UnsupportedError: If torch does not support autocast in this dtype.
+            UnsupportedError: If torch does not support autocast in the precision's dtype.
         """
         import torch
 
@@ -58,10 +58,13 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """Raise UnsupportedError if torch refuses the call inside the block, or if it only warns and then computes in float32."""
+        """Context manager that raises UnsupportedError if torch rejects the call made inside it, with an error or only with a warning.
+
+        For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
+        """
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.simplefilter("error", UserWarning)
                 yield
         except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(
@@ -75,5 +78,5 @@ class AutocastPrecision(Precision):
         return self._context()
 
     def convert_output(self, data: T) -> T:
-        """Return the results with tensors of the narrow dtype cast to float32, so that losses and metrics are computed in float32."""
+        """Return the data, in which tensors of the autocast dtype are cast to float32. Losses and metrics are then computed in float32."""
         return widen(data, self._dtype)

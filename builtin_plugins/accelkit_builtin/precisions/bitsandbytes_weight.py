@@ -1,4 +1,4 @@
-"""The weight of a layer with 4 bits per element. Importing this module imports bitsandbytes, and with it torch."""
+"""The class of weights that are stored in 4 bits per element. Importing this module imports bitsandbytes and torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from bitsandbytes.nn import Params4bit
 
 
 class Weight4Bit(Params4bit):  # type: ignore[misc]  # bitsandbytes has no types here
-    """A weight of bitsandbytes that can be copied on every device.
+    """A 4-bit weight of bitsandbytes that can be deep-copied on every device.
 
-    To copy a weight, bitsandbytes itself creates an empty tensor on the CPU and assigns the data of the original to it. torch does not
-    allow this assignment for the data of an out-of-tree device.
+    The ``__deepcopy__`` of bitsandbytes creates an empty weight on the CPU and then assigns a copy of the original data to the new weight.
+    torch does not allow this assignment if the data is on an out-of-tree device.
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Weight4Bit:

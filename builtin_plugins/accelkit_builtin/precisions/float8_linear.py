@@ -1,4 +1,4 @@
-"""The layer of ``fp8``: torchao's ``Float8Linear``, under any device's autocast.
+"""The class that ``fp8`` gives to ``Linear`` layers: torchao's ``Float8Linear``, adapted to the autocast of any device.
 
 This module imports torchao. It is imported when a model is converted.
 """
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
-    On every device, torchao 0.18 asks torch whether CUDA's autocast is enabled and which dtype it has
-    (https://github.com/pytorch/ao/issues/4601), so torchao does not round the input under the autocast of another device. torch 2.15
-    answers the first question for the autocast of the current accelerator instead (https://github.com/pytorch/pytorch/pull/191916). On an
-    out-of-tree device, torchao with torch 2.15 therefore rounds the input to the dtype of CUDA's autocast, float16, in which numbers above
-    65504 are infinite.
+    If ``torch.is_autocast_enabled()`` is true, torchao 0.18 rounds the input to the dtype of CUDA's autocast, on every device
+    (https://github.com/pytorch/ao/issues/4601). Before torch 2.15, ``is_autocast_enabled`` tells only whether CUDA's autocast is enabled,
+    so torchao does not round the input under the autocast of another device. In torch 2.15, ``is_autocast_enabled`` is also true under
+    the autocast of an out-of-tree device (https://github.com/pytorch/pytorch/pull/191916). torchao then rounds the input to the dtype of
+    CUDA's autocast, float16, in which numbers above 65504 are infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,9 @@ class Float8Options:
             row, is more exact, and computes gradients in e4m3 too.
         ignore: Modules that stay in bfloat16, with everything inside them. Each is given by its name, or by consecutive parts of its
             name, such as ``lm_head`` or ``blocks.0``.
-        pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16. Without padding, a product whose inner
-            dimension is not such a multiple, as in a last batch that is not full, is an error on most devices.
+        pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16. For the gradient of a weight, the inner
+            dimension is the number of rows of the layer's input. Without padding, most devices raise an error if this number is not a
+            multiple of 16, as can happen when the last batch is not full.
     """
 
     recipe: Recipe = "tensorwise"
@@ -66,7 +67,8 @@ class Float8(AutocastPrecision):
 
         Raises:
             UnavailableError: If torchao is not installed.
-            UnsupportedError: If this device does not support float8 products, whatever its accelerator declares.
+            UnsupportedError: If torch does not support bfloat16 autocast for this device type, if the accelerator declares that the device
+                does not support fp8, or if multiplying the matrices fails or gives a wrong result.
         """
         import torch
 

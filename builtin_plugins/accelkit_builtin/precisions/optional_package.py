@@ -17,7 +17,8 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
 
     Args:
         precision: The precision, for errors.
-        module: The name of the module, such as ``torchao.float8``. The package before the first dot is looked for first.
+        module: The name of the module, such as ``torchao.float8``. If its top-level package, such as ``torchao``, is not
+            found, the error says that the distribution is not installed.
         distribution: The name of the distribution that provides the module.
         minimum: The oldest version that is sufficient.
         install: The command that installs the distribution.

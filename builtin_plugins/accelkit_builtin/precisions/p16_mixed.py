@@ -39,7 +39,8 @@ class GradScalerOptions:
 class Float16Mixed(AutocastPrecision):
     """float16 autocast with float32 parameters and gradient scaling.
 
-    All backward passes up to an optimizer's step, and all optimizers that step before the next backward pass, share one scale.
+    The scale changes only at the first backward pass after a step. Gradients that are accumulated over several backward passes therefore
+    have the same scale, as do the gradients of several optimizers that step without a backward pass in between.
 
     Args:
         scaler: Options of the scaler.
@@ -67,14 +68,14 @@ class Float16Mixed(AutocastPrecision):
 
     @property
     def scale(self) -> float:
-        """The factor by which the next loss is multiplied. It takes the steps so far into account, so reading it waits for the device."""
+        """The factor by which the next loss is multiplied. It depends on earlier gradients, so reading it waits for the device."""
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss multiplied by the scale.
 
-        The scale is first updated with the results of the last steps. Updating it right after a step would be wrong if
-        another optimizer has not stepped yet.
+        If an optimizer has stepped since the previous backward pass, the scale is updated first. The scale is not updated right after a
+        step, because other optimizers that have not stepped yet still need the old scale.
         """
         if self._unscaled:
             self._scaler.update()
@@ -100,9 +101,9 @@ class Float16Mixed(AutocastPrecision):
                 self._versions[optimizer] = _gradient_versions(optimizer)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the scale, once before each step.
+        """Divide the optimizer's gradients by the scale, unless they were already divided after the last backward pass.
 
-        Warns if the program has already changed the gradients of the first step.
+        Warns before the optimizer's first step if the program changed the gradients while they were still multiplied by the scale.
 
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.

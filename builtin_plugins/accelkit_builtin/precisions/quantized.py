@@ -77,7 +77,8 @@ class QuantizedPrecision(NarrowPrecision):
         is not quantised.
 
         Raises:
-            UnsupportedError: If the module has parameters, and none of them is in such a layer.
+            UnsupportedError: If the module has parameters, but no ``Linear`` layer outside ``ignore`` and no layer that was converted
+                before.
         """
         chosen = choose_linears(module, self, converted=self._classes(), ignore=self._ignore)
         others = [layer for name, layer in module.named_modules() if name not in chosen]
@@ -111,14 +112,18 @@ class QuantizedPrecision(NarrowPrecision):
 
     @abstractmethod
     def _quantized(self, layer: torch.nn.Linear, weight: torch.Tensor) -> tuple[torch.nn.Linear, Any]:
-        """Return a meta-device layer of bitsandbytes' class that corresponds to ``layer``, and its weight, quantised from ``weight``."""
+        """Quantise ``weight`` for ``layer``.
+
+        Returns:
+            A layer of bitsandbytes' class on the meta device, with the sizes of ``layer``, and the quantised weight.
+        """
 
     @abstractmethod
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
-        """Load the quantisation state of a weight, such as its scales, and remove it from the state dict.
+        """Move the quantisation state of the layer's weight, such as its scales, from the state dict to the layer.
 
-        A weight that is not quantised in the state dict is quantised first. Without this method, bitsandbytes refuses to load what it
-        saved.
+        Called before the layer loads the state dict. If the weight in the state dict is not quantised, this method quantises it there.
+        Without this method, bitsandbytes' layers refuse to load a state dict that they saved.
         """
 
     def _convert(self, layer: Any) -> None:
@@ -138,7 +143,7 @@ class QuantizedPrecision(NarrowPrecision):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return whether a record is not the message that inputs are cast, which bitsandbytes logs at every forward pass."""
+    """Return False for the message about cast inputs that bitsandbytes logs in every forward pass, and True for any other record."""
     return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 

@@ -67,8 +67,8 @@ class DDPStrategy(Strategy):
         """Return the module wrapped in DistributedDataParallel. A module without trainable parameters is returned as it is.
 
         Raises:
-            UnsupportedError: If a parameter is on the meta device, because every process needs the whole model, or if torch does not
-                support the communication hook in this build or on this backend.
+            UnsupportedError: If a parameter is on the meta device, where it has no values, or if torch does not support the communication
+                hook in this build or on this backend.
             UsageError: If the communication hook is neither a function nor a known name.
         """
         from torch.nn.parallel import DistributedDataParallel

@@ -1,7 +1,8 @@
 """``deepspeed``: optimizer state, gradients and parameters are sharded by the package deepspeed (ZeRO 1 to 3).
 
-DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. With its option
-``managed_gradient_accumulation=false``, every call of ``optimizer.step()`` is a step, as elsewhere in torch.
+DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. accelkit sets
+DeepSpeed's option ``managed_gradient_accumulation=false``, so that every call of the engine's ``step`` runs the optimizer's step,
+however many backward passes came before.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class DeepSpeedStrategy(EngineStrategy):
 
         Raises:
             UnavailableError: If DeepSpeed is not installed or too old.
-            UnsupportedError: If DeepSpeed does not know the device type, and the bridge does not support the accelerator.
+            UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the
+                accelerator.
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)
@@ -170,7 +172,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard all gradients, including those that are already reduced. After a step, there are no gradients."""
+        """Discard all gradients, including those that are already reduced. Right after ``step``, there are none to discard."""
         zero = self._engine.optimizer
         zero.zero_grad(set_to_none=True)
         if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard these too, as ZeRO's step does on overflow
@@ -206,7 +208,10 @@ class DeepSpeedStrategy(EngineStrategy):
         return inner
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return a context manager inside which all parameters of stage 3 are gathered on every process."""
+        """Return a context manager inside which all parameters that are sharded by ZeRO stage 3 are gathered on every process.
+
+        In stages 1 and 2, parameters are not sharded, and the context manager does nothing.
+        """
         sharded = [parameter for parameter in module.parameters() if hasattr(parameter, "ds_id")]
         if not sharded:
             return contextlib.nullcontext()
@@ -222,11 +227,12 @@ class DeepSpeedStrategy(EngineStrategy):
         """Make the next step clip gradients to ``max_norm``.
 
         Returns:
-            A tensor that contains the norm once that step is done, and NaN until then.
+            A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping.
 
         Raises:
-            UnsupportedError: If the norm is not the 2-norm of all parameters' gradients, or another argument is given.
-            ContradictionError: If DeepSpeed's configuration clips to another norm.
+            UnsupportedError: If ``norm_type`` is not 2, if ``parameters`` lacks a trainable parameter of the model, or if a value in
+                ``kwargs`` is true.
+            ContradictionError: If ``gradient_clipping`` in DeepSpeed's configuration is neither 0 nor ``max_norm``.
             UsageError: If ``max_norm`` is not positive.
         """
         import torch
@@ -237,6 +243,7 @@ class DeepSpeedStrategy(EngineStrategy):
         reasons = ["it supports only the 2-norm"] if norm_type != 2 else []
         reasons += ["it always clips all parameters of the model together"] if not expected <= given else []
         reasons += [f"it does not support {', '.join(sorted(kwargs))}"] if any(kwargs.values()) else []
+        reasons += [] if getattr(engine.optimizer, "compute_grad_norm", True) else ["its configuration sets compute_grad_norm to false"]
         if reasons:
             raise UnsupportedError(
                 "DeepSpeed does not support this gradient clipping",
@@ -272,7 +279,7 @@ class DeepSpeedStrategy(EngineStrategy):
         )
 
     def teardown(self) -> None:
-        """Destroy the engine and release DeepSpeed's references to the process groups, which the Runtime is about to leave."""
+        """Destroy the engine and release DeepSpeed's references to the process groups. The Runtime can then destroy the groups."""
         deepspeed = sys.modules.get("deepspeed")
         engine = self._held() if self._held is not None else None
         self._held = self._clipping = None

@@ -109,9 +109,10 @@ def _batch_size(given: Mapping[str, Any], settings: EngineSettings) -> int:
 
 
 def _section(precision: Precision, plugin: str) -> str | None:
-    """Return DeepSpeed's name for a precision, or None for float32.
+    """Return the section of DeepSpeed's configuration that enables a precision, or None for float32.
 
-    An accelerator's own precision is recognised by its name, and a precision with options by its class.
+    An instance that the user passes is recognised by its class. An accelerator's own implementation of a precision is recognised by the
+    name of the precision.
     """
     if isinstance(precision, EngineScaledFloat16):
         return "fp16"

@@ -12,7 +12,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 
 
 class EngineScaledFloat16(AutocastPrecision):
-    """float16 autocast with float16 parameters, and float32 parameters in the engine's optimizer.
+    """float16 autocast over float16 parameters, of which the engine's optimizer keeps a float32 copy.
 
     Args:
         requested: The precision that the user requested.

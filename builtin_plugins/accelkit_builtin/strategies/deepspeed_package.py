@@ -1,8 +1,8 @@
 """Checking whether the package deepspeed can be used for a device, and starting it for that device.
 
-Importing deepspeed takes seconds, sets variables in ``os.environ`` (which is restored here) and chooses a device for the whole process. It
-logs through the logger ``DeepSpeed``, at level warning and above unless its configuration has another ``log_level``. It installs no signal
-handler.
+Importing deepspeed takes seconds, chooses a device for the whole process, and sets variables in ``os.environ``. The functions of this
+module restore ``os.environ``. DeepSpeed logs through the logger ``DeepSpeed``, whose level is ``WARNING`` unless DeepSpeed's configuration
+sets ``log_level``. DeepSpeed installs no signal handler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check, without importing DeepSpeed, that it is installed, new enough, and can use this accelerator, directly or through the bridge.
+    """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import DeepSpeed.
 
     Args:
         accelerator: The accelerator.
@@ -34,7 +34,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
-        UnsupportedError: If DeepSpeed does not know the device type, and the bridge does not support the accelerator.
+        UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the accelerator.
         ContradictionError: If DS_ACCELERATOR names another device.
     """
     device_type = accelerator.device_type
@@ -61,7 +61,9 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 
 
 def load(accelerator: Accelerator) -> None:
-    """Import DeepSpeed. If it does not know the device type, make it use the plugin's device. ``os.environ`` is restored afterwards.
+    """Import DeepSpeed and make it use the accelerator's device, even if DeepSpeed does not know the device type.
+
+    ``os.environ`` is restored afterwards.
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.

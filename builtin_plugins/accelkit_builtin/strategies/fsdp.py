@@ -26,9 +26,10 @@ class FSDPOptions:
     """Options of ``fully_shard``.
 
     Args:
-        wrap: The inner modules that are sharded and gathered separately, besides the whole module: ``blocks`` (each entry of a
-            ``ModuleList``, the repeated blocks of most models), ``root`` (none), classes, or a function that takes a module and returns
-            whether to shard it separately.
+        wrap: Which inner modules are sharded and gathered separately. ``blocks`` selects every entry of every ``ModuleList``; in most
+            models, these are the repeated blocks. ``root`` selects no inner module. A class or a collection of classes selects the
+            instances of these classes. A function gets each inner module and returns whether to select the module. All other parameters
+            are sharded and gathered together.
         reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves
             memory at the cost of one more gather.
         param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
@@ -142,7 +143,10 @@ class FSDPStrategy(Strategy):
         return module
 
     def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
-        """Do nothing. ``wrap_module`` calls this method once all processes have the same weights, and before it shards the module."""
+        """Do nothing. A subclass can override this method to change the module before ``wrap_module`` shards it.
+
+        Unless the module is on ``meta``, every process already has rank 0's parameters and buffers.
+        """
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
         """Return the mesh over which modules are sharded: one dimension of all processes."""
@@ -162,17 +166,19 @@ class FSDPStrategy(Strategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip gradients and return their norm, as the base class does, but compute the norm ``inf`` without torch.
+        """Clip gradients and return their norm, as the base class does.
 
-        torch's computation of this norm fails for an empty shard.
+        If ``norm_type`` is infinity, this class computes the norm, because torch's own computation fails for an empty shard.
         """
         import torch
 
         if norm_type != math.inf:
             return super().clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
-        held = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+        held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        if not held:
+            return torch.tensor(0.0)
         shards = [_local(one.grad) for one in held if one.grad is not None]
-        total = _largest(shards)
+        total = _largest(shards, _local(held[0].detach()))
         scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 
@@ -262,13 +268,13 @@ def scale_to_norm(
         shard.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(shard.device))
 
 
-def _largest(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the largest absolute value in the tensors of all processes, or 0 if all tensors are empty."""
+def _largest(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Return the largest absolute value in the tensors of all processes, or 0, with the dtype and device of ``like``, if all are empty."""
     import torch
     import torch.distributed as dist
 
     found = [tensor.detach().abs().max() for tensor in tensors if tensor.numel()]
-    largest = torch.stack(found).max() if found else torch.zeros((), dtype=tensors[0].dtype, device=tensors[0].device)
+    largest = torch.stack(found).max() if found else torch.zeros((), dtype=like.dtype, device=like.device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return largest
 

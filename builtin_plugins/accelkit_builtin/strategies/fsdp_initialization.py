@@ -22,10 +22,10 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 
 
 def fill(module: torch.nn.Module) -> None:
-    """Let each module fill its own whole parameters on the CPU, with one seed for all processes, and keep this process's shards.
+    """Initialise the parameters with the modules' ``reset_parameters``, and keep this process's shards.
 
-    The shards are not filled directly, because DTensor draws different random numbers for each shard only on devices whose generator has
-    an offset. On other devices, all shards would get the same numbers.
+    One module after another fills whole parameters on the CPU, with one seed for all processes. The shards are not filled directly: if
+    the generator of a device has no offset, DTensor draws the same random numbers for every shard.
     """
     import torch
     import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""The check of the options that a strategy is given."""
+"""Checking the options that are passed to a strategy."""
 
 from __future__ import annotations
 

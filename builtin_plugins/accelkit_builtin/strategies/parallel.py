@@ -47,16 +47,16 @@ class ParallelOptions:
         replicate: The number of copies of the model. Each copy trains on different samples, and gradients are averaged over the copies.
         shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each process trains
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
-        tensor: The number of processes that compute each layer of the plan together, each with a part of the weights. These processes
-            train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
+        tensor: The number of processes that together compute each layer named in ``plan``, each with a part of the weights. These
+            processes train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
             dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
             the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
             the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
         fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped even if ``shard`` is 1.
         context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
-        pipeline: Must be 1. There is no pipeline parallelism, and the error says what to use instead.
-        expert: Must be 1. There is no expert parallelism, and the error says what to use instead.
+        pipeline: Must be 1. There is no pipeline parallelism, and the error for any other size says what to use instead.
+        expert: Must be 1. There is no expert parallelism, and the error for any other size says what to use instead.
 
     Raises:
         UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, if ``plan`` is not a mapping, or if
@@ -166,7 +166,8 @@ class ParallelStrategy(FSDPStrategy):
         """Return the precision unchanged.
 
         Raises:
-            UnsupportedError: If ``fsdp`` does not support the precision, or if the precision replaces layers and ``tensor`` is not 1.
+            UnsupportedError: If ``fsdp`` does not support the precision, or if the precision replaces layers and the
+                option ``tensor`` is not 1.
         """
         precision: Precision = yield from super().make_precision()
         if self.parallel_options.tensor != 1 and isinstance(precision, Float8 | QuantizedPrecision | TransformerEngine):
@@ -182,8 +183,10 @@ class ParallelStrategy(FSDPStrategy):
         """Divide the layers of the plan over the dimension ``tensor``, in place, if that dimension has more than one process.
 
         Raises:
-            PrepareError: If a name in the plan of the options matches no module, or if neither the options nor the model has a usable plan.
-            UnsupportedError: If the plan divides tied parameters differently, or the model's plan has an unknown style.
+            PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if this plan is None and no plan is found for the
+                model.
+            UnsupportedError: If the plan divides the layers that share a tied parameter in different ways, or if the model's own plan has
+                an unknown style.
         """
         plan = self.parallel_options.plan
         if plan is not None:

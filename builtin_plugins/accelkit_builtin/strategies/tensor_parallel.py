@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Check that every name in a plan matches a module. Without a match, torch only warns, and each process computes the whole layer.
+    """Check that every name in a plan matches a module.
+
+    If a name matches no module, torch itself only warns. The layer that the name was meant for is then not divided, and each process
+    computes the whole layer.
 
     Raises:
         PrepareError: If a name matches no module. The error lists similar names of modules.
@@ -33,20 +36,21 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
-    """Return the plan in a model's attribute ``_tp_plan``, or else a plan for the model's layers of ``torch.nn.Transformer``.
+    """Return a tensor-parallel plan for a model: a mapping from names of modules to torch's styles.
 
-    A plan is a mapping from names of modules to torch's styles.
+    The plan is read from the model's attribute ``_tp_plan``. If the model has no ``_tp_plan``, the plan divides the model's modules of the
+    classes ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerDecoderLayer``.
 
     Models of Hugging Face's ``transformers`` have the attribute ``_tp_plan``, in which each style is given by its name. Entries that match
-    no module are left out, because the plan may list modules that not every model of the class has.
+    no module are left out, because ``_tp_plan`` may list modules that not every model of the class has.
 
     Args:
         module: The model.
-        size: The number of processes over which layers are divided, for the error.
-        plugin: The strategy's ``dist==version``, for the error.
+        size: The number of processes over which layers are divided. The message of the PrepareError contains this number.
+        plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:
-        PrepareError: If the model has no plan, or no name in it matches a module.
+        PrepareError: If the model has neither ``_tp_plan`` nor modules of these classes, or if no name in ``_tp_plan`` matches a module.
         UnsupportedError: If the plan has an unknown style.
     """
     from torch.distributed.tensor import Replicate
@@ -84,7 +88,8 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
 def _plan_of_torch_layers(module: torch.nn.Module) -> dict[str, str]:
     """Return a plan that divides the feed-forward parts of torch's own transformer layers.
 
-    Their attention is not divided: ``MultiheadAttention`` has queries, keys and values in one parameter and a fixed number of heads.
+    The attention of these layers is not divided, because ``MultiheadAttention`` has a fixed number of heads, and keeps the weights for
+    queries, keys and values in one parameter.
     """
     import torch
 
@@ -102,9 +107,9 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
     Args:
         module: The module.
-        mesh: The dimension of the mesh over which layers are divided.
-        plan: The styles by name of the module. Tied parameters stay tied if the plan divides them alike.
-        plugin: The strategy's ``dist==version``, for the error.
+        mesh: A one-dimensional mesh of the processes over which layers are divided.
+        plan: The style of each submodule to divide, by the submodule's name. Tied parameters stay tied if the plan divides them alike.
+        plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:
         UnsupportedError: If the plan divides tied parameters differently, so that they would become separate parameters.

@@ -1,4 +1,6 @@
-"""``xla``: one process drives all XLA devices of its machine as one. Batches are divided among the devices, and XLA inserts reductions.
+"""``xla``: one process drives all XLA devices of its machine as if they were a single device.
+
+Batches are divided among the devices, and XLA adds the reductions over the devices to the compiled program.
 
 Source: https://github.com/pytorch/xla/blob/master/docs/source/perf/spmd_basic.md (GSPMD: arXiv:2105.04663).
 """
@@ -39,10 +41,10 @@ class XLAStrategy(Strategy):
             )
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
-        """Switch this process to SPMD, which cannot be undone, and create the mesh of its devices.
+        """Switch this process to SPMD, and create a mesh of all devices of the process. The process cannot be switched back.
 
         Raises:
-            UnsupportedError: If ``devices`` are not all devices of this process.
+            UnsupportedError: If ``devices`` does not contain every device of this process.
         """
         from torch_xla import runtime
         from torch_xla.distributed import spmd

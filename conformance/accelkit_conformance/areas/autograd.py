@@ -1,5 +1,5 @@
-"""For every operator that has a gradient, the gradients on the device match those in float64 on the
-CPU, within eight times the error of the CPU's own kernels, or 8 eps if that is larger."""
+"""For every operator that has a gradient, the gradients on the device match gradients that the CPU computes in float64. The device's error
+may be at most eight times the error of the CPU's kernels in the same dtype, or at most 8 eps of this dtype if 8 eps is larger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _backward() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
     """For each sample and a random output gradient, the gradient with respect to every input has the right values, dtype and shape, and is
-    on the device. The values of operators that draw random numbers are not compared."""
+    on the device. If an operator draws random numbers, the values of its gradients are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_backward
@@ -55,7 +55,9 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """Like ``operators/conditions`` and ``layout/conditions``, for the calls that compute gradients."""
+    """ATen overloads with ``_backward`` in their name give the same results as on the CPU, whatever the size and the memory layout of their
+    arguments, with NaN and infinities, in each gradient mode, and on another device, thread or stream. The conditions are the same as in
+    ``operators/conditions`` and ``layout/conditions``."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -102,7 +104,8 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
-    """If several indices, positive or negative, name the same element, the gradient of the element is the sum over all these indices."""
+    """Indexing functions give the right gradients if several indices, positive or negative, name the same element. For example, if an
+    element is read several times, its gradient is the sum of the gradients of all reads."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
 
     for name, (function, wanted) in INDEXING.items():
@@ -172,14 +175,16 @@ def custom_functions(subject: Subject) -> None:
 
 @check("smoke")
 def no_grad_and_inference_mode(subject: Subject) -> None:
-    """Under ``torch.no_grad`` and ``torch.inference_mode``, operators record no graph and give the right values, and only results under
-    ``inference_mode`` are inference tensors. After the block, even if it ended with an error, graphs are recorded again."""
+    """Under ``torch.no_grad`` and ``torch.inference_mode``, operators record no graph and give the right values. Results under
+    ``inference_mode`` are inference tensors, and results under ``no_grad`` are not. After the block, graphs are recorded again, even if the
+    block ended with an error."""
     import torch
 
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             found = {"mul": leaf * 2, "add": leaf + 3, "matmul": leaf @ leaf, "sum": leaf.sum(), "relu": leaf.relu()}
+        assert (leaf * 2).requires_grad, f"after {mode.__name__} no graph is recorded"
         for name, result in found.items():
             assert not result.requires_grad, f"{name} under {mode.__name__} records a graph"
             assert result.grad_fn is None, f"{name} under {mode.__name__} records a graph"

@@ -48,10 +48,12 @@ def _index(subject: Subject) -> list[int]:
 
 @contextlib.contextmanager
 def _accelerate_of_its_own() -> Iterator[None]:
-    """Run the block without an existing Accelerate state, of which a process has only one. Remove the state that the block creates.
+    """Context manager in which Accelerate creates a new state.
+
+    Accelerate keeps one state for the whole process. This state is removed both before and after the block.
 
     Raises:
-        NotSupported: If the bridge raises UnsupportedError.
+        NotSupported: If Accelerate cannot be imported, or if the block raises UnsupportedError.
     """
     state = _import("accelerate.state").AcceleratorState
     from accelkit import UnsupportedError
@@ -184,8 +186,9 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def ddp_on_two_devices(subject: Subject, framework: str) -> None:
-    """``accelkit launch`` starts two processes, each with its own device. With the framework's DDP, these processes train a model to the
-    same parameters as one process that trains on the batches of both processes."""
+    """``accelkit launch`` starts two processes, each with its own device, which train a model with the framework's DDP. After training, the
+    parameters match those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples that the two
+    processes together use for one step."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

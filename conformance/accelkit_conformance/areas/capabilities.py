@@ -17,7 +17,8 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """Tensors of the dtype can be copied to and from the device, added and multiplied there and, if the device has bool, compared."""
+    """Tensors of the dtype can be copied to the device and back, and can be added and multiplied on the device. If the device supports the
+    dtype bool, the tensors can also be compared."""
     import torch
 
     wanted = getattr(torch, name)
@@ -107,8 +108,8 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The random state of the device can be read and set. If a state that was read is set again, the same numbers are drawn as after it was
-    read."""
+    """The random state of the device can be read and set. After a state has been set, the device draws the same numbers as it drew
+    after this state had been read."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)

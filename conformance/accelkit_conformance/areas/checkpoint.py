@@ -118,8 +118,8 @@ def loads_on_the_cpu(subject: Subject) -> None:
 
 @check("training")
 def distributed_checkpoint(subject: Subject) -> None:
-    """``torch.distributed.checkpoint`` saves tensors on the device and loads them in place. An asynchronous save contains the values that
-    the tensors had at the time of the call."""
+    """``torch.distributed.checkpoint`` saves tensors that are on the device, and loads a checkpoint into existing tensors on the device. An
+    asynchronous save contains the values that the tensors had when ``async_save`` was called."""
     import torch
     import torch.distributed.checkpoint as dcp
 

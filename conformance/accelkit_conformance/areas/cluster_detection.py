@@ -1,5 +1,5 @@
-"""A cluster environment claims the processes of its own jobs, and no other processes. Foreign processes are the recorded processes of other
-cluster environments: those of accelkit, and those that the plugin ships."""
+"""A cluster environment claims the processes of its own jobs, and no other processes. Foreign processes are processes of other cluster
+environments. Their variables are read from the recordings that accelkit ships, and from recordings that the plugin ships."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def detection_uses_its_argument(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a ClusterDetection, whichever of the variables of a process is missing, empty or has an unexpected
-    value, because any program may call ``detect_cluster``."""
+    """Even if one of the variables of a process is missing, is empty or has an unexpected value, ``detect_cluster`` raises no error, and
+    returns None or a ClusterDetection, because any program may call ``detect_cluster``."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:

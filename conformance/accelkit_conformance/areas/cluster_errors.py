@@ -29,7 +29,7 @@ _NO_NUMBERS = ("nonsense", "-1", "1.5", "9" * 30)
 
 
 def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the name and the variables of the last process of each job with several processes."""
+    """For each job with several processes, yield the last process, as a pair of the process's name and the process's variables."""
     for job in large_jobs(subject):
         with job[-1].variables() as environ:
             yield job[-1].name, environ
@@ -44,9 +44,9 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """If one of the variables of a process is missing, every rank and size is the same as with all variables, or reading it raises an
-    error. The error names a variable, or says that the value is not known before the processes join, and it says what to do. In particular,
-    the process does not silently become a job of its own."""
+    """If one of the variables of a process is missing, each rank and size keeps its value, or reading that rank or size raises an error.
+    The error says what to do. It also names a variable, or says that the rank or size is not known before the processes join. In
+    particular, the process does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -57,7 +57,10 @@ def missing_variables_are_named(subject: Subject) -> None:
 
 
 def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
-    """Check that each new error names one of the variables or is an UnknownPlacementError, and says what to do."""
+    """Check the errors of the properties that can be read in ``before``, but not in ``after``.
+
+    Each error must say what to do. It must also name one of ``variables`` or be an UnknownPlacementError.
+    """
     for name in SETTINGS:
         error = after[name]
         if isinstance(error, AccelkitError) and not isinstance(before[name], AccelkitError):
@@ -73,9 +76,9 @@ def _is_unknown(error: AccelkitError) -> bool:
 
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
-    """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, every rank
-    and size is the same as with the original value, or reading it raises an error. The error names the variable, or says that the value is
-    not known before the processes join, and it says what to do."""
+    """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, each rank
+    and size keeps its value, or reading that rank or size raises an error. The error says what to do. It also names the variable, or says
+    that the rank or size is not known before the processes join."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:
@@ -88,8 +91,8 @@ def unexpected_values_are_named(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def arbitrary_values_raise_only_accelkit_errors(subject: Subject) -> None:
-    """Whatever text a variable contains, reading the properties gives values or an AccelkitError, and each rank is less than the size that
-    belongs to it."""
+    """Whatever text a variable contains, reading a property gives a value or raises an AccelkitError. ``global_rank`` is less than
+    ``world_size``, ``local_rank`` is less than ``local_world_size``, ``node_rank`` is less than ``num_nodes``, and no rank is negative."""
     for place, environ in _last_processes(subject):
         for variable in environ:
             for value in ("", " ", "nonsense", "²", "n[0-", "2(x", "a b", "\x1b[31m", "0"):

@@ -24,8 +24,8 @@ _LONGEST_NOTICE_SECONDS = 30.0
 @check("distributed", needs_hardware=False, kind="cluster", seconds=180)
 def processes_find_each_other(subject: Subject) -> None:
     """A job is generated from the plugin's description and started on this machine. Its processes read their ranks from the cluster
-    environment, form a process group and reduce a tensor. The job has the smallest number of processes above one that the plugin
-    describes."""
+    environment, form a process group and reduce a tensor. Among the described jobs with at least two processes, the check chooses the
+    smallest job. If the plugin ships no description, the check starts a recorded job."""
     job = job_on_this_machine(subject)
     answers = run_job(subject, job, _JOIN_SECONDS)
     size = len(job)
@@ -71,8 +71,8 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
     """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, or returns False or None. The error names
-    the plugin and says what to do. ``requeue`` neither ends the process nor returns True although its request failed. The check does not
-    let ``requeue`` start a program or open a connection, and uses a job id that no scheduler has assigned."""
+    the plugin and says what to do. ``requeue`` does not end the process. If its request fails, ``requeue`` does not return True. The check
+    does not let ``requeue`` start a program or open a connection, and uses a job id that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

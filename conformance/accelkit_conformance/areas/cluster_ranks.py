@@ -1,5 +1,5 @@
-"""What a cluster environment says about a job: values of the right types, the recorded answers, and the same answers on all
-processes. The jobs are those that the plugin has recorded, and those that are generated from its description of a job."""
+"""The properties of a cluster environment have values of the right types, the values that the recordings expect, and values that agree on
+all processes of a job. The plugin ships recordings of jobs, or a description from which the suite generates jobs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PAIRS = (("global_rank", "world_size"), ("local_rank", "local_world_size"), ("n
 
 @check("full", needs_hardware=False, kind="cluster")
 def package_has_sample_jobs(subject: Subject) -> None:
-    """The plugin ships recorded environments: all processes of at least one job, or a description from which jobs can be generated."""
+    """The plugin ships a recording of all processes of at least one job, or a description from which jobs can be generated."""
     folder = cluster_recordings.folder_of(subject.cls)
     package = subject.cls.__module__.rpartition(".")[0]
     where = f"the folder sample_jobs/ of the package {package}" if package else "a package (the class is in a module without one)"
@@ -78,7 +78,8 @@ def _check_types(answers: dict[str, Any], place: str) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def ranks_are_below_sizes(subject: Subject) -> None:
-    """On every process, each rank is at least 0 and less than the size that belongs to it, and no size exceeds ``world_size``."""
+    """On every process, ``global_rank`` is less than ``world_size``, ``local_rank`` is less than ``local_world_size``, and ``node_rank`` is
+    less than ``num_nodes``. No rank is negative, and no size exceeds ``world_size``."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             for one, answers in zip(job, everyone, strict=True):
@@ -92,8 +93,8 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def properties_match_recordings(subject: Subject) -> None:
     """Every property has the value that the recording expects. If the recording expects an error, at least one property raises this error.
-    If the expected value is null, the property is None or raises one of accelkit's errors, because its value is not known before the
-    processes join."""
+    In a recording, ``null`` stands for a value that is not known before the processes join. For ``null``, the property is None or raises
+    one of accelkit's errors."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))

@@ -113,7 +113,7 @@ def all_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce_scatter(subject: Subject, size: str) -> None:
-    """Each rank receives its part of the reduction. A list is reduced with sum, and a tensor with sum and with average."""
+    """Each rank receives its part of the result of ``reduce_scatter`` with SUM, and of ``reduce_scatter_tensor`` with SUM and with AVG."""
     import torch
     import torch.distributed as dist
 
@@ -184,7 +184,8 @@ def uneven_gather(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def send_and_receive(subject: Subject, size: str) -> None:
-    """Tensors arrive in a ring with ``batch_isend_irecv``, and from one rank to another with ``send`` and ``recv``."""
+    """In a ring, ``batch_isend_irecv`` sends a tensor from each rank to the next rank. ``send`` and ``recv`` transfer a tensor from rank 0
+    to rank 1."""
     import torch
     import torch.distributed as dist
 
@@ -209,7 +210,8 @@ def send_and_receive(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def asynchronous(subject: Subject, size: str) -> None:
-    """After ``wait`` on an asynchronous ``all_reduce``, operators see the result. After a synchronization, the work is complete."""
+    """After ``wait`` on an asynchronous ``all_reduce``, operators see the result. After the device has been synchronized, the method
+    ``is_completed`` of the Work object returns True."""
     import torch.distributed as dist
 
     n = int(size)
@@ -267,11 +269,11 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """The collective gives the right result and writes nothing outside its tensors, or raises an error, for combinations of dtype, length
-    (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and blocking or asynchronous call. For any two of these
-    settings, the combinations contain every pair of values. For contiguous float32 tensors, without a reduction or with SUM, the collective
-    must not raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, the parts have different lengths, and
-    one of them is empty."""
+    """Each call of the collective gives the right result and writes nothing outside its tensors, or raises an error. The calls combine
+    these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether the call is
+    asynchronous. For any two settings, the calls contain every pair of values. For contiguous float32 tensors, without a reduction or with
+    SUM, a call must not raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, each rank sends parts of
+    different lengths to the ranks of the group, and one part is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

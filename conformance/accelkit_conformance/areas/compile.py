@@ -62,7 +62,8 @@ def dynamic_shapes(subject: Subject) -> None:
 
 @check("training", requires=["compile"], seconds=180)
 def in_place_and_views(subject: Subject) -> None:
-    """A compiled function that writes into its argument through views writes and returns the same values as the eager function."""
+    """If a function modifies its argument through views, the compiled function returns the same value as the eager function, and leaves the
+    same values in the argument."""
     import torch
 
     def function(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What accelkit requires of every plugin, of any kind and even without its hardware: its class, its declarations and its metadata."""
+"""Requirements for the class, the declarations and the metadata of plugins of all kinds. No check needs the hardware of the plugin."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def names_are_known(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def members_have_the_right_form(subject: Subject) -> None:
-    """Every method, property and attribute of the specification has the same form in the class. ``probe`` is a
-    classmethod, no method is a coroutine, and context managers are not bare generators."""
+    """The class overrides methods of the specification only with methods, and overrides no property or attribute of the specification with
+    a method. Attributes that accelkit reads from the class are not properties. ``probe`` is a classmethod, no method is a coroutine, and
+    context managers are not bare generators."""
     _assert_no_mistakes(subject, "forms")
 
 
@@ -93,7 +94,7 @@ def import_needs_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` can be called on the class and returns an Availability. An Availability whose status is not usable has a reason."""
+    """``probe()`` can be called on the class and returns an Availability. Unless the status is ``usable``, there is a reason."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
     assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"
@@ -141,7 +142,7 @@ def instance_has_its_name(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def repr_names_the_plugin(subject: Subject) -> None:
-    """The ``repr`` of an instance contains its name and the plugin."""
+    """The ``repr`` of an instance contains the instance's name and the plugin's ``dist==version``."""
     instance = loading.instantiate(subject.cls, subject.record)
     assert subject.record.plugin in repr(instance), f"{instance!r} does not name its plugin"
     assert subject.record.name in repr(instance), f"{instance!r} does not contain its name"

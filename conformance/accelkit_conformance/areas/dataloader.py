@@ -26,7 +26,7 @@ def workers_fork_after_use(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"])
 def pinned_batches(subject: Subject) -> None:
-    """``pin_memory=True`` gives pinned batches, which keep all values on the way to the device."""
+    """``pin_memory=True`` gives pinned batches. A copy of a pinned batch on the device has the same values as the batch."""
     import torch
 
     dataset = torch.utils.data.TensorDataset(torch.arange(40.0))

@@ -23,7 +23,7 @@ def check_device_agrees(subject: Subject) -> None:
 
 @check("smoke")
 def devices_are_of_the_type(subject: Subject) -> None:
-    """Every device of the accelerator has the type that the class declares, and no two devices are equal."""
+    """Every device of the accelerator has the device type that the accelerator's class declares, and no two devices are equal."""
     assert subject.devices, "there are no devices"
     for device in subject.devices:
         assert device.type == subject.device_type, f"a device of {subject.record.name} is {device}"
@@ -105,8 +105,8 @@ def bad_index_raises(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def current_device_is_kept(subject: Subject) -> None:
-    """The ``device`` context manager and ``setup_device`` change the current device. Leaving the context, even through an error, restores
-    the previous device."""
+    """The context manager ``torch.<device_type>.device`` and the accelerator's ``setup_device`` change the current device. Leaving the
+    context, even through an error, restores the previous device."""
     import torch
 
     other, module = subject.second_device(), subject.module
@@ -192,8 +192,8 @@ def count_is_steady(subject: Subject) -> None:
 
 @check("smoke")
 def module_has_required_functions(subject: Subject) -> None:
-    """``torch.<device_type>`` has the functions that torch's own code calls: ``is_available``, which returns True, ``device_count`` and
-    ``current_device``."""
+    """``torch.<device_type>`` has the functions ``is_available``, ``device_count`` and ``current_device``, which torch's own code calls.
+    ``is_available`` returns True."""
     for name in ("is_available", "device_count", "current_device"):
         subject.function(name)
     assert subject.function("is_available")() is True
@@ -201,8 +201,8 @@ def module_has_required_functions(subject: Subject) -> None:
 
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
-    """``get_device_name`` of the device's module returns a name that is not empty. Without an argument, it returns the name of the current
-    device. If ``get_device_properties`` returns a name or a total memory, the name is the same, and the memory is more than 0 bytes."""
+    """``get_device_name`` of the device's module returns a non-empty name. Without an argument, it returns the name of the current device.
+    If ``get_device_properties`` returns a ``name``, the two names are equal. If it returns a ``total_memory``, the value is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -233,7 +233,7 @@ def synchronize_waits(subject: Subject) -> None:
 
 @check("smoke")
 def named_device_everywhere(subject: Subject) -> None:
-    """Modules, optimizer state, the default device in a ``with`` block, and ``Runtime`` use the requested device."""
+    """Modules, optimizer state and ``Runtime`` use the requested device. In ``with device:``, new tensors and modules are on ``device``."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm
@@ -290,8 +290,8 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and, unless the device is the CPU, its device. To format the values, torch uses float64, int64
-    and bool."""
+    """``repr`` of a tensor shows its values and, unless the device is the CPU, its device. The check needs float64, int64 and bool, which
+    torch uses to format the values."""
     import torch
 
     subject.needs("float64", "int64", "bool")

@@ -4,6 +4,7 @@ also be loaded in a single process."""
 from __future__ import annotations
 
 import copy
+import itertools
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,8 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def distributed_tensors(subject: Subject, size: str) -> None:
-    """A DTensor keeps its values when it is distributed, redistributed and gathered, and a matmul of two DTensors gives their product."""
+    """A tensor keeps its values when it is distributed as a DTensor, redistributed and gathered. A matmul of two DTensors gives their
+    product."""
     import torch
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -81,7 +83,8 @@ def distributed_tensors(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
-    """A sharded checkpoint of all ranks can be loaded into an unsharded model on each rank alone, and into a sharded model."""
+    """All ranks together save a checkpoint of a sharded model. Each rank can load the checkpoint into an unsharded state dict without the
+    other ranks, and all ranks together can load the checkpoint into a sharded model."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp
@@ -112,8 +115,8 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def initialization_from_meta(subject: Subject, size: str) -> None:
-    """If a layer is created on ``meta``, sharded and then initialised, no other shard has the same numbers as the first shard, and the
-    backward pass gives the right gradient."""
+    """If a layer is created on ``meta``, sharded and then initialised, the weights differ from shard to shard, and the backward
+    pass gives the right gradient of the weight."""
     import torch
     from torch.distributed.fsdp import fully_shard
 
@@ -124,6 +127,6 @@ def initialization_from_meta(subject: Subject, size: str) -> None:
     torch.manual_seed(0)
     layer.reset_parameters()
     shards = layer.weight.full_tensor().chunk(int(size))  # type: ignore[operator]
-    assert not any(torch.equal(shards[0], shard) for shard in shards[1:]), "two shards drew the same numbers"
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(shards, 2)), "two shards drew the same numbers"
     layer(torch.ones(2, 8, device=subject.device)).sum().backward()
     assert bool((layer.weight.grad.full_tensor().cpu() == 2).all())  # type: ignore[union-attr,operator]

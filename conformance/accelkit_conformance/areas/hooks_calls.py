@@ -39,8 +39,8 @@ def events_return_in_time(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def statistics_are_numbers_by_name(subject: Subject) -> None:
-    """``get_device_stats`` maps names to finite numbers. Each name contains a dot, because it ends with a unit, as in
-    ``memory.allocated.bytes``."""
+    """``get_device_stats`` maps names to finite numbers. The last part of each name is the unit, after a dot,
+    as in ``memory.allocated.bytes``."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("get_device_stats",)):
         for found in calls.call(hook):
@@ -53,7 +53,8 @@ def statistics_are_numbers_by_name(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def doctor_checks_are_availabilities(subject: Subject) -> None:
-    """``doctor_checks`` returns a mapping of the name of each check to an Availability, which has a reason unless its status is usable."""
+    """``doctor_checks`` returns a mapping from the names of checks to Availability objects. An Availability whose status is not ``usable``
+    has a reason."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("doctor_checks",)):
         for found in calls.call(hook):
@@ -65,7 +66,7 @@ def doctor_checks_are_availabilities(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def make_precision_ignores_unknown_names(subject: Subject) -> None:
-    """For the name ``32-true``, ``make_precision`` returns a Precision or None. For a name that no plugin has, it returns None."""
+    """For the name ``32-true``, ``make_precision`` returns a Precision or None. For a name that no precision has, it returns None."""
     from accelkit import Precision
 
     calls = HookCalls(subject)
@@ -79,10 +80,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a ClusterDetection with a reason, and does not change the variables that are passed to it. On a
-    process of one of accelkit's own cluster environments, the ``priority`` of the ClusterDetection is lower than the priority of the
-    ClusterDetection of that cluster environment.
-    """
+    """``detect_cluster`` returns None or a ClusterDetection with a reason, and does not change the variables that are passed to it. If one
+    of accelkit's own cluster environments detects its job in these variables, the plugin's ClusterDetection has a lower ``priority`` than
+    the ClusterDetection of that cluster environment."""
     from accelkit.cluster.detection import make_environment
 
     calls = HookCalls(subject)
@@ -103,8 +103,8 @@ def jobs_of_others_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def requeue_returns_a_bool_or_none(subject: Subject) -> None:
-    """``requeue`` returns True, False or None, or raises an error of accelkit. The check does not let ``requeue`` start programs or open
-    connections. If ``requeue`` tries to do so, it may raise any error."""
+    """``requeue`` returns True, False or None, or raises one of accelkit's errors. The check prevents ``requeue`` from starting programs,
+    sending signals and opening connections. If ``requeue`` tries to do one of these things, it may raise any error."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("requeue",)):
         answer = calls.call_confined(hook)

@@ -60,7 +60,7 @@ def wrapped_hooks_are_called_once(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def errors_name_the_hook_plugin_that_failed(subject: Subject) -> None:
-    """If another hook plugin fails, the error names the hook that failed, and does not name the plugin under test."""
+    """If a hook fails because of another hook plugin, the error names the hook and that plugin, but not the plugin under test."""
     from accelkit import HookError
 
     calls = HookCalls(subject)
@@ -70,6 +70,7 @@ def errors_name_the_hook_plugin_that_failed(subject: Subject) -> None:
         except HookError as error:
             text = str(error)
             assert hook in text, f"the error of {hook} does not name the hook: {text}"
+            assert "accelkit-conformance==0" in text, f"the error of {hook} does not name the plugin that failed: {text}"
             assert subject.record.plugin not in text, f"another plugin's failing {hook} is blamed on {subject.record.plugin}: {text}"
         else:
             raise AssertionError(f"with the plugin, the error of another plugin's {hook} is lost")

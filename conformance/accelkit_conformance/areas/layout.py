@@ -112,7 +112,8 @@ def expanded(subject: Subject, name: str) -> None:
     over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"],
 )
 def guard_bands(subject: Subject, name: str) -> None:
-    """Writing into a slice changes its elements as on the CPU, and leaves the elements before, after and between them unchanged."""
+    """An operator that writes into a slice of a tensor writes the same values as on the CPU. The elements of the tensor that are not in the
+    slice stay unchanged."""
     import torch
 
     subject.needs(*{"index_fill_": ("int64",), "masked_fill_": ("bool",)}.get(name, ()))
@@ -161,7 +162,8 @@ def views_share_memory(subject: Subject) -> None:
 
 @check("smoke")
 def channels_last(subject: Subject) -> None:
-    """``to``, ``clone``, ``add`` and ``relu`` keep the memory format channels_last and the values; ``contiguous`` removes the format."""
+    """``to`` converts a tensor to the memory format channels_last without changing its values. ``clone``, ``add`` and ``relu`` keep this
+    format and the values. ``contiguous`` returns a tensor with contiguous strides."""
     import torch
 
     here = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).view(2, 3, 4, 5)

@@ -159,8 +159,8 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
-    """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError``, leaves its inputs unchanged and, if the
-    capability ``memory_statistics`` is declared, leaves nothing allocated."""
+    """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. If the
+    capability ``memory_statistics`` is declared, no more bytes are allocated after the error than before the call."""
     import torch
 
     x = torch.ones(1 << 20, device=subject.device)
@@ -178,8 +178,9 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 @check("smoke")
 def free_memory_is_reported(subject: Subject) -> None:
     """``torch.accelerator.get_memory_info`` (since torch 2.10) and ``mem_get_info`` of the device's module return the free and the total
-    memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. In at least one of five
-    attempts (other programs may use the device), a tensor of 32 MiB reduces the free memory by at least its size."""
+    memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. A tensor of 32 MiB reduces the
+    free memory by at least its size in at least one of five attempts. One successful attempt is enough, because other programs may use the
+    device at the same time."""
     from accelkit_conformance.oracle.free_memory import check_free_memory
 
     check_free_memory(subject)
@@ -285,7 +286,8 @@ def empty_cache_keeps_tensors(subject: Subject) -> None:
 
 @check("training")
 def fragmentation(subject: Subject) -> None:
-    """Hundreds of tensors of different sizes, some of which are freed and replaced by other tensors, keep their values."""
+    """Hundreds of tensors of different sizes are created, every third tensor is freed, and more tensors are created. All tensors that then
+    exist have the right values."""
     import torch
 
     blocks = {size: torch.full((size,), float(size), device=subject.device) for size in range(1, 2000, 7)}

@@ -64,10 +64,11 @@ def module(subject: Subject, name: str) -> None:
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
-    """Run a module on the CPU, and return its state, arguments and results. The device needs the dtypes of all of these for a comparison.
+    """Run a module on the CPU, and return its state, arguments and results.
 
-    A module whose constructor has float64 arguments is not run, and only the constructor's arguments are returned. A module without a
-    forward input is not run either, and only its state is returned.
+    The module is compared on the device only if the device supports the dtypes of all returned tensors. A module whose constructor has
+    float64 arguments is not run, and only the constructor's arguments are returned. A module without a forward input is not run either, and
+    only its state is returned.
     """
     import torch
 

@@ -19,7 +19,7 @@ _SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5
 
 
 def profile_of(name: str, dtype: str) -> Profile:
-    """Return the first profile that includes an operator in this dtype."""
+    """Return the first of the profiles smoke, training and full that includes the given operator in the given dtype."""
     if dtype == "float32" and name in SMOKE:
         return "smoke"
     return "training" if name in CORE and dtype in ("float32", "bfloat16") else "full"
@@ -156,8 +156,8 @@ def _composed() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_composed)
 def overloads(subject: Subject, name: str) -> None:
-    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU
-    in three kinds of calls: as recorded, with ``out=``, and in place."""
+    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU.
+    Each overload is called in its functional form, and in its ``out=`` and in-place forms if these forms exist."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
@@ -196,9 +196,9 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call gives the same results as on the CPU, whatever the size of its arguments, with NaN and infinities, with ``out=`` and in place,
-    in each gradient mode, and on another device, thread or stream. Every pair of these conditions occurs in at least one call.
-    Every condition also occurs in at least one call in bfloat16 and at least one in float16."""
+    """A recorded call of the overload gives the same results as on the CPU with arguments of other sizes, with NaN and infinities, with
+    ``out=``, in place, in each gradient mode, and on another device, thread or stream. Every pair of these conditions that can be combined
+    occurs in at least one call, and every condition occurs in at least one call in bfloat16 and one in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -265,8 +265,8 @@ _OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int
     "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
 )
 def wide_integers(subject: Subject, name: str) -> None:
-    """Calls on int64 tensors are computed in 64 bits: results above 2**40 are exact. Sums and products of int32 tensors are int64, and are
-    computed in 64 bits too."""
+    """Calls on int64 tensors are computed in 64 bits: results above 2**40 are exact. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an
+    int32 tensor return int64 and are computed in 64 bits too."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

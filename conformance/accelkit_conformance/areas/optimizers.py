@@ -70,9 +70,9 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """For each of torch's test configurations whose options are not tensors, four steps on the device (with the for-loop, with ``foreach``
-    and, where torch supports it for the device, with ``fused``) give the same parameters as the for-loop implementation in float64 on the
-    CPU."""
+    """After four steps on the device, the parameters are the same as after four steps with the for-loop implementation in float64 on the
+    CPU. The steps on the device use the for-loop and, where torch supports them for the device, ``foreach`` and ``fused``. The options are
+    those of torch's test configurations. Configurations in which an option is a tensor are skipped."""
     import torch
 
     from accelkit_conformance.oracle import opdb
@@ -198,8 +198,9 @@ def _with_foreach() -> Iterator[Case]:
 @check("training", requires=["dtype.{1}"], over=_with_foreach)
 def foreach_and_fused(subject: Subject, name: str, dtype: str) -> None:
     """Ten steps with ``foreach`` give the same parameters as the for-loop implementation in float64 on the CPU, and so do ten steps with
-    ``fused`` where torch supports it for the device. There are 40 parameters of 0 to 70,001 elements each (for Adafactor 35, none of
-    them empty). One parameter has no gradient, and the last eight parameters and their gradients are transposed in memory."""
+    ``fused`` where torch supports it for the device. There are 40 parameters of 0 to 70,001 elements each. Adafactor, which divides by the
+    number of elements, gets only the 35 parameters that are not empty. One parameter has no gradient, and the last eight parameters and
+    their gradients are transposed in memory."""
     import torch
 
     from accelkit_conformance.oracle import opdb

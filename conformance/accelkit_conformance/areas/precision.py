@@ -35,9 +35,9 @@ def _listed() -> Iterator[Case]:
 
 @check("full", requires=["autocast.{0}"], over=_lower)
 def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, a matrix product, convolution or attention of float32 arguments returns the dtype of autocast. The values and the
-    gradients are those that the CPU gives for arguments of this dtype; the gradients are float32. After autocast, the call returns float32.
-    """
+    """Under autocast, a matrix product, convolution or attention of float32 arguments returns a result in the dtype of autocast. The result
+    and the gradients have the values that the CPU gives for arguments cast to this dtype. The dtype of the gradients is float32. Outside
+    autocast, the same call returns float32."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)
@@ -45,10 +45,9 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator in an autocast list of torch's own devices computes in the dtype that the list states: the dtype of
-    autocast, float32 or the widest dtype of its arguments. The values and the gradients are those that the CPU gives for arguments of that
-    dtype.
-    """
+    """Under autocast, an operator on torch's autocast lists for devices other than the CPU computes in the dtype that its list prescribes:
+    the dtype of autocast, float32, or the widest dtype of the arguments. The result and the gradients have the values that the CPU gives
+    for arguments cast to the prescribed dtype."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)
@@ -80,8 +79,8 @@ def nesting(subject: Subject) -> None:
 
 @check("smoke", requires=["autocast.bfloat16"])
 def gradients_are_float32(subject: Subject) -> None:
-    """Under autocast, parameters in float32 have gradients in float32. The gradients differ from those without autocast, but by less than 5
-    %."""
+    """Under autocast, the gradients of float32 parameters are float32. They differ from the gradients without autocast, but the relative
+    difference is below 0.05."""
     import torch
 
     layer = torch.nn.Linear(16, 4).to(subject.device)
@@ -231,8 +230,9 @@ _NAMED = {
 
 @check("training", over=list(_NAMED))
 def named_precisions(subject: Subject, name: str) -> None:
-    """A Runtime with a named precision stores and updates parameters and computes in the dtypes that the name states. If the capability
-    that the precision needs is declared ``none``, the Runtime raises an error that names the precision."""
+    """A Runtime with a named precision stores and updates parameters in the storage dtype that the name states, and runs layers in the
+    computation dtype that the name states. If the capability that the precision needs is declared ``none``, the Runtime raises an error
+    that names the precision."""
     import torch
 
     from accelkit import AccelkitError

@@ -1,5 +1,5 @@
-"""A precision works under ``ddp`` and ``fsdp`` on two and three processes, as on one process, or refuses the strategy with a clear
-error."""
+"""Under ``ddp`` and ``fsdp`` with two or three processes, a precision gives the same results as on one process, or refuses the strategy
+with an error that names the precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _CASES = ("2,ddp", "3,ddp", "2,fsdp", "3,fsdp")
 
 
 def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
-    """Return a trainer under a strategy. If the precision or the strategy refuses, check that the error names the precision, and return
-    None."""
+    """Return a trainer under a strategy. If accelkit refuses to combine the precision with the strategy, check that the error names the
+    precision, and return None."""
     from accelkit import AccelkitError
     from accelkit_conformance.oracle.precision_training import trainer
 

@@ -53,8 +53,9 @@ def layers_compute_as_declared(subject: Subject) -> None:
 
 @check("smoke", kind="precision")
 def arguments_are_converted_wherever_they_are(subject: Subject) -> None:
-    """All floating-point tensors in the arguments of a forward pass reach the module in one dtype: in positional and keyword arguments, and
-    nested in dicts, lists, tuples, named tuples and dataclasses. Integers, booleans and other objects reach the module unchanged."""
+    """All floating-point tensors in the arguments of a forward pass reach the module in the same dtype. The tensors may be positional or
+    keyword arguments, or be nested in dicts, lists, tuples, named tuples and dataclasses. Integers, booleans and other objects reach the
+    module unchanged."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
@@ -113,9 +114,8 @@ def results_have_full_precision(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["module_init_context", "tensor_init_context"])
 def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
-    """Modules created inside ``module_init_context`` and tensors created inside ``tensor_init_context`` are in a dtype that the precision
-    declares, or in float32, from which the precision converts them. After the context, even after an error inside, the default dtype is
-    what it was."""
+    """Modules created inside ``module_init_context`` and tensors created inside ``tensor_init_context`` have a dtype in which the precision
+    stores parameters, or float32. Leaving the context, even through an error, restores torch's default dtype."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
@@ -165,8 +165,9 @@ def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
 
 @check("training", kind="precision")
 def modules_keep_their_structure(subject: Subject) -> None:
-    """A prepared module keeps the names of its state dict, its frozen parameters, its shared weights and the dtype of integer buffers. A
-    forward pass in training mode updates its buffers, and a forward pass in evaluation mode does not."""
+    """A prepared module keeps all keys of its state dict. Its frozen parameters stay frozen, its shared weights stay shared, and its
+    integer buffers keep their dtype. A forward pass in training mode updates the module's buffers, and a forward pass in evaluation mode
+    does not."""
     import torch
 
     from accelkit_conformance.oracle.precision_models import FEATURES, Normalized
@@ -193,7 +194,7 @@ def modules_keep_their_structure(subject: Subject) -> None:
 
 
 def _nested(subject: Subject) -> tuple[Any, Any, tuple[Any, ...], dict[str, Any]]:
-    """Return a prepared model, a nested batch, and more positional and keyword arguments."""
+    """Return a prepared model and its arguments: a nested batch, further positional arguments, and keyword arguments."""
     import torch
 
     from accelkit_conformance.oracle.precision_models import FEATURES, ROWS, Batch, Nested, Pair

@@ -121,8 +121,9 @@ def accumulation_adds_up(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["SGD", "LBFGS"])
 def closures_are_used_or_refused(subject: Subject, name: str) -> None:
-    """``optimizer.step(closure)`` trains as in float64 with unscaled gradients, and returns the loss of the closure. A precision that does
-    not support closures raises one of accelkit's errors. The error names the precision, and no parameter changes."""
+    """``optimizer.step(closure)`` uses unscaled gradients, changes the parameters as in float64, and returns the loss that the closure
+    computes. If a precision does not support closures, it raises one of accelkit's errors. The error names the precision, and no parameter
+    changes."""
     import torch
 
     from accelkit import AccelkitError

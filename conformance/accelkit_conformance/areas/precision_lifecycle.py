@@ -1,4 +1,4 @@
-"""A precision adds no cost where it overrides nothing, and keeps nothing alive. Teardown leaves torch as it was."""
+"""Methods that a precision inherits cost no time. After teardown, a precision keeps no model alive, and torch's settings are as before."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
 
 @check("smoke", kind="precision")
 def steps_call_only_what_is_overridden(subject: Subject) -> None:
-    """During a step, a method that the class does not override is called only if the class overrides another method for the same pass. A
-    precision that overrides nothing for forward passes leaves the class of a prepared module as it was."""
+    """During a step, an inherited method of the precision is called only if the precision overrides another method for the same forward or
+    backward pass. If a precision overrides neither ``convert_module`` nor a method for forward passes, ``prepare`` keeps the class of a
+    module."""
     import sys
 
     from accelkit_conformance.oracle.precision_models import Perceptron
@@ -77,7 +78,7 @@ def _constants(function: Any) -> tuple[Any, ...]:
 
 @check("training", kind="precision")
 def teardown_leaves_torch_as_it_was(subject: Subject) -> None:
-    """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, precision of float32 products, grad mode, determinism,
+    """After a step and ``Runtime.teardown``, torch's default dtype, autocast state, float32 matmul precision, grad mode, determinism,
     anomaly detection and number of threads are what they were before the Runtime was created."""
     import torch
 
@@ -173,8 +174,9 @@ def _refers_to(start: object, target: object) -> bool:
 
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
-    """Steps of one instance of the precision, with infinite gradients if the precision scales losses, leave the scale and the state of
-    another instance as they are. Afterwards, the gradients of a new instance are still those of float64, within the tolerance."""
+    """Training with one instance of the precision (with infinite gradients, if the precision scales losses) does not change the scale or
+    the state of another instance. After this training, the gradients that a new instance gives still match those in float64, within the
+    tolerance."""
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 
     first, second = trainer(subject), trainer(subject)

@@ -1,6 +1,6 @@
-"""Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients,
-adapts its scale, and leaves everything else as it was. A precision that multiplies losses by a fixed number and does not compute in
-float16 does not have to skip steps or to adapt its scale."""
+"""Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients
+and adapts its scale. Only a precision with a fixed scale that does not compute in float16 need not do so. A skipped step changes neither
+the parameters nor the optimizer's state."""
 
 from __future__ import annotations
 
@@ -202,12 +202,12 @@ def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
 
 
 def _scaled(subject: Subject) -> Trainer:
-    """Return a trainer with momentum, whose precision scales losses by a number that it adapts.
+    """Return a trainer with momentum whose precision scales losses and must skip steps with infinite gradients.
 
-    A precision that multiplies losses by a fixed number, and computes in a dtype with the range of float32, need not skip steps.
+    A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
 
     Raises:
-        NotSupported: If the precision does not scale losses, or scales them by a fixed number.
+        NotSupported: If the precision does not scale losses, or if its scale is fixed and it does not compute in float16.
     """
     import torch
 

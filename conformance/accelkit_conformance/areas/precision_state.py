@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _trained(subject: Subject) -> Trainer:
-    """Return a trainer that has made three steps. If the precision skips steps with infinite gradients, a skipped step came first."""
+    """Return a trainer after three steps. If the precision skips steps with infinite gradients, one skipped step precedes the three."""
     import torch
 
     from accelkit.specs.overrides import overrides
@@ -33,8 +33,8 @@ def _trained(subject: Subject) -> Trainer:
 
 @check("smoke", kind="precision")
 def checkpoints_restore_everything(subject: Subject) -> None:
-    """A checkpoint that ``save_state`` wrote restores the parameters, the state of the precision and the scale bit for bit in a new
-    Runtime, and training goes on with exactly the same numbers."""
+    """``load_state`` in a new Runtime restores the parameters, the state of the precision and the scale bit for bit from a checkpoint that
+    ``save_state`` wrote. Further steps in the new Runtime give exactly the same weights as further steps in the old Runtime."""
     import tempfile
 
     import torch
@@ -141,8 +141,10 @@ def _copy(thing: Any, how: str) -> Any:
 
 @check("training", kind="precision", over=["before", "after"], seconds=120)
 def compiled_modules_compute_the_same(subject: Subject, when: str) -> None:
-    """A module that ``torch.compile`` compiles before or after ``prepare`` (with the backend aot_eager) returns the dtypes and values of
-    the eager module, and its gradients are those of float64, within the tolerance of the dtype."""
+    """A module that is compiled before or after ``prepare``, by ``torch.compile`` with the backend aot_eager, returns the same dtype as the
+    eager module. Within the tolerance of the dtype, its results equal the results of the eager module, and its gradients equal the
+    gradients that are computed in float64.
+    """
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of

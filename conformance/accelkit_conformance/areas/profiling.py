@@ -23,7 +23,7 @@ _RECORDINGS = 3
 def _long_matmul(subject: Subject) -> Callable[[], float]:
     """Return a function that calls a matmul, waits until the device has finished it, and returns the seconds that this took.
 
-    The matmul takes 10 ms or more, or has 8192 rows.
+    The matrices grow until the matmul takes 10 ms, or until they have 8192 rows.
     """
     import torch
 
@@ -46,9 +46,9 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
-    """The profiler records the kernels of a matmul that takes 10 ms or more (or has 8192 rows). In total, the kernels take between a third
-    and 105 % of the elapsed time, which is measured from the call until the device has finished. There are three recordings, and the
-    recording with the largest ratio of kernel time to elapsed time counts."""
+    """The profiler records the kernels of a matmul that takes at least 10 ms, or of one with 8192 rows if that is faster. In total, the
+    kernels take between a third and 105 % of the elapsed time, which is measured from the call until the device has finished. There are
+    three recordings, and the recording with the largest ratio of kernel time to elapsed time counts."""
     matmul = _long_matmul(subject)
     found = []
     for _ in range(_RECORDINGS):
@@ -65,7 +65,7 @@ def kernels_have_the_time_that_they_take(subject: Subject) -> None:
 @check("training", requires=["profiler"])
 def kernels_start_after_their_call(subject: Subject) -> None:
     """The kernels of a matmul start after the matmul was called, and end before the device was found to have finished, both with a
-    tolerance of 1 ms. This holds in each of three recordings, because a busy host can hide an error of a few milliseconds."""
+    tolerance of 1 ms. Three recordings are checked, because a busy host can hide an error of a few milliseconds in one of them."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -87,8 +87,8 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
-    """If an addition of four numbers follows a matmul that takes 10 ms or more (or has 8192 rows), the profiler attributes device time to
-    both operators, and more device time to the matmul."""
+    """If an addition of four numbers follows a matmul that takes at least 10 ms (or one with 8192 rows if that is faster), the profiler
+    attributes device time to both operators, and more device time to the matmul."""
     import torch
 
     matmul = _long_matmul(subject)

@@ -1,4 +1,4 @@
-"""The same seed or saved state gives the same random numbers, each device has its own generator, and distributions are right."""
+"""The same seed or saved state gives the same random numbers, each device has its own generator, and draws have the right distribution."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def draws_differ(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def restored_states_repeat(subject: Subject) -> None:
-    """If a state that was read is set again, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers as after it was read.
-    The state is a uint8 tensor on the CPU, and drawing does not change it."""
+    """After a saved random state is restored, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers as after the state
+    was saved. The saved state is a uint8 tensor on the CPU, and drawing does not change this tensor."""
     import torch
 
     accelerator, device = subject.accelerator, subject.device
@@ -126,8 +126,8 @@ def host_generator_is_not_used(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def generators(subject: Subject) -> None:
-    """Setting the seed of a ``torch.Generator`` of the device again reproduces its numbers, even after a draw from the default generator,
-    and ``initial_seed`` returns the seed."""
+    """If a ``torch.Generator`` of the device is given the same seed twice, it draws the same numbers twice, even if the default generator
+    draws in between. ``initial_seed`` returns the seed."""
     import torch
 
     generator = torch.Generator(device=subject.device)
@@ -164,7 +164,7 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
-    """Among 20,000 draws (500 of ``randperm``), each value has its expected frequency, within five standard deviations."""
+    """Among 20,000 draws, or 500 draws of ``randperm``, each value has its expected frequency, within five standard deviations."""
     from accelkit_conformance.oracle.samplers import check_discrete_draws
 
     check_discrete_draws(subject, name, _DRAWS)
@@ -172,7 +172,7 @@ def discrete_distributions(subject: Subject, name: str) -> None:
 
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
 def moments(subject: Subject, name: str) -> None:
-    """The mean of 20,000 draws is right within five standard errors, and their variance is right within 10 %."""
+    """The mean of 20,000 draws is correct to within five standard errors, and their variance is correct to within 10 %."""
     import torch
 
     device = subject.device
@@ -221,8 +221,8 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
-    """Drawing into a slice fills all its elements, and leaves the elements between them unchanged. The numbers are not all equal, and the
-    second half of the slice does not repeat the first half."""
+    """Drawing into one column of a matrix fills all elements of this column, and leaves the other columns unchanged. The numbers are not
+    all equal, and the second half of the column does not repeat the first half."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)
@@ -264,9 +264,9 @@ def seeds_reach_every_device(subject: Subject) -> None:
 
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
-    """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set
-    again, and a different result without seeding in between. The result keeps the mean, and its gradient has the mask of the forward
-    pass."""
+    """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set again, and a different result if no seed
+    is set between two calls. The mean of the result differs by less than 15 % from the mean without dropout, and the gradient has the mask
+    of the forward pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)
@@ -283,8 +283,8 @@ def seeding_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
-    """``initial_seed`` of a generator, and of the device's module, returns the seed that was set, up to 2**63 - 1, or the seed that
-    ``seed`` chose. A generator that is given the state of another generator draws the numbers of that other generator again."""
+    """``initial_seed`` of a generator or of the device's module returns the seed that was set, up to 2**63 - 1. After ``seed``,
+    ``initial_seed`` returns another seed. Two generators with the same state draw the same numbers."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 
     check_initial_seeds(subject)
@@ -292,9 +292,9 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """The state of a device that is not current can be saved and restored with the accelerator's functions, with the functions of the
-    device's module (called with a device, with its name, or for all devices), and with ``fork_rng``. Unless the states of all devices are
-    restored, restoring the state does not change the numbers that the current device draws."""
+    """While another device is current, the random state of a device can be saved and restored with the accelerator's functions, with the
+    functions of the device's module (called with the device, with its name, or for all devices), and with ``fork_rng``. Restoring the state
+    of one device does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

@@ -114,8 +114,9 @@ def views_and_layouts(subject: Subject) -> None:
 
 @check("smoke")
 def copies_and_pickles(subject: Subject) -> None:
-    """Tensors, parameters, modules and devices can be deep-copied and pickled. Copies are on the device, have the same type, values and
-    ``requires_grad``, and share no memory with the original."""
+    """Tensors, parameters, modules and devices can be deep-copied and pickled. A copied tensor, parameter or weight of a module is on the
+    device, has the same type, values and ``requires_grad`` as the original, and shares no memory with it. A copied device equals the
+    original."""
     import torch
 
     originals = {
@@ -186,8 +187,9 @@ def files_load_elsewhere(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def another_current_device(subject: Subject) -> None:
-    """Whichever device is current, a tensor is loaded to the device on which it was saved, or to the device that ``map_location`` names
-    with an index. A ``map_location`` without an index, and ``to`` without an index, mean the current device."""
+    """Whichever device is current, ``torch.load`` puts a tensor on the device on which it was saved or, if ``map_location`` is a device
+    with an index, on this device. If ``map_location`` or the argument of ``to`` is a device without an index, the tensor is put on the
+    current device."""
     import torch
 
     other, kind = subject.second_device(), subject.device_type

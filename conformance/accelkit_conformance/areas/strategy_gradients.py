@@ -42,8 +42,8 @@ def uneven_batches(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def accumulation(subject: Subject, size: str) -> None:
-    """With ``gradient_accumulation_steps=3``, the steps inside ``accumulate`` give the same weights as in a single process that
-    sees all three batches."""
+    """With ``gradient_accumulation_steps=3``, training on six batches inside ``accumulate`` gives the same weights as training in a single
+    process that makes one step after every third batch."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
@@ -61,8 +61,8 @@ def accumulation(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def no_sync(subject: Subject, size: str) -> None:
-    """A backward pass inside ``no_sync`` counts in the next step: after a further pass outside ``no_sync``, the step is the same as in a
-    single process that saw both batches. After that step, the gradients of each pass are reduced as usual."""
+    """The gradients of a backward pass inside ``no_sync`` are part of the next step: after a further pass outside ``no_sync``, this step is
+    the same as in a single process that saw both batches. A later step without ``no_sync`` is also the same as in a single process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
@@ -107,8 +107,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """A model with a layer that no process uses is trained as in one process, and that layer stays unchanged. Otherwise, the backward pass
-    or the step raises an error that mentions parameters."""
+    """If no process uses a certain layer of a model, either the model is trained as in one process and this layer stays unchanged, or the
+    backward pass or the step raises an error that mentions parameters."""
     from accelkit_conformance.oracle.strategy_models import UnusedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 

@@ -1,5 +1,5 @@
-"""If the processes of a job have different numbers of batches, training works or an error says that it cannot. An error that
-a rank raises is passed on and ends the job, sharding saves memory, and the process group ends with the Runtime."""
+"""Processes with different numbers of batches train correctly or raise UnsupportedError. An error on one rank is not swallowed, and ends
+the job. Sharding saves memory. The process group ends with the Runtime."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _PURPOSE = "rank 1 fails on purpose"
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True, seconds=40)
 def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
-    """Inside ``join_uneven_inputs``, processes with different numbers of batches all reach the end with equal weights, or
-    ``join_uneven_inputs`` raises UnsupportedError.
-    """
+    """Processes with different numbers of batches all finish training inside ``join_uneven_inputs``, and have equal weights afterwards. If
+    the strategy does not support this, ``join_uneven_inputs`` raises UnsupportedError."""
     import torch.distributed as dist
 
     from accelkit_conformance.oracle.strategy_models import BlockModel
@@ -45,8 +44,8 @@ def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def errors_are_passed_on(subject: Subject, size: str) -> None:
-    """An error that is raised inside ``accumulate``, ``no_sync``, ``whole_parameters`` or ``join`` of the strategy leaves the context as
-    the same error."""
+    """``accumulate`` and ``no_sync`` of the Runtime, and ``whole_parameters`` and ``join`` of the strategy, neither swallow nor replace an
+    error that is raised inside them."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 
@@ -65,8 +64,9 @@ def errors_are_passed_on(subject: Subject, size: str) -> None:
             try:
                 with entered:
                     raise LookupError(_PURPOSE)
-            except LookupError:
-                problem = ""
+            except LookupError as error:
+                is_same = type(error) is LookupError and error.args == (_PURPOSE,)
+                problem = "" if is_same else f"{name} replaces an error that is raised inside it with {type(error).__name__}: {error}"
             agree(subject, problem)
 
 

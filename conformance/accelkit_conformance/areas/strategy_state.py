@@ -1,4 +1,4 @@
-"""All processes begin with the weights of rank 0. The state that they save together is that of one model, and a job with a
+"""All processes begin with the weights of rank 0. Together, the processes of a job save the state of the whole model. A job with a
 different number of processes can load this state."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
-    """``get_state_dict`` gathers the full weights after a step, under the names of the model without wrappers."""
+    """After a step, ``get_state_dict`` gathers the full weights, under the names that they have in the unwrapped model."""
     import torch
 
     from accelkit import AccelkitError
@@ -70,9 +70,8 @@ def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def state_is_restored(subject: Subject, size: str) -> None:
-    """After ``load_state``, the weights are those at ``save_state``, bit for bit, and the next step with momentum gives the same weights as
-    the same step before ``load_state``.
-    """
+    """``load_state`` restores the weights that ``save_state`` saved, bit for bit. If a step with momentum follows ``save_state`` and is
+    repeated after ``load_state``, both steps give exactly the same weights."""
     from accelkit_conformance.oracle.strategy_jobs import saving, shared_folder
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import agree, are_equal, training
@@ -97,9 +96,9 @@ def state_is_restored(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
 def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
-    """The state that two processes saved can be loaded by one process and by three: their next step with momentum is the same as in an
-    uninterrupted run. The number in the id of the test is the size of the larger job: ``[2]`` loads in one process, ``[3]`` in three.
-    """
+    """A job of one process and a job of three processes can load the state that a job of two processes saved. The next step with momentum
+    is the same as in an uninterrupted run. In the test with the id ``[2]``, one process loads the state; in the test with the id ``[3]``,
+    three processes load the state."""
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches
     from accelkit_conformance.oracle.strategy_training import ModelPair, dtype_of

@@ -131,9 +131,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` returns the duration of the work between two recorded events in milliseconds. If ``t``
-    milliseconds pass on the host until this work is done, the result is more than 0 and at most ``1.5 * t + 5``. In at least one of five
-    attempts, the result is at least ``t / 4``."""
+    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. If the host measures ``t`` milliseconds
+    from the recording of the first event until this work is done, the result is more than 0 and at most ``1.5 * t + 5``. In at least one of
+    five attempts, the result is at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event
@@ -167,9 +167,8 @@ def events_measure_time(subject: Subject) -> None:
 
 @check("training", requires=["streams", "events"])
 def handles_are_freed(subject: Subject) -> None:
-    """After 4,000 streams and events have been created, used and freed one after another, the process has fewer than 50 more open files and
-    fewer than 50 more threads than before, and its memory has grown by less than 32 MiB.
-    """
+    """Creating, using and freeing 4,000 streams and 4,000 events, one after another, adds fewer than 50 open files, fewer than 50 threads
+    and less than 32 MiB of memory to the process."""
     import gc
 
     import psutil

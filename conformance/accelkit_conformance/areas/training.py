@@ -138,8 +138,8 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training")
 def runtime_trains(subject: Subject) -> None:
-    """If a Runtime prepares a model with tied weights and an optimizer that was created before ``prepare``, the weights stay tied, and
-    after ``Runtime.backward`` a step changes the weights as it does on the CPU."""
+    """``Runtime.prepare`` keeps tied weights tied. An optimizer that was created before ``prepare`` trains the prepared model: after
+    ``Runtime.backward``, a step changes the weights as it does on the CPU."""
     import torch
 
     runtime = subject.runtime()

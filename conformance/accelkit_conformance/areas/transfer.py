@@ -83,7 +83,7 @@ def strided_copies(subject: Subject) -> None:
 
 
 def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return functions that convert values on the CPU to another dtype by way of the device, and return the result on the CPU."""
+    """Return functions that copy ``values`` to the device and back, and convert them to ``dtype`` in one of the copies or in between."""
     import torch
 
     name = str(dtype).removeprefix("torch.")
@@ -96,8 +96,8 @@ def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dt
 
 @check("smoke")
 def copies_convert(subject: Subject) -> None:
-    """A copy to another dtype converts values as the CPU does: on the way to the device, on the device, and on the way back. A dtype that
-    is not declared is compared if the copies raise no error."""
+    """A copy to another dtype converts values as the CPU does: on the way to the device, on the device, and on the way back. If the
+    accelerator declares nothing about a dtype, a copy to this dtype may raise an error instead."""
     import torch
 
     values, names = torch.tensor([0.0, 1.5, -2.5, 127.0, 3.999]), ("float64", "float16", "bfloat16", "int32", "int64", "bool")
@@ -176,8 +176,9 @@ def pinned_copies(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"], over=["float32", "float64", "bfloat16", "int64"])
 def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
-    """Of two copies with ``non_blocking=True``, from the device to pinned memory and from there to the device, the second copy sees what
-    the first copy wrote, even if the stream is busy. The dtypes at both ends may be the same or differ, and either side may be strided."""
+    """If a busy stream copies a tensor on the device to pinned memory, and then this pinned memory back to the device, both with
+    ``non_blocking=True``, the second copy reads what the first copy wrote. The source, the pinned memory and the target may be strided and
+    may have different dtypes."""
     from accelkit_conformance.oracle.queued_copies import check_order_of_copies
 
     check_order_of_copies(subject, dtype)
@@ -185,8 +186,8 @@ def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
 
 @check("smoke", requires=["pinned_memory"])
 def pinned_memory_is_reused_safely(subject: Subject) -> None:
-    """Pinned tensors of several sizes, some without elements, and the results of ``to("cpu", non_blocking=True)`` keep their values when
-    other such tensors are freed in any order."""
+    """If some of several tensors are freed in an arbitrary order, the remaining tensors keep their values. The tensors are pinned tensors
+    of several sizes, some without elements, and results of ``to("cpu", non_blocking=True)``."""
     import torch
 
     sizes = (0, 3, 0, 1 << 16, 0, 5)
@@ -274,9 +275,9 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
-    """``copy_``, also with ``non_blocking=True``, and ``to`` give the same values as on the CPU for combinations of source
-    dtype, target dtype, layouts and shape. For any two of these settings, the combinations contain every pair of values. The calls write
-    nothing outside their target."""
+    """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, and write nothing outside their target.
+    They are tested with combinations of source dtype, target dtype, layouts and shape. Each pair, such as a source dtype and a shape,
+    occurs in at least one combination."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

@@ -51,9 +51,11 @@ def _differences(before: Report, after: Report) -> dict[str, dict[str, str]]:
 
 
 def _changes(before: Report, after: Report) -> dict[str, Any]:
-    """Group the tests by change, each with the kinds of its results before and after.
+    """Return the differences between the results in two reports.
 
-    Tests in ``other`` fail in a different way than before.
+    The tests are in the lists ``worse``, ``better``, ``other``, ``new`` (only in the report ``after``) and ``gone`` (only in ``before``).
+    A test in ``other`` failed in both reports, but with results of different kinds. Each test is listed with the kinds of its results.
+    ``same`` is the number of tests whose results are of the same kind in both reports.
     """
     olds, news = ({result.id: result for result in results_of(report)} for report in (before, after))
     changes: dict[str, Any] = {name: [] for name in ("worse", "better", "other", "new", "gone")}

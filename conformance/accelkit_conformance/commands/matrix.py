@@ -34,8 +34,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:
-    """Show the JSON reports or summaries in DIR side by side: a table for each kind of plugin, with one row per
-    area and capability and one column per plugin."""
+    """Show the JSON reports or summaries in DIR side by side, grouped by the kind of plugin.
+
+    In the tables, each plugin has a column, and each area and each capability has a row.
+    """
     if not (html_path or page_path or kept or is_json):
         why = "none of --html, --write, --summaries and --json was given"
         raise UsageError("matrix has no output", why=why, hint="for example: --html matrix.html")
@@ -61,8 +63,10 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
 
 
 def _summaries(folder: Path) -> list[tuple[Path, Report]]:
-    """Return the reports and summaries in a folder, sorted by the kind and the name of the plugin. Other JSON files are skipped, and their
-    names are printed on standard error."""
+    """Return the path and the content of each report or summary in a folder, sorted by the kind and the name of the plugin.
+
+    Other JSON files are skipped, and their names are printed on standard error.
+    """
     found = []
     for path in sorted(folder.glob("*.json")):
         if not path.is_file():

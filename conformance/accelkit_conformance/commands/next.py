@@ -85,10 +85,10 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) ->
 
 
 def _package_of(record: PluginRecord) -> Path:
-    """Return the folder of the package that the plugin is in.
+    """Return the folder of the package that contains the plugin.
 
     Raises:
-        UsageError: If the plugin is not in a package that is a folder.
+        UsageError: If no package contains the plugin, for example because the plugin is a single-file module.
     """
     name = record.value.partition(":")[0].partition(".")[0]
     spec = importlib.util.find_spec(name) if name else None

@@ -93,12 +93,13 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
     """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
-    A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken, its device is not present,
-    or no accelerator supports it (a precision or a strategy), only the tests of the contract profile are run.
+    A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken or its device is not present,
+    only the tests of the contract profile are run. The same is true of a precision or a strategy that no accelerator supports.
 
-    The exit code is 0 if no test failed, 1 if a test failed or the run cannot be certified (with --certify), 2 for a usage error or if a
-    report could not be written, 3 if the plugin is broken, and 4 if its device is not present or is lost during the run, or no accelerator
-    supports the precision or strategy. After Ctrl-C, the reports cover the tests that have finished, and the exit code is 130.
+    The exit code is 0 if no test failed, and 1 if a test failed. With --certify, it is also 1 if the run cannot be certified. The exit code
+    is 2 for a usage error or if a report could not be written, and 3 if the plugin is broken. It is 4 if the device is not present, if the
+    device is lost during the run, or if no accelerator supports the precision or the strategy. After Ctrl-C, the exit code is 130, and the
+    reports cover the tests that have finished.
     """
     record = find_subject(name, kind)
     if kind == "accelerator" and given["profile"] != "contract":
@@ -142,7 +143,10 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
 
 
 def unusable(record: PluginRecord, availability: dict[str, str], consequence: str) -> AccelkitError:
-    """Return the error that says what cannot be done because a plugin is broken, or its device is not present."""
+    """Return the error for a plugin that is broken or whose device is not present.
+
+    The message starts with ``consequence``, such as ``the run cannot be resumed``.
+    """
     error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
     what = f"{consequence}: the {record.kind} {record.name!r} is {availability['status']}"
     return error(what, plugin=record.plugin, why=availability["reason"], hint=availability["hint"])
@@ -161,8 +165,10 @@ def lost(loss: Loss, record: PluginRecord) -> UnavailableError:
 
 
 def require_packages() -> None:
-    """Raise UsageError if a package that the tests of accelerators import is missing. Without the package, these tests would be
-    unsupported."""
+    """Raise UsageError if a package that the tests of accelerators need is not installed.
+
+    Without this error, the result of the tests that need the package would be ``unsupported``.
+    """
     if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
         raise UsageError(
             f"the tests of accelerators cannot be run without {' and '.join(missing)}",

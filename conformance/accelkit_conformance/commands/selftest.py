@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
-    A mutant is killed if a test of the area that it breaks fails on it. The exit code is 1 if a mutant survives.
+    Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives.
 
     With --generated, the mutants are chosen at random. Each is one operator of the device with one fault, such as a wrong last row.
     --mutants 'generated[add,last_row,3]' runs one of them again. Generated mutants that survive do not affect the exit code.
@@ -141,10 +141,10 @@ def _show(autopsies: list[Autopsy]) -> None:
 
 
 def _sample(patterns: Sequence[str], number: int | None, seed: int) -> list[Generated]:
-    """Return the generated mutants with these ids; without ids, a random sample of ``number`` mutants.
+    """Return the generated mutants whose ids are ``patterns``. If ``patterns`` is empty, return a random sample of ``number`` mutants.
 
     Raises:
-        UsageError: If there is no such mutant with the installed torch.
+        UsageError: If an id is invalid, or if no generated mutant has this id with the installed torch.
     """
     chosen = [Generated.from_id(pattern) for pattern in patterns]
     known = generated.operators()

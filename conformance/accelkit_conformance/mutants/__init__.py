@@ -73,7 +73,7 @@ class Mutant:
     base: str = "fake_xpu"
 
     def record(self, base: PluginRecord) -> PluginRecord:
-        """Return the record of a plugin that offers this mutant in place of ``base``."""
+        """Return a copy of ``base``, the record of the working plugin, that refers to the class of this mutant instead."""
         return dataclasses.replace(base, value=self.value)
 
 
@@ -90,7 +90,8 @@ _LEAKING = Mutant(
 def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu") -> Callable[[type], type]:
     """Class decorator that makes a class a mutant, which tests of ``area`` must detect.
 
-    The class is a subclass of Broken or, for another ``kind``, of the class of the plugin ``base``.
+    If ``kind`` is ``accelerator``, the class must be a subclass of Broken. Otherwise, it must be a subclass of the class of the plugin
+    ``base``.
     """
     assert area in AREAS
 

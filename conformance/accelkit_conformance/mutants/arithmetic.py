@@ -18,9 +18,7 @@ class OffByAThousandth(Broken):
 
 @mutant("operators", "imprecise")
 class OffByAMillionth(Broken):
-    """All computed results, but not copies, are too large by a relative error of two millionths, which is about 17 times the machine
-    epsilon of float32.
-    """
+    """Computed results, but not copies, are too large by two millionths, about 17 times the machine epsilon of float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -104,7 +102,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """In results of ``mul`` and of activations with more than 16 elements, the last element is zero, as if a loop ended too early."""
+    """If a result of ``mul`` or an activation function has more than 16 elements, its last element is zero, as if a loop ended early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:
@@ -129,7 +127,7 @@ class LosesTheFirstColumn(Broken):
 
 @mutant("operators", "the form of a result")
 class ForgetsTheDtype(Broken):
-    """``amax``, and ``sum`` and ``mean`` over dimensions, return float64 for every floating-point dtype."""
+    """The results of ``sum``, ``mean`` and ``amax`` over dimensions are float64, whatever the floating-point dtype of the input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return changed(call(), lambda x: x.double()) if name in ("amax", "mean.dim", "sum.dim_IntList") else call()

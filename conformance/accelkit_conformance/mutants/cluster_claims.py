@@ -1,5 +1,8 @@
-"""Cluster environments with a wrong ``detect_cluster``: they claim processes that another launcher started, or return a claim that has the
-wrong form or priority, or that comes from the wrong source."""
+"""Cluster environments with a wrong ``detect_cluster``.
+
+Some claim processes that their launcher did not start. Others return a claim with the wrong name, type or priority, read the wrong
+variables, or raise an error.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsJobScript(SlurmEnvironment):
-    """The batch script is claimed too, so a program in it waits for processes that srun has not started."""
+    """The process of the batch script is claimed, so a program in the script waits for processes that srun has not started."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         job = environ.get("SLURM_JOB_ID")
@@ -24,7 +27,7 @@ class ClaimsJobScript(SlurmEnvironment):
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsEverything(SlurmEnvironment):
-    """Every process is claimed, because an installed plugin is taken for an active plugin."""
+    """Every process is claimed if the plugin is installed, even if SLURM did not start the process."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         return ClusterDetection("slurm", 95, "the SLURM plugin is installed")
@@ -32,7 +35,7 @@ class ClaimsEverything(SlurmEnvironment):
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="torchelastic")
 class ClaimsTooLow(TorchElasticEnvironment):
-    """The claim ranks below that of the scheduler in whose job torchrun runs."""
+    """The claim has a lower priority than a scheduler's claim, so torchrun is not detected inside a scheduler's job."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         claim = super().detect_cluster(environ)

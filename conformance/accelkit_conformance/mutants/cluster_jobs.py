@@ -1,5 +1,4 @@
-"""Cluster environments whose processes do not find each other, and cluster environments that deal wrongly with preemption and
-requeueing."""
+"""Cluster environments that keep the processes of a job from finding each other, or that mishandle preemption and requeueing."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class PortOfMember(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
 class ReservesPort(TorchElasticEnvironment):
-    """Reading ``main_port`` opens a socket at the port to reserve it, so the process group cannot use the port."""
+    """Reading ``main_port`` binds a socket to the port to reserve it, so the process group cannot use the port."""
 
     _reserved: ClassVar[dict[int, socket.socket]] = {}
 
@@ -51,7 +50,7 @@ class ReservesPort(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
 class NoticeIsNone(TorchElasticEnvironment):
-    """``is_preempted`` returns None if there is no notice."""
+    """``is_preempted`` returns None instead of False if there is no preemption notice."""
 
     def is_preempted(self) -> bool:
         if "PREEMPTED" in self.environ:
@@ -61,7 +60,7 @@ class NoticeIsNone(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
 class WaitsForNotice(TorchElasticEnvironment):
-    """``is_preempted`` returns only when there is a notice."""
+    """``is_preempted`` waits for a preemption notice instead of returning False."""
 
     preemption_poll_seconds = 0.2
 
@@ -73,7 +72,7 @@ class WaitsForNotice(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
 class AlarmInThread(TorchElasticEnvironment):
-    """``is_preempted`` limits its time with an alarm, which works only in the main thread."""
+    """``is_preempted`` sets a handler for SIGALRM, which Python allows only in the main thread."""
 
     def is_preempted(self) -> bool:
         def stop(number: int, frame: FrameType | None) -> None:
@@ -97,7 +96,7 @@ class RequeuedAnyway(SlurmEnvironment):
 
 @mutant("cluster_jobs", "requeueing", kind="cluster", base="slurm")
 class RequeueExits(SlurmEnvironment):
-    """``requeue`` ends the program if the job cannot be requeued, before the program can report it."""
+    """If the job cannot be requeued, ``requeue`` exits the process, so the program cannot report the failure."""
 
     def requeue(self) -> bool:
         try:

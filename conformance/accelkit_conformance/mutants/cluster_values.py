@@ -46,7 +46,7 @@ class LocalRankIsGlobal(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "ranks of the cluster", kind="cluster", base="slurm")
 class NodeRankOfTask(SlurmEnvironment):
-    """``node_rank`` is the rank of the process on its machine."""
+    """``node_rank`` is the local rank of the process instead of the rank of its machine."""
 
     @property
     def node_rank(self) -> int:
@@ -82,7 +82,7 @@ class AddressOfThisMachine(SlurmEnvironment):
 
 @mutant("cluster_ranks", "rendezvous", kind="cluster", base="slurm")
 class PortOfEveryJob(SlurmEnvironment):
-    """``main_port`` is the same in all jobs, so that two jobs on one machine meet each other."""
+    """``main_port`` is the same in all jobs, so two jobs that share a machine use the same port for their rendezvous."""
 
     @property
     def main_port(self) -> int:
@@ -100,7 +100,7 @@ class PortOfEveryRank(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "side_effects", kind="cluster", base="slurm")
 class WritesVariables(SlurmEnvironment):
-    """Reading ``main_address`` sets MASTER_ADDR, which programs that the user starts then inherit."""
+    """Reading ``main_address`` sets the environment variable MASTER_ADDR, so child processes inherit this variable."""
 
     @property
     def main_address(self) -> str:
@@ -110,7 +110,7 @@ class WritesVariables(SlurmEnvironment):
 
 @mutant("cluster_ranks", "side_effects", kind="cluster", base="torchelastic")
 class ReadsProcessEnvironment(TorchElasticEnvironment):
-    """``global_rank`` is read from ``os.environ`` if RANK is set there, instead of from ``environ``."""
+    """If RANK is set in ``os.environ``, ``global_rank`` is read from there instead of from the instance's own ``environ``."""
 
     @property
     def global_rank(self) -> int:
@@ -132,7 +132,7 @@ class SharedCache(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "declarations", kind="cluster", base="torchelastic")
 class StartsItsProcesses(TorchElasticEnvironment):
-    """``creates_processes_externally`` is False, so ``devices=4`` is not compared with the processes that were started."""
+    """``creates_processes_externally`` is False, so accelkit does not check that ``devices=4`` matches the number of processes."""
 
     @property
     def creates_processes_externally(self) -> bool:

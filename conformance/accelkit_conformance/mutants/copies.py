@@ -1,4 +1,4 @@
-"""Copies that change the data, and files that are loaded differently from how they were saved."""
+"""Faults of copies, deep copies, ``torch.load``, pickled parameters and in-place foreach operators."""
 
 from __future__ import annotations
 
@@ -195,8 +195,8 @@ class UnpicklesWithoutGradient(Broken):
 
 @mutant("transfer", "queued copies")
 class PacksTooEarly(Broken):
-    """A non-blocking copy from a strided tensor in pinned memory makes that tensor contiguous at once, before earlier copies of the stream
-    are done.
+    """A non-blocking copy from a strided tensor in pinned memory reads the tensor at once, although an earlier copy in the same stream may
+    not have written the tensor yet.
     """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:

@@ -62,7 +62,7 @@ class ProbeSaysTrue(Broken):
 
 @mutant("contract", "probes")
 class ProbeKnowsItsProcess(Broken):
-    """The probe aborts the process in a forked child."""
+    """When the probe runs in a forked child process, it aborts the child process."""
 
     home: ClassVar[int] = 0
 

@@ -13,7 +13,10 @@ class _Collectives(Broken):
     """The base class of mutants that replace functions of torch.distributed."""
 
     def replace(self, name: str, faulty: Any) -> None:
-        """Replace a function of torch.distributed by ``faulty``, which is called with the original function and then the arguments."""
+        """Replace a function of torch.distributed with ``faulty``.
+
+        The first argument of ``faulty`` is the original function. The other arguments are those of the call.
+        """
         import torch.distributed as dist
 
         setattr(dist, name, functools.partial(faulty, getattr(dist, name)))
@@ -206,7 +209,7 @@ class SynchronisesNoBuffers(Broken):
 
 @mutant("collectives", "uneven parts")
 class SendsNoEmptyParts(_Collectives):
-    """In ``all_to_all`` with a list, a rank does not receive the last part if any of the parts that it receives is empty."""
+    """If any output tensor of ``all_to_all`` on a rank is empty, the last output tensor on this rank keeps its old values."""
 
     def install(self) -> None:
         def all_to_all(original: Any, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Generated mutants: devices on which one operator has a fault from a list. There are thousands of such mutants.
+"""Generated mutants. Each is a device on which one operator has one of the faults in ``AXES``. There are thousands of such mutants.
 
-Each can be created again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the seed
-determines the details, such as the wrong value. This module does not import torch.
+A mutant can be created again from its id, ``generated[operator,axis,seed]``: the axis says when and where the operator goes wrong, and the
+seed determines the details, such as the wrong value. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Generated:
     """A generated mutant.
 
     Attributes:
-        operator: The name of the ATen operator, without overload.
+        operator: The name of the ATen operator, without the name of an overload.
         axis: A key of ``AXES``.
-        seed: The seed of the details, such as the wrong value.
+        seed: The number that determines the details of the fault, such as the wrong value.
     """
 
     operator: str
@@ -68,7 +68,7 @@ class Generated:
 
     @property
     def area(self) -> str:
-        """The area whose tests should detect the mutant: the operator's area if it has one, otherwise the area of the axis in ``AXES``."""
+        """The area whose tests should detect the mutant. If the operator has no area of its own, ``AXES`` gives the area for the axis."""
         if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
             return "optimizers" if not self.operator.startswith("_amp_") else "precision"
         if self.operator in ("_to_copy", "copy"):
@@ -107,7 +107,8 @@ def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[G
 def tests_of(mutant: Generated, torch_version: str) -> list[str]:
     """Return the tests to run on a mutant. All of these tests are in the mutant's own area.
 
-    These are the tests of the profile ``full`` that name the operator, and then those of the profile ``smoke``.
+    First come the tests of the profile ``full`` that name the operator. After them come the tests of the profile ``smoke``, whether they
+    name the operator or not.
     """
     wanted = _spellings(mutant.operator)
     own = [test for test in profiles.suite("full", torch_version).tests if checks.area_of(test) == mutant.area]

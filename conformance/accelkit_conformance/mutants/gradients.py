@@ -41,7 +41,9 @@ class ReadsOutputGradientsAsContiguous(Broken):
 
 @mutant("autograd", "output gradients")
 class DividesByOutputGradients(Broken):
-    """Backward kernels of activations divide and then multiply by the largest output gradient, which gives NaN if it is zero."""
+    """Backward kernels of activations divide their result by the largest absolute output gradient and multiply it by the same gradient.
+    If all output gradients are zero, the result is NaN.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("gelu_backward", "sigmoid_backward", "tanh_backward", "threshold_backward") and args[0].numel():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HookLog:
-    """Keeps a log of the events of a Runtime, and adds a statistic, a doctor check and the detection of jobs of a queue."""
+    """A hook plugin that logs the events of a Runtime, adds a statistic and a doctor check, and detects jobs of the queue ``my_queue``."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @mutant("hooks_calls", "hook_failures", kind="hooks", base="hook_log")
 class RaisesAtStart(HookLog):
-    """``runtime_created`` reads an attribute that the state does not have."""
+    """``runtime_created`` reads an attribute that ``RuntimeState`` does not have."""
 
     @hookimpl
     def runtime_created(self, state: RuntimeState) -> None:
@@ -72,7 +72,7 @@ class TriesForever(HookLog):
 
 @mutant("hooks_calls", "hanging_hooks", kind="hooks", base="hook_log")
 class NeverLeavesC(HookLog):
-    """``doctor_checks`` never leaves a loop in C that holds the interpreter's lock."""
+    """``doctor_checks`` runs an endless loop in C, which never releases the GIL."""
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
@@ -136,7 +136,7 @@ class ClaimsEveryJob(HookLog):
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")
 class MakesAnyPrecision(HookLog):
-    """``make_precision`` returns a precision for names that no plugin has."""
+    """``make_precision`` returns a precision for every name, even if no precision of this name exists."""
 
     @hookimpl
     def make_precision(self, name: str) -> Any:
@@ -158,7 +158,7 @@ class UsesRandomNumbers(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class SetsVariables(HookLog):
-    """``runtime_created`` sets an environment variable, which all programs that the user starts then inherit."""
+    """``runtime_created`` sets an environment variable, so child processes inherit this variable."""
 
     @hookimpl
     def runtime_created(self, state: RuntimeState) -> None:

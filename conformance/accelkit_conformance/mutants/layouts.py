@@ -11,7 +11,7 @@ _AFFECTED = ("add.Tensor", "mul.Tensor", "exp", "relu", "sum", "mm", "neg", "abs
 
 
 def _read_as_if(x: Any, offset: bool) -> Any:
-    """Return the tensor as it is read by a kernel that ignores strides or, if ``offset`` is True, the storage offset."""
+    """Return ``x`` as a faulty kernel reads it: without the storage offset if ``offset`` is True, otherwise without the strides."""
     import torch
 
     if not isinstance(x, torch.Tensor) or x.device.type != "fake_xpu" or x.numel() < 2:

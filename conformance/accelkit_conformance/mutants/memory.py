@@ -45,7 +45,7 @@ class ReportsTheTotalAsFree(Broken):
 
 @mutant("memory", "free memory")
 class ReportsFreeMemoryAsTotal(Broken):
-    """``mem_get_info`` reports the free memory as the total, too."""
+    """``mem_get_info`` reports the free memory in place of the total memory."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -93,7 +93,7 @@ class SaysRuntimeErrorForMemory(Broken):
 
 @mutant("memory", "blocks overlap")
 class GivesOneBlockTwice(Broken):
-    """If two blocks of the same size are filled one after the other, the second overlaps the first."""
+    """If ``torch.full`` creates two vectors of the same size, the second vector is written over the first."""
 
     last: ClassVar[dict[int, Any]] = {}
 
@@ -153,7 +153,7 @@ class KeepsArgumentsOfErrors(Broken):
 
 @mutant("memory", "peaks")
 class ForgetsHeldMemoryAtReset(Broken):
-    """After reset_peak_memory_stats, memory that was allocated before is not counted."""
+    """After a call to ``reset_peak_memory_stats``, the statistics leave out the memory that was allocated before the call."""
 
     held: ClassVar[dict[Any, float]] = {}
 

@@ -34,12 +34,12 @@ class BroadcastsAnything(Broken):
 
 @mutant("device", "swallowed errors")
 class MovesSilently(Broken):
-    """``add`` and ``mm`` silently copy an operand on the CPU to the device."""
+    """``add`` and ``mm`` silently copy operands from the CPU to the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
 
-        if name in ("add.Tensor", "mm", "cat") and not isinstance(args[0], list):
+        if name in ("add.Tensor", "mm"):
             place = next(one.device for one in args if isinstance(one, torch.Tensor) and one.device.type == "fake_xpu")
             return func(*(one.to(place) if isinstance(one, torch.Tensor) else one for one in args), **kwargs)
         return call()

@@ -91,7 +91,7 @@ class MultipliesWrongly(Broken):
 
 @mutant("precision", "autocast's lists")
 class KeepsVectorsInFloat32(Broken):
-    """Under autocast, products of matrices and vectors return float32."""
+    """Under autocast, ``mv``, ``addmv`` and ``addr`` return float32 instead of the dtype of autocast."""
 
     def install(self) -> None:
         _change_under_autocast(("mv", "addmv", "addr"), lambda result, lower: result.float())
@@ -123,7 +123,10 @@ class ConvolvesVolumesWrongly(Broken):
 
 
 def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], Any]) -> None:
-    """Change the results of torch's functions with these names inside an autocast region of the device."""
+    """Apply ``change`` to the results of the torch functions named in ``names`` while autocast is enabled for the device.
+
+    The arguments of ``change`` are the result and the dtype of autocast.
+    """
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -139,7 +142,7 @@ def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], 
 
 @mutant("precision", "several gradients")
 class LooksAtTheFirstGradient(Broken):
-    """The gradient scaler looks for infinities only in the first of the gradients that have the same dtype."""
+    """For each dtype, the gradient scaler looks for infinities only in the first gradient of this dtype."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith("_amp_foreach_non_finite_check_and_unscale"):

@@ -109,7 +109,7 @@ class MeasuresSeconds(_AnotherTime):
 
 @mutant("streams", "handles")
 class KeepsEvents(Broken):
-    """Each event keeps a file open and 16 KiB of memory for as long as the process runs."""
+    """Each event leaks a file descriptor and 16 KiB of memory."""
 
     def install(self) -> None:
         import torch
@@ -192,7 +192,7 @@ class KeepsTheFirstRecording(Broken):
 
 @mutant("streams", "other devices")
 class WaitsOnItsDeviceOnly(_Slow):
-    """Stream.wait_stream and Stream.wait_event do not wait for another device."""
+    """Stream.wait_stream and Stream.wait_event do not wait for a stream or an event of another device."""
 
     def install(self) -> None:
         super().install()

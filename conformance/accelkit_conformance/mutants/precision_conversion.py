@@ -22,7 +22,7 @@ class StoresAnotherDtype(Float64):
 
 @mutant("precision_dtypes", "the declared dtype", kind="precision", base="bf16-mixed")
 class SwitchesAutocastOff(BFloat16Mixed):
-    """Forward passes run in an autocast region that is not enabled, in float32."""
+    """Forward passes run in an autocast region that is disabled, so they compute in float32."""
 
     def forward_context(self) -> AbstractContextManager[Any]:
         import torch

@@ -1,4 +1,4 @@
-"""Faults of precisions in copies, compiled modules, steps that should cost nothing, teardown, references, and jobs of several processes."""
+"""Precisions that mishandle copies, compilation or teardown, slow down every step, keep or share objects, or fail in distributed jobs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class RoundsOnOneProcess(Float32):
 
 @mutant("precision_distributed", "sharded parameters", kind="precision", base="bf16-true")
 class LooksIntoParameters(BFloat16):
-    """Before a step, gradients are copied to NumPy and back, which shards of ``fsdp`` do not support."""
+    """Before a step, gradients are copied to NumPy arrays and back. This fails for the sharded gradients of ``fsdp``."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         import torch

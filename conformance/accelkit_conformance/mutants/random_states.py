@@ -34,6 +34,14 @@ class SeedsTheFirstDevice(Broken):
 
 
 @mutant("random", "seeds")
+class SeedKeepsTheSeed(Broken):
+    """``seed`` of the device's module does nothing."""
+
+    def install(self) -> None:
+        self.device_module.seed = lambda: None
+
+
+@mutant("random", "seeds")
 class ReportsFloatSeeds(Broken):
     """``initial_seed`` returns the seed rounded to double precision."""
 

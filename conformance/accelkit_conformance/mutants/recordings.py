@@ -56,7 +56,7 @@ class KeepsOldRecordings(_Recorded):
 
 @mutant("profiling", "wrong places")
 class RecordsTheOperatorBefore(_Recorded):
-    """Each kernel and copy is recorded as work of the operator that ran the kernel or copy before it."""
+    """Each kernel and copy is recorded as work of the operator that ran the previous kernel or copy."""
 
     recording = "caller"
 

@@ -70,7 +70,7 @@ class AveragingEngineStrategy(EngineStrategy):
         raise UnsupportedError("this engine does not clip gradients", plugin=self.plugin, why="it averages them when it steps")
 
     def join(self, modules: Any) -> None:
-        """Return None: every step needs every process."""
+        """Return None: uneven inputs are not supported, because every process must take part in every step."""
 
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")

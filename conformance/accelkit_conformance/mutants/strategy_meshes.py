@@ -19,7 +19,10 @@ MECHANISM = "dimensions of parallelism"
 
 
 class TensorParallel(ParallelStrategy):
-    """The base class of the mutants, without a fault. All processes train on the same samples, and divide the inputs of each Linear."""
+    """The base class of the mutants, without a fault.
+
+    All processes train on the same samples. The input features of each Linear are divided over the processes.
+    """
 
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(options or ParallelOptions(shard=1, tensor=-1), device=device)

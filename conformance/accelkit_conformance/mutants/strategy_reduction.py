@@ -95,7 +95,7 @@ class ForgetsEarlierPasses(DDPStrategy):
 
 @mutant(AREA, "passes without reduction", kind="strategy", base="ddp")
 class StaysUnsynchronised(DDPStrategy):
-    """Reduces no gradients after a pass inside ``no_sync``."""
+    """Never reduces gradients again after the first use of ``no_sync``."""
 
     @contextlib.contextmanager
     def no_sync(self, module: torch.nn.Module) -> Any:

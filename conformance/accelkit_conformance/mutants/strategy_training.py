@@ -1,4 +1,4 @@
-"""Strategies with mistakes in anything but the gradients: initial weights, clipping, state, joining, errors, memory and teardown."""
+"""Strategies with faults in initial weights and buffers, clipping, unwrapping, process groups, errors, uneven inputs or memory."""
 
 from __future__ import annotations
 
@@ -113,6 +113,19 @@ class HidesErrorsInNoSync(DDPStrategy):
     def no_sync(self, module: torch.nn.Module) -> Any:
         with contextlib.suppress(Exception), super().no_sync(module):
             yield
+
+
+@mutant("strategy_processes", "errors", kind="strategy", base="ddp")
+class ReplacesErrors(DDPStrategy):
+    """Replaces an error that is raised inside ``no_sync`` with one of a derived class."""
+
+    @contextlib.contextmanager
+    def no_sync(self, module: torch.nn.Module) -> Any:
+        try:
+            with super().no_sync(module):
+                yield
+        except LookupError as error:
+            raise KeyError("no_sync") from error
 
 
 @mutant("strategy_processes", "uneven inputs", kind="strategy", base="ddp")

@@ -1,7 +1,7 @@
-"""The fake XPU with a generated fault, which can be replaced while the process runs.
+"""The fake XPU with the fault of a generated mutant. The fault can be replaced while the process runs.
 
-``generated.operators`` runs ``python -m accelkit_conformance.mutants.switchable`` in a child process, which prints the operators of the
-installed torch that can be given a fault, each with the kinds of fault that apply to it.
+``python -m accelkit_conformance.mutants.switchable`` prints the operators of the installed torch that can be given a fault, each with the
+kinds of fault that apply to it. ``generated.operators`` runs this command in a child process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Switchable(Broken):
 
     Attributes:
         current: The current fault.
-        is_installed: Whether the calls of this process pass through a fault.
+        is_installed: Whether the ATen calls on the device are passed to ``fault`` in this process.
     """
 
     current: ClassVar[Fault | None] = None
@@ -137,7 +137,7 @@ class Fault:
         return [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out and argument.name in kwargs]
 
     def _part(self, result: Any) -> Any:
-        """Return the view of the result that becomes wrong, or None if no part does."""
+        """Return a view of the elements that the fault changes. Return None if the fault changes no element of this result."""
         match self._axis:
             case "last_element":
                 return result[(-1,) * result.ndim]
@@ -185,8 +185,10 @@ def _base(name: str) -> str:
 
 
 def _is_plain(leaf: Any) -> bool:
-    """Return whether a tensor is on the fake XPU, is strided, and has elements, each of which can be changed without changing other
-    elements."""
+    """Return whether a tensor is on the fake XPU, is strided, and is neither empty nor expanded.
+
+    In an expanded tensor, a change of one element changes other elements too.
+    """
     import torch
 
     is_expanded = leaf.layout is torch.strided and any(
@@ -196,7 +198,7 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def operators() -> dict[str, list[str]]:
-    """Return the operators of the installed torch that can be given a fault, each with the axes that apply to it."""
+    """Return the operators of the installed torch that can be given a fault, each with the applicable kinds of fault (keys of ``AXES``)."""
     import torch
 
     from accelkit_conformance.coverage import required

@@ -1,8 +1,8 @@
-"""The operators on autocast's lists, and their comparison with the CPU, where each operator computes in the dtype that the lists prescribe.
+"""The operators on autocast's lists, and a check that compares each operator under autocast with the CPU.
 
-The lists are those of torch's devices (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``, ``AT_FORALL_FP32_SET_OPT_DTYPE`` and
-``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), with the names of the operators in torch's ``op_db``. The CPU's own list is
-shorter.
+The lists are those that torch uses for devices such as CUDA (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``,
+``AT_FORALL_FP32_SET_OPT_DTYPE`` and ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), with the names of the operators in torch's
+``op_db``. The lists that torch uses for the CPU are shorter.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ PROMOTED = (
 
 
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
-    """Compare an operator under autocast on the device with the CPU, where the arguments are first cast as autocast's lists prescribe.
+    """Compare an operator under autocast on the device with the same operator on the CPU.
 
-    The values and the gradients of every floating-point argument are compared, for a few samples of torch's database. Operators that are
+    On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. The
+    results and the gradients of all floating-point arguments are compared, for a few samples of torch's database. Operators that are
     computed in the dtype of autocast are called once more after autocast has ended.
 
     Args:
@@ -73,8 +74,9 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
-        AssertionError: If the dtype or the values of a result differ from those of the CPU.
-        Absent: If a result has the dtype that it has without autocast, or has the dtype of autocast instead of float32.
+        AssertionError: If a value or a dtype differs from that of the CPU, except in the case of ``Absent``.
+        Absent: If the dtype of a result differs from that of the CPU, and is float32 or the dtype of autocast. Autocast then has no effect
+            on the operator.
     """
     lower = opdb.dtype_of(dtype)
     is_lower = name in LOWER_EVERYWHERE or name in LOWER

@@ -1,6 +1,6 @@
-"""Training inside frameworks for the checks of the area ``bridges``, and a program that trains on several devices.
+"""Training with Lightning and Accelerate, for the checks of the area ``bridges``, and a program that trains on two devices.
 
-This module imports torch, so only these checks import it. The program is run with:
+This module imports torch, so the checks import it only when they run. The program is run with:
 
 ``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.oracle.bridge_training FRAMEWORK NAME``
 """
@@ -62,8 +62,8 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
 
     Args:
         trained: The model of ``make_model``, after ``EPOCHS`` epochs.
-        is_exact: Whether the parameters must match. If not, the model was trained in a lower precision and only the loss must be close; the
-            scaler may have skipped the first steps.
+        is_exact: Whether the parameters must match. False for a model that was trained in a lower precision, perhaps with a gradient
+            scaler that skipped the first steps: only the loss of such a model must be close.
         batch_size: The batch size of the whole job.
 
     Raises:

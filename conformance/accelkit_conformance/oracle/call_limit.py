@@ -1,5 +1,5 @@
-"""A time limit for calls to plugin code in this process. Even if the plugin cannot be interrupted, the report names the call and its
-current line."""
+"""A time limit for calls to plugin code in this process. If a call exceeds the limit, the result of the test names the call and the line
+that it was running, even if the call cannot be interrupted."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class _TooSlowError(BaseException):
 
 @contextlib.contextmanager
 def limited(subject: Subject, what: str, seconds: float) -> Iterator[None]:
-    """Context manager that limits the time of a call of the plugin in the main thread.
+    """Context manager that limits the time of a call to the plugin. The call must be made in the main thread.
 
-    The name of the call is sent to the runner, which can then report it if this process dies or stops answering. After ``seconds``, the
+    ``what`` is sent to the runner, which can then report it if this process dies or stops answering. After ``seconds``, the
     call is interrupted. If the call has not returned one second later, for example because it is not running Python code, this process
     ends.
 
     Args:
         subject: The plugin under test.
-        what: The call, such as the name of a hook, for messages.
+        what: A description of the call for messages, such as the name of a hook.
         seconds: The time limit in seconds.
 
     Raises:

@@ -32,9 +32,9 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
 
 
 def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the storages of two tensors are equal: byte for byte, or element by element if all NaNs count as equal.
+    """Return whether the storages of two tensors are equal. Any two NaNs count as equal, even if their bits differ.
 
-    An operator that updates an argument, as ``batch_norm_update_stats`` does, may write another NaN over a NaN.
+    An operator that updates an argument, as ``batch_norm_update_stats`` does, may replace a NaN with a NaN that has different bits.
     """
     first, second = whole_storage(one), whole_storage(other)
     if torch.equal(first, second):

@@ -15,7 +15,7 @@ _MOST_VARIABLES = 50
 
 
 class AnyVariable(dict[str, str]):
-    """Variables in which every name is set: to 0 if the name may be that of a rank, otherwise to 1."""
+    """A mapping that has a value for every environment variable: 0 if the variable may be a rank, judging by its name, and otherwise 1."""
 
     def __missing__(self, name: str) -> str:
         return "0" if "RANK" in name or "PROC" in name or name.endswith("ID") else "1"

@@ -31,9 +31,9 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
     """Return the processes of the plugin's smallest job with several processes. They can run on this machine and meet at a free port.
 
     Raises:
-        NotSupported: If the plugin has no such job.
-        AssertionError: If the address or the port of the job cannot be read, or if the ports of several jobs are in use after they have
-            been read, which suggests that the plugin itself listens at these ports.
+        NotSupported: If the plugin has no such job, or none that can run on this machine.
+        AssertionError: If the address or the port of a job cannot be read, or if two or more of the ports are in use after this function
+            has read them. In the second case, the plugin itself probably listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"

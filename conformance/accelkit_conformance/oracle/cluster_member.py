@@ -1,6 +1,6 @@
 """One process of a job. It reads its rank from a cluster environment, joins the other processes and reduces a tensor with them.
 
-``ask`` runs this module, once for each process of the job.
+``cluster_jobs.run_job`` runs this module in a child process for each process of the job.
 """
 
 from __future__ import annotations

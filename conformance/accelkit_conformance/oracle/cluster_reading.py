@@ -39,7 +39,9 @@ def own_descriptions(subject: Subject) -> list[Description]:
 
 
 def own_jobs(subject: Subject) -> list[list[Process]]:
-    """Return the jobs in the plugin's cluster environment, each ordered by rank: those recorded completely, and those that are generated.
+    """Return the jobs in the plugin's cluster environment: the recorded jobs of which no process is missing, then the generated jobs.
+
+    The processes of a recorded job are in the order of the file. The processes of a generated job are ordered by rank.
 
     Raises:
         NotSupported: If there is no such job.
@@ -67,7 +69,7 @@ def large_jobs(subject: Subject) -> list[list[Process]]:
 
 
 def foreign_processes(subject: Subject) -> list[Process]:
-    """Return the recorded processes of other cluster environments: those of accelkit, and those that the plugin ships."""
+    """Return the recorded processes of all other cluster environments, from the recordings that accelkit and the plugin ship."""
     every = {one.name: one for one in [*cluster_recordings.builtin_processes(), *_shipped(subject)[0]]}
     return [one for one in every.values() if one.environment != subject.record.name]
 

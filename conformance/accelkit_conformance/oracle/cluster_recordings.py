@@ -33,12 +33,13 @@ class Process:
     """One process of a job.
 
     Attributes:
-        name: The name of the file, and the place of the process in it.
+        name: The name of the file, followed by the index of the process in the file or, in a generated job, by the shape of the job and
+            the rank.
         environ: The variables of the process, without those that contain the path of a file.
-        files: The contents of files, by the variable that contains the path.
-        expected: ``environment`` (the name of the right cluster environment) and the values of its properties. None marks a value that
-            cannot be read before the processes join. If ``error`` is present, reading at least one property raises an error whose text
-            contains the value of ``error``.
+        files: The contents of each file, keyed by the name of the variable that contains the path of the file.
+        expected: The expected values of the cluster environment's properties, and the name of the cluster environment under the key
+            ``environment``. None marks a value that cannot be read before the processes join. If there is a key ``error``, reading at least
+            one property must raise an error whose text contains the value of this key.
         host: The name of the machine; empty unless the job is generated.
     """
 
@@ -114,7 +115,7 @@ class Description:
         ]
 
     def process(self, name: str, values: Mapping[str, Any]) -> Process:
-        """Return the process for which the placeholders have these values."""
+        """Return a process with these values in place of the placeholders. Its name is that of the file, followed by ``name``."""
         told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
         expected = {key: _filled(text, values) if key != "environment" else text for key, text in self.expected.items()}
         return Process(
@@ -181,7 +182,7 @@ def _class_of(record: PluginRecord) -> type:
 
 
 def jobs(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the jobs whose processes have all been recorded. Processes belong to one job if they are in one file with one job id."""
+    """Return the jobs whose processes have all been recorded. Processes in the same file with the same job id form a job."""
     groups: dict[tuple[str, str], list[Process]] = {}
     for one in processes:
         if "world_size" in one.expected:

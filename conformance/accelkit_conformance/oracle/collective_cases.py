@@ -97,9 +97,11 @@ class Case:
     def run(self, collective: str) -> None:
         """Call a collective and check its result.
 
+        The device must support calls with contiguous float32 tensors. If the collective reduces, this holds only for SUM. The device may
+        reject any other call by raising an error on every rank.
+
         Raises:
-            AssertionError: If the result is wrong, or if the device rejects a call that it must support: on contiguous float32 tensors, a
-                collective without a reduction or with SUM. The device may reject other calls by raising an error on every rank.
+            AssertionError: If the result is wrong, or if the device rejects a call that it must support.
         """
         if self._subject.rank not in self.members:
             return
@@ -143,7 +145,7 @@ class Case:
         return [values(rank, self._length, self._dtype, shift=shift) for rank in self.members]
 
     def _parts(self) -> torch.Tensor:
-        """Return this rank's input for a collective that takes one part for each member of the group: the parts, concatenated."""
+        """Return this rank's input for a collective that splits its input: a tensor with one part for each member of the group."""
         parts = [values(self._subject.rank, self._length, self._dtype, shift=shift) for shift in range(len(self.members))]
         return self._place(torch.cat(parts))
 

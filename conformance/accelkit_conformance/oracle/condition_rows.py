@@ -1,4 +1,4 @@
-"""The conditions under which checks repeat a call, and combinations of them that contain every pair (see :mod:`pairwise`).
+"""The conditions under which checks repeat a call, and combinations of these conditions for pairwise testing (see :mod:`pairwise`).
 
 An axis is one kind of condition, such as the size, the dtype or the memory layout. A combination has one condition of each axis.
 """
@@ -54,11 +54,13 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
 
-    The combinations in the recorded dtype contain every pair of conditions. The combinations in bfloat16 and float16, dtypes in which a
-    small error may go unnoticed, contain every condition of the other axes at least once, but not every pair. In two more combinations, the
-    tensors have six dimensions. If all tensors are contiguous, there is also a combination that gives slow calls as many rows as other
-    calls. If a tensor is not contiguous, there is also one combination for each mixed layout. The call under ordinary conditions is not
-    among the combinations.
+    The combination of all ordinary conditions is not returned. Together with it, the combinations in the recorded dtype contain every pair
+    of conditions. The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair,
+    because a small error may go unnoticed in these dtypes. There are also:
+
+    - two combinations in which the tensors have six dimensions
+    - for contiguous tensors, a combination in which even the results of slow calls have more than 2^16 elements
+    - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

@@ -150,7 +150,7 @@ class ConditionedCall:
         check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
-        """Return whether the CPU's result under the conditions equals its result for contiguous arguments and a new tensor."""
+        """Return whether the CPU's result under the conditions is close to its result for contiguous arguments and a new output tensor."""
         try:
             check_results(self.op, sample, [(theirs, ordinary, true)], torch.device("cpu"), **options)
         except AssertionError:
@@ -237,8 +237,8 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure is recorded in the subject, with the fewest conditions under which the call still fails. After three failures, or if the
-    device no longer computes, this function returns. Otherwise, it finally repeats the call ten times under ordinary conditions.
+    A failure is recorded in the subject, with the fewest conditions under which the call still fails. After three failures, or
+    after a failure that leaves the device unusable, no more calls are made. Otherwise, ten calls under ordinary conditions follow.
 
     Args:
         subject: The plugin under test, with its device.
@@ -279,7 +279,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
 
 
 def reproduce(accelerator: str, overload: str, conditions: Conditions) -> None:
-    """Repeat a recorded call under these conditions on an accelerator's first device. Called by the program in a failure's report.
+    """Repeat a recorded call under these conditions on an accelerator's first device. Programs in failure reports call this function.
 
     Raises:
         AssertionError: If the results differ from those on the CPU.

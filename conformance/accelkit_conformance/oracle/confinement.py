@@ -1,5 +1,5 @@
-"""Context manager that keeps a plugin from starting programs, sending signals and opening connections, as if no scheduler were
-installed."""
+"""Context manager that keeps a plugin from starting programs, sending signals and opening connections. A plugin that tries to reach its
+scheduler sees the same errors as on a machine without that scheduler."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def check_function(
 
     Args:
         subject: The plugin under test, with its device.
-        name: The name of the function, which is the seed of the output gradient.
+        name: The name of the function. The seed of the random output gradient is derived from this name.
         function: The function. It takes the inputs and returns one tensor.
         inputs: The inputs in float32 on the CPU. Their memory layout is kept.
         wanted: The indices of the inputs with respect to which gradients are computed. None means all inputs. If the sequence is empty,

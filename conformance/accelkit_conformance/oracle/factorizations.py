@@ -1,6 +1,7 @@
-"""Check that the factors of a matrix give the matrix again.
+"""Check that the product of the factors of a matrix equals the matrix.
 
-Factors are unique only up to the signs or phases of vectors. Comparing their magnitudes with those of the CPU would not detect wrong signs.
+The factors are unique only up to the signs or phases of vectors. A comparison of only their magnitudes with those of the CPU's factors
+would not detect wrong signs.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
 
 
 def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
-    """Return the results of an operator without the parts that a device may choose.
+    """Return the results of an operator without the parts that are not unique.
 
-    These parts are singular vectors that belong to no singular value. A full decomposition returns them too.
+    In a full singular value decomposition, singular vectors that belong to no singular value are not unique.
 
     Args:
         name: The name of the operator in torch's database or in ATen.

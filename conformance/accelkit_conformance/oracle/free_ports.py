@@ -9,7 +9,7 @@ _LOCAL = "localhost"
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different ports that no process of this machine uses now."""
+    """Return ``count`` distinct ports that no process of this machine is using."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

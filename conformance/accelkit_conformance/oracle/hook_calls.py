@@ -63,8 +63,10 @@ class HookCalls:
             raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
-        """Call a hook of the plugin and of another plugin, whose implementation calls ``function``. Return the result of the hook. Errors
-        of ``function`` propagate."""
+        """Call a hook that the plugin under test and a second plugin implement, and return the result of the hook.
+
+        The second plugin's implementation calls ``function``. Errors of ``function`` propagate.
+        """
         manager = PluginManager()
         manager.add(new_plugin(self._subject), self._subject.record.plugin)
         manager.add(_implementing(hook, function), "accelkit-conformance==0")

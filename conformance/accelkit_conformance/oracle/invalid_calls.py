@@ -1,4 +1,7 @@
-"""Calls that must raise an error. Run as a program, this module makes some of these calls in a process of its own."""
+"""Calls that must raise an error.
+
+``check_indices`` runs this module as a program. The program makes the calls with an index out of range, in a new process.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,8 @@ _INDICES: dict[str, _Call] = {
 def check_indices(subject: Subject) -> None:
     """Check that operators raise an error if an index tensor contains an index that is out of range.
 
-    The calls run in a new process, because the error makes some devices unusable. A call without an error is recorded in the subject.
+    The calls run in a new process, because the error makes some devices unusable. If a call raises no error, a failure is recorded in
+    ``subject``, and the check continues with the next call.
 
     Raises:
         AssertionError: If the process ends or exceeds its time limit before it answers.
@@ -108,7 +112,10 @@ def check_indices(subject: Subject) -> None:
 
 
 def main() -> None:
-    """Make the calls of a request, until a call leaves the device unusable. Runs in the child process."""
+    """Make the calls that are named in the JSON request on standard input, until a call leaves the device unusable. Print the results.
+
+    Runs in the child process.
+    """
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])

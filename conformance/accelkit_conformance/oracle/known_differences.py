@@ -1,4 +1,4 @@
-"""Differences between PyTorch's own kernels for the CPU and for CUDA that are not defects, so that any device may have them."""
+"""Differences between PyTorch's own CPU and CUDA kernels that are not defects. The same differences are accepted on every device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _ONLY_ON_CPU = ("_add_relu.Tensor", "_add_relu.Scalar", "sparse.mm.reduce", "nn.
 
 
 def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
-    """Return whether a result of this operator is auxiliary, and the device or the CPU has left it empty or given it another dtype.
+    """Return whether a result is left out of the comparison.
+
+    An auxiliary result, such as a value that an operator saves for its backward pass, is left out if the device and the CPU return
+    different dtypes, or different shapes of which at least one has no elements.
 
     Args:
         name: The name of the operator in torch's database or in ATen.
@@ -40,11 +43,10 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
 
 
 def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether the elements ``found``, chosen along a dimension of ``values``, occur there as often as the CPU's choice
-    ``reference``.
+    """Return whether the elements of ``found`` and of ``reference`` occur equally often along some dimension of ``values``.
 
-    ``torch.mode`` may return any of the most frequent values. All tensors are on the CPU; the dimension may be kept (as with
-    ``keepdim=True``) or not.
+    ``found`` is the device's result of ``torch.mode``, and ``reference`` is the CPU's result. ``torch.mode`` may return any of the most
+    frequent values. Both results may be computed with or without ``keepdim=True``. All tensors are on the CPU.
     """
     for dim in range(values.ndim):
         shape = [*values.shape[:dim], 1, *values.shape[dim + 1 :]]
@@ -57,9 +59,10 @@ def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 @contextlib.contextmanager
 def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
-    """Context manager around a call on the device: what PyTorch itself implements only for the CPU may raise an error on the device.
+    """Context manager around a call on the device: an error becomes NotSupported if PyTorch implements the call only for the CPU.
 
-    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA.
+    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists operators for which the database
+    is wrong.
 
     Args:
         op: The OpInfo of the operator, or None.
@@ -67,7 +70,8 @@ def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
         overload: The name of the ATen overload, if the call is a call of an overload.
 
     Raises:
-        NotSupported: Instead of the error, if PyTorch has no CUDA kernel for the operator, or no CUDA kernel for a dtype of the arguments.
+        NotSupported: If the call raises NotImplementedError or RuntimeError, and PyTorch has no CUDA kernel for the operator or for a
+            dtype of the arguments.
     """
     try:
         yield

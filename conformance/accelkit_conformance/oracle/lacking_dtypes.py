@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class _Dtypes(TorchDispatchMode):
-    """Dispatch mode that records the dtypes of all tensors except 0-d tensors of numbers, into which torch converts Python numbers."""
+    """Dispatch mode that records the dtypes of the arguments and results of operators.
+
+    0-d tensors are left out unless they are bool, because torch converts Python numbers to 0-d tensors.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +55,7 @@ def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
 
 
 def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
-    """Require of the device every dtype that a program uses when it runs on the CPU.
+    """Require that the device has every dtype that a program uses on the CPU.
 
     Raises:
         NotSupported: If the device lacks one of these dtypes. The result of the check is then ``unsupported``.

@@ -1,4 +1,7 @@
-"""Calls on tensors with more than 2**24 elements: more than float32 can count, and more than 65,535 blocks of 256 threads can cover."""
+"""Calls on tensors with more than 2**24 elements.
+
+A float32 counter cannot count beyond 2**24, and 65,535 blocks of 256 threads cover fewer than 2**24 elements.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def _numbers(device: Any) -> torch.Tensor:
 
 
 def _marked(device: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return zeros with ones at the places of ``_indices``."""
+    """Return a tensor of zeros, with ones at the indices that ``_indices`` returns."""
     zeros = torch.zeros(LENGTH, dtype=dtype, device=device)
     zeros[-1] = zeros[2**24 + 1] = zeros[2**24 - 1] = zeros[65_535 * 256] = zeros[0] = 1
     return zeros

@@ -65,13 +65,19 @@ contiguous."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy in this layout of ``LAYOUTS``. Return the tensor itself if the layout is ``contiguous``, or if the tensor is sparse or
-    has no elements."""
+    """Return a copy of a tensor in the layout that has the name ``layout`` in ``LAYOUTS``.
+
+    Return the tensor itself if ``layout`` is ``contiguous``, or if the tensor is sparse or has no elements.
+    """
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)
 
 
 def all_arranged(nested: Any, layout: str) -> Any:
-    """Return a copy of nested data with every tensor in this layout, which may also be one of ``MIXED_LAYOUTS``."""
+    """Return a copy of nested data with all tensors in the given layout.
+
+    ``layout`` is a name that ``arranged`` accepts, or one of ``MIXED_LAYOUTS``, in which the layout of the first tensor differs from the
+    layout of the other tensors.
+    """
     first = next(iter(tensors(nested)), None)
 
     def change(one: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,11 @@ _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
-    """Return a sample on the device. Adds ``device=`` for a factory function whose arguments have neither a tensor nor ``device=``."""
+    """Return a sample on the device. Add ``device=`` if the operator creates tensors and the sample has neither a tensor nor ``device=``.
+
+    If ``is_plain``, the sample is for the operator itself, and not for a variant. For an operator in ``_HOST_ARGUMENTS``, only the input is
+    then moved to the device.
+    """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
     if is_plain and op.name in _HOST_ARGUMENTS:
@@ -57,9 +61,9 @@ def compare_forward(
         variant: The function to run on the device instead of the operator, such as its in-place or ``out=`` variant. It must return
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
-        is_variant: Whether the CPU may reject the variant or the layout of this sample, in which case nothing is compared.
-        inputs_stay: Whether the arguments that the call leaves unchanged on the CPU, and the memory around them, must not change on the
-            device.
+        is_variant: If True, or if ``variant`` is given, the CPU may raise an error. Nothing is compared after an error of the CPU.
+        inputs_stay: If True, an argument that the CPU leaves unchanged must also stay unchanged on the device, and so must the
+            memory around the argument.
 
     Raises:
         AssertionError: If the results differ.
@@ -130,8 +134,9 @@ def compare_backward(
     expected: Callable[..., Any] | None = None,
     compared: torch.dtype | None = None,
 ) -> bool:
-    """Compare the gradients of all inputs that require a gradient, for random output gradients, and return whether there were any
-    gradients.
+    """Compare the gradients of all inputs that require a gradient. Return False if there are no gradients to compare.
+
+    The backward pass starts from random gradients of the outputs, or from ones if the device may choose among equal elements.
 
     Args:
         subject: The plugin under test, with its device.
@@ -140,8 +145,8 @@ def compare_backward(
         given: The arguments of the sample, as ``(input, args, kwargs)``.
         variant: The function to run on the device instead of the operator.
         expected: The function to run on the CPU instead of the operator.
-        compared: The dtype to which gradients are rounded before their values are compared, if they were computed with less
-            precision than their dtype has. None compares them as they are.
+        compared: If the gradients were computed with less precision than their dtype has, the dtype to which the gradients are rounded
+            before their values are compared. Otherwise None.
 
     Raises:
         AssertionError: If the gradients differ.
@@ -227,8 +232,11 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 
 
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
-    """Return the results in double precision. An entry is None if it is not available; all entries are None if no result has a lower
-    precision than double."""
+    """Return the CPU's results in double precision, one for each entry of ``reference``.
+
+    A result is None if it is not a dense tensor with the same shape as the entry. All results are None if the call fails or returns a
+    different number of results in double precision, or if no entry has a floating-point or complex dtype with less precision than double.
+    """
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)
     )
@@ -259,14 +267,16 @@ def _gradients(op: Any, call: Callable[..., Any], sample: Any, given: Any) -> li
 
 
 def _has_equals(values: torch.Tensor) -> bool:
-    """Return whether any two elements are equal. A device may return equal elements, and so their gradients, in either order."""
+    """Return whether any two elements are equal. If so, a device may choose either of them, and the chosen element gets the gradient."""
     return values.detach().cpu().unique().numel() < values.numel()
 
 
 def _is_as_good(op: Any, mine: Any, theirs: torch.Tensor, given: Any) -> bool:
     """Return whether a result that differs from the CPU's is equally correct.
 
-    It may be another choice among equal values or, for a discontinuous operator in low precision, differ by one step in a few elements.
+    A result is equally correct if the device has chosen other elements of equal value (for ``mode``, of equal frequency). The result of a
+    discontinuous operator in float16 or bfloat16 is equally correct if fewer than 5% of its elements differ, each by at most one step. A
+    step is 1, or the second argument of the operator if this argument is larger.
     """
     there = mine.cpu()
     if op.name in opdb.DISCONTINUOUS:

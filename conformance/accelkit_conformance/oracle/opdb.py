@@ -78,10 +78,10 @@ def operators() -> dict[str, Any]:
 
 
 def _freeze_only_states_that_exist() -> None:
-    """Change torch's ``freeze_rng_state``, which raises an error on a device whose random state cannot be read.
+    """Change torch's ``freeze_rng_state`` for a device whose random state cannot be read: restore only the state of the CPU.
 
-    Operators that draw no numbers, such as attention without dropout, could not be tested on such a device. On such a device, only the
-    state of the CPU is restored.
+    The original function raises an error on such a device. With the original function, not even operators that draw no
+    numbers, such as attention without dropout, could be tested there.
     """
     from torch.testing import _utils
 

@@ -145,7 +145,10 @@ def _aliases(func: Any) -> Iterator[Any]:
 
 
 def _in_place(overload: Any) -> Callable[..., Any]:
-    """Return a function that calls an in-place overload and returns its first argument. Overloads for lists of tensors return nothing."""
+    """Return a function that calls an in-place overload and returns the changed argument.
+
+    An in-place overload for lists of tensors returns None. The function then returns the list that was changed.
+    """
 
     def call(first: Any, *args: Any, **kwargs: Any) -> Any:
         result = overload(first, *args, **kwargs)

@@ -8,7 +8,11 @@ import torch
 
 
 class PartialModel(torch.nn.Module):
-    """Adds the results of some of three layers, and of a layer that is always used. Its input has 4 features."""
+    """A model that adds the results of several layers. The input of the model has 4 features.
+
+    The layer ``always`` is used in every forward pass. The caller of a forward pass selects which of the three layers in ``parts`` are
+    also used.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,7 +20,7 @@ class PartialModel(torch.nn.Module):
         self.parts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, batch: torch.Tensor, used: AbstractSet[int]) -> torch.Tensor:
-        """Return the sum of the results of ``always`` and of the parts with the indices in ``used``."""
+        """Return the sum of the results of the layer ``always`` and of the layers in ``parts`` whose indices are in ``used``."""
         result: torch.Tensor = self.always(batch)
         for index in sorted(used):
             result = result + self.parts[index](batch)

@@ -1,4 +1,4 @@
-"""The dtypes in which a precision stores parameters and computes according to its declarations, and the error that these dtypes permit.
+"""What a precision declares: the dtypes of stored parameters, the dtypes of computation, and the error that these dtypes permit.
 
 A name such as ``bf16-mixed`` or ``16-true`` states both dtypes. If the precision has another name, its ``required_capabilities`` state the
 dtypes. Parameters are stored in the dtypes of the capabilities ``dtype.*``, or in float32 if there are none. Layers compute in the dtypes
@@ -29,7 +29,7 @@ class Declaration:
     Attributes:
         stored: The dtypes in which parameters may be stored.
         computed: The dtypes in which layers may compute.
-        source: What states these dtypes, for messages.
+        source: The name or the required capabilities that state the dtypes, as a text for messages.
         tolerance: The largest permitted error of gradients and updates, relative to their norm.
     """
 
@@ -40,9 +40,9 @@ class Declaration:
 
 
 def declaration_of(precision: Precision) -> Declaration:
-    """Return what the name of the precision, or else its required capabilities, declare.
+    """Return the declaration of a precision: from its name or, if the name states no dtypes, from its required capabilities.
 
-    The tolerance is eight times the largest relative rounding error of the dtypes and the quantised format.
+    The tolerance is eight times the largest relative rounding error of the declared dtypes and of the quantised formats, if any.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

@@ -20,7 +20,7 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of most tests. Its steps change weights by about their own magnitude."""
+    """Return the optimizer of most tests. The change of the weights in one step is about as large as the weights themselves."""
     return torch.optim.SGD(parameters, lr=2.0)
 
 
@@ -85,7 +85,8 @@ class Trainer:
     def finite_gradients(self) -> dict[str, torch.Tensor]:
         """Run backward passes until the unscaled gradients are finite, and return the gradients in float64 on the CPU.
 
-        A scaler may begin with a scale that is too large; its steps are then skipped until the scale is small enough.
+        A loss scaler may begin with a scale that is too large. After each pass with infinite gradients, the optimizer's ``step`` is called,
+        so that the scaler skips the update and lowers the scale.
 
         Raises:
             AssertionError: If the gradients are not finite after 40 passes.

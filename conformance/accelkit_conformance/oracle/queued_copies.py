@@ -19,7 +19,10 @@ _NUM_COPIES = 4
 
 @functools.cache
 def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two tensors of 32 MiB, in pinned memory and on the device. The tensors are kept, because pinning memory takes a long time."""
+    """Return a tensor of 32 MiB in pinned memory and a tensor of 32 MiB on the device.
+
+    Both tensors are cached, because pinning memory takes a long time.
+    """
     return torch.zeros(8 << 20).pin_memory(), torch.zeros(8 << 20, device=device)
 
 
@@ -31,14 +34,14 @@ def keep_busy(device: torch.device) -> None:
 
 
 def check_order_of_copies(subject: Subject, dtype: str) -> None:
-    """Check that, on a busy stream, a copy from pinned memory waits for the earlier copy that writes this memory.
+    """Check two copies on a busy stream, from the device to pinned memory and back: the second copy must wait for the first.
 
     Args:
         subject: The plugin under test, with its device.
-        dtype: The dtype of the target. The pinned memory has this dtype or float32.
+        dtype: The dtype of the tensor that the second copy writes. The pinned memory has this dtype or float32.
 
     Raises:
-        AssertionError: If either copy has other values than the source.
+        AssertionError: If either copy gives wrong values.
         NotSupported: If the device lacks the dtype.
     """
     subject.needs(dtype)
@@ -59,8 +62,9 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
 
 def check_new_recording(subject: Subject) -> None:
-    """Check that an event that is recorded again completes only after the new work, and that streams that wait for the event see the
-    results.
+    """Check that an event can be recorded again after new work.
+
+    The event must complete only after this work, and a stream that waits for the event must see the results of this work.
 
     Raises:
         AssertionError: If the event completes too early, or if a stream does not wait.

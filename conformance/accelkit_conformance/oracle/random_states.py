@@ -40,7 +40,8 @@ def check_seeder(subject: Subject, name: str) -> None:
 
 
 def check_initial_seeds(subject: Subject) -> None:
-    """Check that ``initial_seed`` returns the seed that was set, and that two generators with the same state draw the same numbers.
+    """Check that ``initial_seed`` returns the seed that was set, that ``seed`` sets another seed, and that two generators with the same
+    state draw the same numbers.
 
     Raises:
         AssertionError: If a seed or a number differs.
@@ -56,22 +57,27 @@ def check_initial_seeds(subject: Subject) -> None:
         if asked is not None:
             torch.manual_seed(seed)
             assert asked() == seed, f"after torch.manual_seed({seed}), initial_seed() returns {asked()}"
+    reseed = subject.optional_function("seed")
+    if asked is not None and reseed is not None:
+        reseed()
+        assert asked() != seed, f"after seed(), initial_seed() still returns {seed}, the seed that was set before"
     found = generator.seed()
     assert generator.initial_seed() == found, f"seed() returned {found}, and initial_seed() {generator.initial_seed()}"
 
 
 def check_state_of_a_device(subject: Subject, way: str) -> None:
-    """Check that the state of a device that is not current can be saved and restored.
+    """Check that the random state of a device can be saved and restored while another device is current.
 
-    Unless the states of all devices are restored, the numbers that the current device draws must not change.
+    Restoring the state must not change the numbers that the current device draws. With ``all``, these numbers may change, because the
+    states of all devices are restored.
 
     Args:
         subject: The plugin under test, with its device.
-        way: How the state is saved and restored: with the accelerator's functions (``accelerator``), with ``fork_rng``, or with the device
-            module's functions for all devices (``all``), for the name of the device (``name``), or for the device itself.
+        way: The functions that save and restore the state: ``accelerator`` (the accelerator's functions), ``fork_rng``, or functions of the
+            device's module, which are called for all devices (``all``), with the device's name (``name``) or with the device (``module``).
 
     Raises:
-        AssertionError: If a device draws other numbers.
+        AssertionError: If the restored device does not repeat its numbers, or if the numbers of the current device change.
         NotSupported: If there is only one device, or if the device's module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()

@@ -64,11 +64,13 @@ def overloads() -> Iterator[str]:
 
 
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
-    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``. ``op`` is the operator's OpInfo, or a stand-in.
+    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``.
 
-    Calls that return more than one element are preferred. Among these, the call is chosen whose first tensor has the most dimensions (four
-    or more count as four) and then the most elements. A call whose first tensor is empty or has more than 4096 elements is chosen only if
-    there is no other call.
+    ``op`` is the OpInfo of the operator that makes the call, or a ``Nameless`` if a function in ``FUNCTIONS`` makes the call.
+
+    The recorded calls are ranked by these criteria, the most important first: the first tensor has 1 to 4096 elements; the call returns
+    more than one element; the first tensor has many dimensions (four or more count as four); the first tensor has many elements. The
+    highest-ranked call is returned.
 
     Raises:
         NotSupported: If no recorded program calls the overload in the installed torch.
@@ -82,7 +84,7 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
 
 
 class Nameless:
-    """Stand-in for an operator of torch's database. No special rule applies to it."""
+    """Stand-in for an OpInfo. Its name is empty, so that no rule for a particular operator of torch's database applies."""
 
     name = variant_test_name = ""
 

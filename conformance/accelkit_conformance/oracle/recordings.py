@@ -45,12 +45,12 @@ def device_microseconds(profiler: profile, operator: str) -> float:
 
 
 def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[int]:
-    """Return the sizes in bytes of the recorded allocations on the device, in order. A negative size means that memory was freed.
+    """Return the sizes in bytes of the recorded allocations on the device, in order. If memory was freed, the size is negative.
 
     Args:
         subject: The plugin under test, with its device.
         profiler: The profiler, with a recording of memory.
-        at_least: The smallest size to return.
+        at_least: Sizes whose absolute value is smaller than this number are left out.
     """
     events = profiler.profiler.kineto_results.events() if profiler.profiler and profiler.profiler.kineto_results else []
     is_cpu = subject.device.type == "cpu"

@@ -79,8 +79,10 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str 
 
 
 def _imports_of_device(subject: Subject) -> list[str]:
-    """Return the line that adds the device to torch; an empty list if no line is needed. The line uses accelkit only if the accelerator
-    overrides ``load``."""
+    """Return a list with the line that adds the device to torch, or an empty list if no line is needed.
+
+    The line uses accelkit only if the accelerator overrides ``load``.
+    """
     accelerator = subject.accelerator
     if type(accelerator).load is not Accelerator.load:
         return [f"import accelkit; accelkit.select({subject.record.name!r}).accelerator.load()"]

@@ -30,7 +30,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor has a storage, with or without an address. Tensors of devices with opaque tensors have none."""
+    """Return whether the tensor has a storage, with or without an address. On some devices, tensors have no storage."""
     try:
         tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
@@ -41,7 +41,8 @@ def has_storage(tensor: torch.Tensor) -> bool:
 def to_device(nested: Any, device: torch.device) -> Any:
     """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``.
 
-    A tensor without a storage is copied on its own: nothing is known of its layout, or of what it shares.
+    A tensor without a storage is copied separately, because its layout is unknown, and so is the memory that it shares with other
+    tensors.
     """
     storages: dict[Any, torch.Tensor] = {}
 

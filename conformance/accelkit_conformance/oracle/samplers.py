@@ -73,7 +73,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Check that a sampler that draws into a slice fills all elements of the slice, and leaves the elements between them unchanged.
+    """Check that a sampler that draws into a slice with gaps fills each element of the slice, and leaves the gaps unchanged.
 
     Args:
         subject: The plugin under test, with its device.
@@ -93,11 +93,11 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Check that uniform random numbers of this dtype are inside their interval, below its upper end, and do not repeat themselves.
+    """Check that uniform random numbers of this dtype are inside their half-open interval, and do not repeat themselves.
 
     Raises:
-        AssertionError: If a number is outside the interval, if the last third of the numbers repeats the first third, or if the means of
-            these thirds differ.
+        AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first
+            third, or if the mean of the last third differs from the mean of the first third.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
@@ -114,10 +114,11 @@ def check_bounds(subject: Subject, dtype: str) -> None:
 
 
 def check_without_replacement(subject: Subject) -> None:
-    """Check that ``randperm`` and ``multinomial`` without replacement draw no number twice.
+    """Check that ``randperm``, and ``multinomial`` without replacement, draw no number twice.
 
     Raises:
-        AssertionError: If a number is drawn twice, if a number without weight is drawn, or if a long permutation is the identity.
+        AssertionError: If a number is drawn twice, if ``multinomial`` draws a number whose weight is 0, or if a permutation of 33 or more
+            numbers is the identity.
     """
     for count in (1, 2, 33, 1000, 70_000):
         drawn = torch.randperm(count, device=subject.device)
@@ -136,8 +137,8 @@ def check_dropout_in_attention(subject: Subject) -> None:
     the backward pass.
 
     Raises:
-        AssertionError: If the same seed gives another mask, if two calls have the same mask, if the mean changes, or if the backward pass
-            has another mask than the forward pass.
+        AssertionError: If two calls with the same seed have different masks, if two successive calls have the same mask, if the mean
+            changes, or if the forward and the backward pass have different masks.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")
@@ -167,7 +168,7 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
         num_draws: The number of draws. ``randperm`` is called only 500 times.
 
     Raises:
-        AssertionError: If a frequency differs, or if another value is drawn.
+        AssertionError: If a value is not drawn with its expected frequency, or if a value outside the distribution is drawn.
         NotSupported: If the device lacks a dtype that the distribution needs.
     """
     subject.needs(*{"randint": ("int64",), "randperm": ("int64",), "multinomial": ("int64",), "dropout": ("bool",)}.get(name, ()))

@@ -21,11 +21,11 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        way: ``one_optimizer``; ``two_optimizers``, between which the parameters are divided; or ``twice``, which calls ``unscale_`` before
-            the step.
+        way: The case to check. In ``one_optimizer``, one optimizer has all parameters. In ``two_optimizers``, each of two optimizers has
+            half of the parameters. In ``twice``, one optimizer has all parameters, and ``unscale_`` is called before the step.
 
     Raises:
-        AssertionError: If a parameter or the scale has another value than expected.
+        AssertionError: If a parameter or the scale has the wrong value.
     """
     dtypes = [dtype for dtype in ("float32", "bfloat16", "float64") if not subject.lacks(dtype)]
     for poisoned, value in itertools.product((None, *range(2 * len(dtypes))), (float("inf"), float("nan"))):

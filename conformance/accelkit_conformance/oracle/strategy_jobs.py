@@ -1,4 +1,4 @@
-"""Jobs of several sizes that worker processes run one after another, each with its own process group, and the folder that they share."""
+"""Jobs of several sizes that worker processes run one after another. Each job has its own process group; all jobs share a folder."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ class Jobs:
 
 @contextlib.contextmanager
 def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
-    """Return a context manager with a ``Jobs`` object and a folder that all its jobs share. Destroys the workers' own process group.
+    """Return a context manager with a ``Jobs`` object and a folder that all its jobs share.
+
+    On entry, the context manager destroys the process group that the workers formed for the check, so that the Runtime of each job can
+    create a new process group.
 
     Raises:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
@@ -109,10 +112,11 @@ def shared_folder(subject: Subject) -> Iterator[str]:
 
 @contextlib.contextmanager
 def saving() -> Iterator[None]:
-    """Return a context manager in which the strategy's state is saved.
+    """Return a context manager for a block that saves the strategy's state.
 
     Raises:
-        NotSupported: If the strategy refuses to save its state. The result of the check is then ``unsupported``.
+        NotSupported: If the block raises CheckpointError because the strategy refuses to save its state. The result of the check is
+            then ``unsupported``.
     """
     try:
         yield

@@ -83,7 +83,7 @@ class BufferedModel(torch.nn.Module):
 
 
 class DropoutModel(torch.nn.Module):
-    """A model whose results are 0 where dropout sets them to 0, and hardly anywhere else."""
+    """A model that ends with dropout. Results that dropout keeps are almost never 0, so the zeros show the dropout mask."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ def share(rt: Runtime, batch: torch.Tensor, *, is_uneven: bool = False) -> torch
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """Return a copy on the CPU of a tensor that may be sharded as a DTensor. Every process must call this."""
+    """Return a CPU copy of a tensor. The copy of a DTensor is the full (unsharded) tensor. Every process must call this function."""
     full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     copied: torch.Tensor = full.detach().cpu().clone()
     return copied
@@ -76,7 +76,8 @@ def check_is_suitable(subject: Subject) -> None:
 def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
     """Return a context manager with a Runtime that uses a new instance of the strategy. The Runtime is torn down at the end.
 
-    The Runtime computes in float64, or in float32 if the device or the strategy lacks float64, unless ``options`` has another precision.
+    By default, the Runtime computes in float64, or in float32 if the device or the strategy lacks float64. The option ``precision``
+    overrides this default.
 
     Raises:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes.
@@ -103,10 +104,14 @@ def training(
 
 @contextlib.contextmanager
 def optional(what: str) -> Iterator[None]:
-    """Return a context manager for an optional feature of a strategy. If the block raises UnsupportedError, the check is skipped.
+    """Return a context manager for a block that uses an optional feature of a strategy.
+
+    Args:
+        what: The name of the feature, for the error message.
 
     Raises:
-        NotSupported: If the strategy does not support the feature.
+        NotSupported: If the block raises UnsupportedError because the strategy does not support the feature. The result of the check is
+            then ``unsupported``.
     """
     try:
         yield
@@ -115,19 +120,21 @@ def optional(what: str) -> Iterator[None]:
 
 
 class ModelPair:
-    """A model that the strategy trains, and the same model, trained by one process on the CPU on the batches of the whole job.
+    """A model that the strategy trains, and a copy that each process trains without the strategy, for comparison.
+
+    Each process trains its copy on the CPU with the batches of the whole job.
 
     Args:
         subject: The plugin under test.
         rt: The Runtime.
-        model: The model, on the CPU.
+        model: The model on the CPU, before the Runtime prepares it.
         make_optimizer: A function that returns an optimizer for parameters. By default, a step subtracts the gradient.
 
     Attributes:
         rt: The Runtime.
         model: The prepared model.
         optimizer: The prepared optimizer.
-        single: The same model, which this process trains on the CPU on whole batches.
+        single: The copy that this process trains.
         single_optimizer: The optimizer of ``single``.
     """
 
@@ -155,13 +162,13 @@ class ModelPair:
         self.check()
 
     def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
-        """Run a forward and a backward pass: with the strategy on this process's share of the batch, and in one process on the whole batch.
+        """Run a forward and a backward pass of ``model`` on this process's share of the batch, and of ``single`` on the whole batch.
 
         Args:
             batch: The batch of the whole job.
             is_uneven: Whether the shares are uneven.
-            factor: A number by which the loss of one process is multiplied: 1 / n with n accumulation steps, because the Runtime divides
-                its losses by n.
+            factor: The loss of ``single`` is multiplied by this number. With n accumulation steps, it must be 1 / n, because the Runtime
+                divides the loss of ``model`` by n.
         """
         mine = share(self.rt, batch, is_uneven=is_uneven)
         scale = self.rt.data_parallel_size / len(batch)
@@ -206,7 +213,7 @@ class ModelPair:
         return f"the weights differ from those of one process on the whole batch by up to {errors[worst]:.1e}, in {names[worst]}: {cause}"
 
     def check(self) -> None:
-        """Check that, on every process, the strategy's weights are those of one process on the whole batch.
+        """Check on every process that the weights of ``model`` agree with the weights of ``single``.
 
         Raises:
             AssertionError: If the weights differ. The message names the likely mistake.
@@ -232,7 +239,7 @@ class ModelPair:
 
 
 def weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Return copies on the CPU of the whole parameters of a module."""
+    """Return CPU copies of a module's parameters. The copy of a DTensor is the full tensor."""
     return [whole(parameter) for parameter in module.parameters()]
 
 
@@ -252,7 +259,7 @@ def dtype_of(subject: Subject) -> torch.dtype:
 
 
 def precision_of(subject: Subject) -> str:
-    """Return the precision that computes in the dtype of models."""
+    """Return the name of the precision that computes in ``dtype_of(subject)``."""
     return "32-true" if dtype_of(subject) == torch.float32 else "64-true"
 
 

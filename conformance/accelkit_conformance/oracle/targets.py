@@ -18,7 +18,7 @@ class Target:
 
     @classmethod
     def strided(cls, like: torch.Tensor) -> Target:
-        """Create a tensor with the values of ``like``, with other values between its elements."""
+        """Return a Target whose tensor has the values of ``like``, with a canary in the memory between the elements."""
         buffer = strided_buffer(like.detach())
         return cls(buffer[..., 1], buffer)
 

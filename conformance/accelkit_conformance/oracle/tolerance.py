@@ -51,7 +51,9 @@ def check_result(
 
 
 def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, strides: bool = False) -> None:
-    """Check the type, device, dtype, shape and layout of a result, and its strides if ``strides`` is True and it has a storage.
+    """Check the type, device, dtype, shape and layout of a result and, if ``strides`` is True, its strides.
+
+    The strides of a result without elements or without a storage are not checked.
 
     Raises:
         WrongDtype: If the dtype is wrong.
@@ -78,13 +80,13 @@ def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tens
 
 
 def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor, num_dims: int) -> None:
-    """Check that the elements of ``values`` at two tensors of indices are equal. All three tensors are on the CPU.
+    """Check that the device's indices and the CPU's indices refer to equal elements of ``values``. All three tensors are on the CPU.
 
     Args:
         values: The elements that the indices refer to.
-        found: The device's indices, each counted through the last ``num_dims`` dimensions of ``values``.
+        found: The device's indices. Each index refers to the last ``num_dims`` dimensions of ``values``, flattened to one dimension.
         reference: The CPU's indices, of the same shape.
-        num_dims: The number of last dimensions through which each index counts.
+        num_dims: The number of dimensions to flatten, such as 2 for ``max_pool2d``.
 
     Raises:
         AssertionError: If two elements differ, or if an index of the device is out of range.

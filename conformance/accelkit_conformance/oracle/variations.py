@@ -83,7 +83,8 @@ class Variations:
         return tree_map(lambda one: _with_special_values(one, next(numbers)) if _is_floating(one) else one, given)
 
     def _find_length(self, size: str) -> int | None:
-        """Return the length of the dimension that this size changes; None if the call cannot have this size."""
+        """Return the new length of the dimension that this size changes. Return None if this size changes no dimension, or if the call
+        cannot have this size."""
         source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
         if size in ("as recorded", "six dimensions"):
             return None
@@ -107,8 +108,8 @@ class Variations:
     def _dim(self, size: str) -> int:
         """Return the dimension that this size changes.
 
-        It is the last dimension, or the dimension that the call's ``dim`` names. ``many rows`` and ``most rows`` change the first dimension
-        instead or, if ``dim`` names the first dimension, the last dimension.
+        ``many rows`` and ``most rows`` change the first dimension; if the call's ``dim`` names the first dimension, they change the last
+        dimension. The other sizes change the dimension that ``dim`` names; if the call has no ``dim``, they change the last dimension.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
@@ -131,9 +132,10 @@ class Variations:
 
     @functools.cached_property
     def _with_more_dimensions(self) -> Any:
-        """The arguments with more leading dimensions in the first tensor and in every tensor with the same number of dimensions.
+        """The arguments with leading dimensions added; None if no dimensions can be added, for example because the CPU rejects the call.
 
-        A ``dim`` that counts from the front still names the same dimension. None if the CPU rejects the call.
+        The dimensions are added to the first tensor, and to each tensor that has as many dimensions as the first tensor. If ``dim`` counts
+        from the front, it is increased, so that it names the same dimension as before.
         """
         first = tensors(self._recorded)[0]
         added = _NUM_DIMENSIONS - first.ndim
@@ -181,8 +183,8 @@ class Variations:
         """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
 
         Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing these
-        dimensions are tried. The first way that changes the shape of a result is used; if no way changes a shape, the first way for which
-        the CPU accepts the call. Returns None if the CPU accepts the call for none of the ways.
+        dimensions are tried, and the ways for which the CPU rejects the call are dropped. The first remaining way that changes the shape of
+        a result is used. If no remaining way changes a shape, the first remaining way is used. Returns None if no way remains.
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
@@ -249,9 +251,9 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
 
     Args:
         one: A tensor of floating-point numbers.
-        number: Determines the places of the special values. Tensors with different numbers have special values in different places, so that
-            a call combines special values with each other and with ordinary numbers. In a backward call, all tensors have the same number,
-            because it depends on the formula whether NaN times zero is NaN.
+        number: Selects the elements that become special values. If the tensors of a call get different numbers, the call combines special
+            values with each other and with ordinary values. In a backward call, all tensors get the same number, so that NaN is not
+            combined with an ordinary zero: a correct formula may return NaN (their product) or zero.
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):

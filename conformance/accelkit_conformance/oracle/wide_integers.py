@@ -35,11 +35,11 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = 
 
 
 def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of the call with this name on the device, and its result on the CPU.
+    """Return the result of the call ``CALLS[name]`` on the device, and the result of the same call on the CPU.
 
     Raises:
-        NotSupported: If the accelerator declares that the device does not have the dtype, or if the device raises an error for a call that
-            PyTorch itself supports only on the CPU, such as a matmul of integers.
+        NotSupported: If the accelerator declares that the device lacks the dtype of the integers, or if the device raises an error for a
+            call (such as a matmul of integers) that PyTorch itself implements only for the CPU.
     """
     here, call = CALLS[name]
     subject.needs(str(here.dtype).removeprefix("torch."))

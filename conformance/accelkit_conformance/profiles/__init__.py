@@ -1,7 +1,7 @@
 """Profiles: frozen lists of test ids, so that two reports of one profile cover the same tests.
 
 There is one file for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` rewrites the file of the installed
-torch; a test compares this file with the code.
+torch from the checks. A test of accelkit fails if this file does not agree with the checks.
 """
 
 from __future__ import annotations

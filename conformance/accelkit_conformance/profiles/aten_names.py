@@ -46,9 +46,10 @@ def _first_parameter(test: str) -> str:
 
 
 def _spelling(name: str) -> str:
-    """Return the name that an operator of torch's database has in ATen, without its variant."""
+    """Return the ATen name of an operator of torch's database: ``linalg_det`` for ``linalg.det``. The name of a
+    variant is dropped: ``pad`` for ``nn.functional.pad.constant``, and ``linalg_pinv`` for ``linalg.pinv.hermitian``."""
     first, *rest = name.removeprefix("nn.functional.").split(".")
-    return "_".join([first, *rest]) if first in _NAMESPACES else first
+    return "_".join([first, *rest[:1]]) if first in _NAMESPACES else first
 
 
 def _stem(packet: str) -> str:

@@ -20,8 +20,8 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def write(report: Report, path: Path, folder: Path) -> None:
     """Write the report as JUnit XML.
 
-    Crashes and timeouts become errors, other failed tests become failures. Unsupported tests and expected failures are skipped; flaky tests
-    pass.
+    Crashes and timeouts become errors, and other failed tests become failures. Unsupported tests and expected failures become skipped
+    tests, and flaky tests become passed tests.
     """
     subject, suite, run = report["subject"], report["suite"], report["run"]
     results = results_of(report)

@@ -28,7 +28,7 @@ _LINK = re.compile(r"https?://[^\s()<>|`]+")
 
 
 def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the matrix of several summaries, each given with the path of its file.
+    """Return the matrix of several summaries of reports (see ``summary.read``). Each summary comes with the path of its file.
 
     Returns:
         A dictionary with ``subjects``, ``areas`` and ``capabilities``.
@@ -45,7 +45,10 @@ def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any
 
 
 def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, Report]]]:
-    """Return summaries grouped by the kind of their subject. The keys are the kinds' headings, in the order of ``checks.SUBJECT_KINDS``."""
+    """Group summaries of reports by the kind of plugin.
+
+    The keys are headings such as ``Accelerators``, in the order of ``checks.SUBJECT_KINDS``. Kinds without a summary are left out.
+    """
     groups = {HEADINGS[kind]: [one for one in found if one[1]["subject"]["kind"] == kind] for kind in checks.SUBJECT_KINDS}
     return {heading: group for heading, group in groups.items() if group}
 
@@ -92,7 +95,10 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def _expected(report: Report) -> list[list[object]]:
-    """Return a row for each reason: the area, the reason, the number of tests, and the expiry date."""
+    """Return the rows of the table of expected failures: the area, the reason, the number of tests, and the expiry date.
+
+    Expected failures of one area that differ only in their tests share a row.
+    """
     grouped: dict[tuple[str, str, str, str], int] = collections.Counter()
     for one in report["expected_failures"]:
         grouped[checks.area_of(one["test"]), one["reason"], one["issue"], one["expires"]] += one["explains"]

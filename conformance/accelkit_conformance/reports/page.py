@@ -23,10 +23,10 @@ def put(made: str, path: Path, what: str) -> None:
     Args:
         made: The new text.
         path: The page.
-        what: The name of the text, as in the markers.
+        what: The subcommand that generated the new text, such as ``matrix``. The markers contain its name.
 
     Raises:
-        UsageError: If the page does not have each marker once, the start marker before the end marker.
+        UsageError: If the page has no start marker that is followed by an end marker, or if a marker occurs again after these two markers.
     """
     before, first, rest = path.read_text("utf-8").partition(begin(what))
     _, last, after = rest.partition(end(what))

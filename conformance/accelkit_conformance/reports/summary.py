@@ -1,6 +1,6 @@
 """Summaries: reports without their results.
 
-A summary has all that a page about several reports needs, and is small enough to be kept beside that page.
+A page that compares several reports can be made from their summaries. Summaries are small enough to be stored next to the page.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    It has no results and no benchmarks. It has only those expected failures that explain results, each with the number of these results.
-    It also has, for each area, the number of results that are unsupported because a capability is declared ``none``.
+    The summary has no results and no benchmarks. Of the expected failures, it has only those that explain at least one result, each with
+    the number of results that it explains. For each area, the summary also has the number of results that are unsupported because a
+    capability is declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
     kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # platform names the kernel
@@ -59,10 +60,17 @@ def read(path: Path) -> Report:
 
 
 def _check_declared_none(numbers: object, areas: Mapping[str, Mapping[str, int]], path: Path) -> None:
-    """Check that no area has more results that are declared ``none`` than unsupported results.
+    """Check the field ``declared_none`` of a summary.
+
+    For each area, the field has the number of results that are unsupported because a capability is declared ``none``.
+
+    Args:
+        numbers: The value of the field.
+        areas: The number of results of each kind, for each area.
+        path: The path of the summary.
 
     Raises:
-        UsageError: If an area has more, or if ``numbers`` does not map areas to positive integers.
+        UsageError: If ``numbers`` does not map areas to positive integers, or if a number exceeds the area's number of unsupported results.
     """
     is_right = isinstance(numbers, dict) and all(
         type(number) is int and 0 < number <= areas.get(area, {}).get("unsupported", 0) for area, number in numbers.items()

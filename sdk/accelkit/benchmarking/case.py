@@ -42,12 +42,12 @@ class NotSupportedError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return an error as a reason in one line. An operator that the device lacks may raise an error of any class."""
+    """Return the class and the message of an error in one line, as the reason why a measurement is missing."""
     return f"{type(error).__name__}: {message_in_one_line(error)[:300]}"
 
 
 def size_as_text(num_bytes: int) -> str:
-    """Return a size as a part of a measurement's name, such as ``64KiB``. The size must be a whole number of its unit."""
+    """Return a size as a part of a measurement's name, such as ``64KiB``. The number before the unit must be whole."""
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
 
@@ -62,8 +62,8 @@ class Case:
         amount: The number of bytes, FLOP or samples that one call processes.
         work: How much of each resource one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
         peak_of: The resource whose peak rate this case may measure, or an empty string.
-        needs: Required capabilities. The case is left out if the plugin declares one of them as none, but not if a capability is
-            undeclared.
+        needs: The capabilities that the case requires. The case is left out if the plugin declares a required capability as ``none``. An
+            undeclared capability does not exclude the case.
         measure: A function that measures a target and returns the samples in ``unit``. Cases that do not time a single call have
             ``measure`` instead of ``prepare``.
         runs_on_cpu: Whether the case is also measured on the CPU, for comparison.
@@ -89,7 +89,7 @@ class Case:
         return seconds * 1e6 if self.unit == "us" else self.amount / seconds / _PER_SECOND[self.unit]
 
     def rate(self, value: float) -> float:
-        """Return how much of ``peak_of`` is used per second if the result is ``value``."""
+        """Convert a result in ``unit`` to the rate at which the call used the resource ``peak_of``, in bytes or FLOP per second."""
         return self.work[self.peak_of] * value * _PER_SECOND[self.unit] / self.amount
 
     def samples(self, target: Target, plan: Plan, peaks: Mapping[str, float]) -> list[float]:

@@ -102,7 +102,10 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 
 
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the size in bytes of the whole tensor that the processes communicate, and a function that calls each collective."""
+    """Return the size of the communicated tensor in bytes, and a dictionary from the name of each collective to a function that calls it.
+
+    For all_gather and reduce_scatter, the communicated tensor is the one that contains the parts of all processes.
+    """
     import torch
     import torch.distributed as dist
 
@@ -119,8 +122,8 @@ def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, 
 def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: Plan) -> list[float]:
     """Return the samples in seconds per call.
 
-    Each call is a collective, so all processes must make the same number of calls. They do, because ``_sample`` returns the same time in
-    every process.
+    Each call is a collective, so all processes must make the same number of calls. This number is computed from the results of
+    ``_sample``, which are the same in every process.
     """
     call()
     once = _sample(call, synchronize, 1)
@@ -131,7 +134,10 @@ def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: 
 
 
 def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
-    """Return the slowest process's seconds per call. Each process begins when all processes have made the previous calls."""
+    """Make ``repeat`` calls, and return the mean seconds per call of the slowest process.
+
+    Each sample ends with an all_reduce, so all processes begin the next sample at about the same time.
+    """
     import torch
     import torch.distributed as dist
 

@@ -60,7 +60,10 @@ def read(path: Path) -> Report:
 
 
 def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
-    """Return each field, such as ``torch``, that differs and makes the reports hard to compare, with its ``old`` and ``new`` value."""
+    """Return the differences in machine, software and settings that make two reports hard to compare.
+
+    For each field that differs, such as ``torch``, the result contains the ``old`` value and the ``new`` value.
+    """
     pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
     return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"]}
 

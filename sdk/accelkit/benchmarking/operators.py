@@ -44,7 +44,10 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """Return the measurement of a reduction. A sum only reads its elements; softmax, over rows of 1024 elements, also writes results."""
+    """Return the measurement of a reduction: its memory traffic per second.
+
+    ``sum`` reads every element once. ``softmax``, which is computed over rows of 1024 elements, reads and writes every element once.
+    """
     size_in_bytes = size * 4.0 * (2 if name == "softmax" else 1)
     prepare = functools.partial(_reduction, name=name, size=size)
     return Case(f"reduction.{name}.{size}", "GB/s", prepare, size_in_bytes, {MEMORY: size_in_bytes})

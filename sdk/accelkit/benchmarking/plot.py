@@ -18,7 +18,7 @@ _MOST_TICKS = 7
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on an axis: its place in pixels, and its text."""
+    """A mark on an axis: its position in pixels, and its text."""
 
     at: float
     text: str
@@ -26,7 +26,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
-    """A result: its place in pixels, and its value as text."""
+    """A result: its position in pixels, and its value as text."""
 
     x: float
     y: float
@@ -56,8 +56,8 @@ class Plot:
 
     Attributes:
         unit: The unit of the vertical axis.
-        x_ticks: The sizes.
-        y_ticks: Round values.
+        x_ticks: The ticks of the horizontal axis, one for each size.
+        y_ticks: The ticks of the vertical axis, at round values.
         lines: The lines of the device, followed by the lines of the CPU.
     """
 
@@ -99,9 +99,9 @@ def by_size(results: Iterable[Result], group: str) -> Plot | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Axis:
-    """A logarithmic axis from ``low`` to ``high``, whose places in pixels are ``begin`` and ``end``.
+    """A logarithmic axis. The value ``low`` is drawn at the position ``begin``, and the value ``high`` at the position ``end``, in pixels.
 
-    If ``low`` and ``high`` are equal, the place of their value is the middle of the axis.
+    If ``low`` and ``high`` are equal, this one value is drawn in the middle of the axis.
     """
 
     low: float
@@ -137,7 +137,11 @@ def _round_values(low: float, high: float) -> list[float]:
 
 
 def _labelled(values: Sequence[float]) -> list[float]:
-    """Return the values to write beside the axis: all if they are few, otherwise the powers of 10, or only every nth if these are many."""
+    """Return the values to write beside the axis.
+
+    If there are more than ``_MOST_TICKS`` values, only the powers of 10 are written. If there are more than ``_MOST_TICKS`` powers of 10,
+    only every nth power of 10 is written.
+    """
     if len(values) <= _MOST_TICKS:
         return list(values)
     powers = [value for value in values if f"{value:e}".startswith("1.0")]

@@ -74,7 +74,8 @@ class Report:
         is_quick: Whether ``--quick`` was given.
         peaks: The largest measured rate of each resource: bytes per second for ``memory`` and the links, FLOP per second for the dtypes.
         results: The results.
-        device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report of an older accelkit.
+        device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report written by an older
+            version of accelkit.
     """
 
     name: str

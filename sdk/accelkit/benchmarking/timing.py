@@ -15,7 +15,7 @@ class Plan:
 
     Attributes:
         rounds: The number of samples.
-        round_seconds: The shortest time of a sample. A sample of a short call is the mean of several calls.
+        round_seconds: The minimum duration of a sample. If a call is shorter, each sample is the mean of several calls.
         most_seconds: The time after which no more samples are taken. At least three samples are taken in any case.
         longest_call: A measurement is left out if one call is expected to take more than this number of seconds.
     """
@@ -26,7 +26,9 @@ class Plan:
     longest_call: float
 
     def seconds(self, call: Callable[[], object], synchronize: Callable[[], None]) -> list[float]:
-        """Return the samples in seconds per call. The calls that determine the number of calls per sample also warm up the device.
+        """Return the samples in seconds per call.
+
+        Before the first sample, makes some calls to determine the number of calls per sample. These calls also warm up the device.
 
         torch.utils.benchmark.Timer is not used: it makes two calls or more before each sample (which triples the duration of a run of
         large operators), sets torch to one thread, and does not wait for a device that it does not know.

@@ -16,7 +16,7 @@ _BATCH = {"mlp": 64, "cnn": 16, "transformer": 8}
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the measurements. The batches are four times as large unless ``is_quick``."""
+    """Return the measurements. If ``is_quick``, the batches are a quarter of their usual size."""
     found = []
     for model, batch in _BATCH.items():
         size = batch if is_quick else 4 * batch
@@ -26,7 +26,7 @@ def cases(is_quick: bool) -> list[Case]:
 
 
 def _flops(model: str, size: int) -> float:
-    """Return the FLOP of the matmuls, attention and convolutions of a step, as torch counts them while the CPU computes a step."""
+    """Run a training step on the CPU, and return the FLOP of its matmuls, attention and convolutions, as counted by FlopCounterMode."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,7 +1,8 @@
 """The child process that measures a device.
 
-Run as ``python -m accelkit.benchmarking.worker``. Standard input is a request (JSON). Each line of standard output is a message (JSON): the
-name of the next measurement, or, at the end, the report or the parts of an error. The output of the plugin is discarded.
+Run as ``python -m accelkit.benchmarking.worker``. Standard input is a request (JSON). Each line of standard output is a message (JSON). The
+last message contains the report, or the class and the text of an error. Every other message contains the name of the next measurement. The
+output of the plugin is discarded.
 """
 
 from __future__ import annotations
@@ -130,9 +131,9 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
     """Return the measurements that a request selects.
 
     Args:
-        request: The request. Its ``seconds`` are the time after which the parent ends this process; collectives give up after half of this
-            time.
-        name: The name by which the processes of collectives select the accelerator.
+        request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. Together,
+            the measurements of collectives must finish in half of this time.
+        name: The name of the accelerator. The processes that measure collectives select the accelerator by this name.
 
     Raises:
         UsageError: If the request's ``select`` matches the name of no measurement.

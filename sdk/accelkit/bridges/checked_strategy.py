@@ -1,4 +1,4 @@
-"""Load accelkit's strategies for other frameworks, to check that a device supports them."""
+"""Load an accelkit strategy for a bridge to another framework, and check that the accelerator supports the strategy."""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ from accelkit.device_mesh import make_mesh_of_shape
 
 @contextlib.contextmanager
 def meshes_of_any_device_type(*importers: Any) -> Iterator[None]:
-    """Make ``init_device_mesh``, like DeviceMesh, accept device types that do not consist only of letters.
+    """Inside the ``with`` block, make ``init_device_mesh`` accept device types with characters other than letters, such as ``fake_xpu``.
+
+    Outside the block, only torch's class ``DeviceMesh`` accepts these device types.
 
     Args:
         importers: Modules, besides torch's own, into which ``init_device_mesh`` may have been imported.

@@ -18,9 +18,9 @@ _SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class SwappingParameters(TorchFunctionMode):
-    """A mode that swaps two tensors of different device types if torch does not support assigning one to ``data`` of the other.
+    """A mode in which ``tensor.data = other`` also works between device types for which torch does not support this assignment.
 
-    The tensor whose ``data`` is assigned keeps its identity, and tied parameters stay tied.
+    ``torch.utils.swap_tensors`` replaces the content of ``tensor``. ``tensor`` remains the same object, so tied parameters stay tied.
     """
 
     def __torch_function__(

@@ -21,8 +21,8 @@ _COMMANDS = {
     "doctor": "Test every plugin, and check the installation.",
     "why": "Explain which accelerator would be used, and why.",
     "env": "Show versions and settings, to paste into an issue.",
-    "probe": "Compute an addition on a device and check its result.",
-    "monitor": "Show the statistics of devices while they run.",
+    "probe": "Run an addition on a device and check the result.",
+    "monitor": "Show the statistics of devices at regular intervals.",
     "bench": "Measure how fast a device is.",
     "launch": "Start the processes of a job, one per device.",
     "new": "Create a plugin: package, tests and CI.",
@@ -44,5 +44,5 @@ def main() -> None:
     """Hardware plugins for PyTorch: what is installed, what works on this machine, and why.
 
     Exit codes: 0 success; 1 problems were found; 2 usage error; 3 a plugin is broken or incompatible; 4 the requested device is
-    unavailable, or several devices fit auto or an alias.
+    unavailable, or 'auto' or an alias matches several devices.
     """

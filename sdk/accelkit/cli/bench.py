@@ -57,9 +57,9 @@ def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bo
     """Measure the first device of the accelerator NAME, and print one page with the results.
 
     It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, training
-    steps, and collectives between processes with a device each. Each result is shown beside that of the CPU, and beside the limit that
-    follows from the peak rates measured in the same run. Measurements that the device does not support are listed with the reason. The
-    driver is initialised in child processes.
+    steps, and collectives between processes that have one device each. Each result is shown next to the CPU's result, and next to the
+    limit that follows from the peak rates measured in the same run. Measurements that the device does not support are listed with the
+    reason. The driver is initialised in child processes.
     """
     paths = {"--json": None if json_path == _STDOUT else json_path, "--html": html_path}
     for option, path in paths.items():

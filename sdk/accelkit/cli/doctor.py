@@ -72,9 +72,10 @@ def _records(name: str | None) -> list[PluginRecord]:
 
 
 def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
-    """Return the verdicts with the results of the ``doctor_checks`` of hook plugins. If a call fails, its result is one broken check.
+    """Call ``doctor_checks`` of every usable hook plugin, and return a copy of the verdicts that includes the results.
 
-    The plugin itself stays usable, because only this command calls ``doctor_checks`` of hook plugins.
+    If the call for a plugin fails, the verdict of this plugin contains a single broken check with the reason. The plugin itself stays
+    usable, because only this command calls ``doctor_checks`` of hook plugins.
     """
     found = dict(verdicts)
     for record, answer in probing.ask_checks([one for one in found if one.kind == "hooks" and found[one].status == "usable"]).items():
@@ -110,7 +111,11 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 
 
 def _import_torch() -> Availability:
-    """Import torch in a child process with the user's environment. This imports torch.backends plugins too, if the policy allows them."""
+    """Import torch in a child process with the user's environment.
+
+    Torch then imports all entry points of the group ``torch.backends``, or none of them if ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS
+    excludes any of their distributions.
+    """
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("start")
     policy = Policy.from_environment()
@@ -133,7 +138,10 @@ def _import_torch() -> Availability:
 
 
 def _or_without_backends() -> str:
-    """Return a hint for the case that a package imported by ``import torch`` is at fault, or "" if torch imports no such package."""
+    """Return a hint on how to import torch without the ``torch.backends`` entry points, in case an entry point makes the import fail.
+
+    Returns "" if ``import torch`` imports no entry points.
+    """
     backends = [backend.distribution for backend in inventory().torch_backends] if autoload.is_enabled() else []
     return f"; if that does not help, {autoload.way_out(backends)}" if backends else ""
 

@@ -33,7 +33,8 @@ _PACKAGES = (
 def command(is_json: bool) -> None:
     """Show versions and settings, to paste into an issue. No plugin is imported or probed.
 
-    Of the environment variables, only accelkit's own, TORCH_DEVICE_BACKEND_AUTOLOAD and those that limit the visible devices are shown.
+    Only these environment variables are shown: TORCH_DEVICE_BACKEND_AUTOLOAD, variables whose names start with ACCELKIT_, and variables
+    that limit which devices are visible.
     """
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}

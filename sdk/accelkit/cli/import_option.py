@@ -10,7 +10,7 @@ from accelkit.discovery.verdict_cache import IMPORT_VARIABLE
 
 
 def _set_variable(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """Set the environment variable ACCELKIT_IMPORT, which the processes that use the device inherit."""
+    """Set the environment variable ACCELKIT_IMPORT to the option's value. Child processes inherit the variable."""
     if value:
         os.environ[IMPORT_VARIABLE] = value
 

@@ -102,10 +102,10 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program: str, arguments: tuple[str, ...], is_module: bool, **options: Any) -> None:
-    """Run PROGRAM in one process per device, on this machine or on several. All arguments after PROGRAM are passed to it.
+    """Run PROGRAM in one process per device, on one machine or on several machines. All arguments after PROGRAM are passed to PROGRAM.
 
-    Exit codes: 0 if all processes succeed; otherwise the exit code of the process that failed first, which is 128 plus the number of
-    the signal if a signal ended it; 130 for Ctrl-C; 143 for SIGTERM.
+    Exit codes: 0 if all processes succeed; 130 after Ctrl-C; 143 after SIGTERM; otherwise the exit code of the process that failed first.
+    If a signal ended that process, the exit code is 128 plus the number of the signal.
     """
     with reporting_errors(is_json=False):
         job = _job(Program(program, is_module, arguments), **options)

@@ -1,4 +1,4 @@
-"""A click group whose commands are imported when they are invoked. The group itself has one line of help for each command."""
+"""A click group whose commands are imported only when they are invoked. The list of commands is shown without importing a command."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from accelkit.types import Kind
 def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 
-    No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the last time that it was
-    tested (accelkit doctor tests it). Built-in plugins are probed, except those for which there is a result that is less than an hour old.
-    The exit code is always 0.
+    No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the cached result of its
+    last test (accelkit doctor tests plugins). Built-in plugins are probed, except those for which there is a result that is less than an
+    hour old. The exit code is always 0.
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin]
@@ -32,7 +32,7 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
 
         fresh = ask_all(missing)
         for record, verdict in fresh.items():
-            verdict_cache.remember(record, verdict)
+            verdict_cache.remember(record, verdict, is_of_probe=True)
         verdicts |= fresh
     rows = rows_of(records, verdicts)
     if is_json:

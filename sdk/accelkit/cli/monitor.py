@@ -1,4 +1,4 @@
-"""``accelkit monitor [NAME]``: show the statistics of an accelerator's devices while they run."""
+"""``accelkit monitor [NAME]``: show the statistics of an accelerator's devices at regular intervals."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ _SHORTEST = 0.1
 def command(
     *, name: str | None, devices: str, interval: float, count: int | None, port: int | None, address: str | None, is_json: bool
 ) -> None:
-    """Show the statistics of the accelerator NAME's devices: utilisation, memory, temperature, power, and whatever else its plugin reports.
+    """Show statistics of the devices of accelerator NAME: utilisation, memory, temperature, power, and whatever else its plugin reports.
 
-    Without NAME, the accelerator is the one that a program would use. The statistics are read in a child process, which initialises the
-    driver only if the statistics cannot be read without it. They describe the devices, not that process. Ctrl-C ends the command.
+    Without NAME, the accelerator is the one that a program would use. A child process reads the statistics. The child process initialises
+    the driver only if the statistics cannot be read otherwise. The statistics describe the devices, not the child process. Ctrl-C ends the
+    command.
     """
     if not interval >= _SHORTEST:
         raise UsageError(f"--interval {interval:g} is too short", hint=f"use at least {_SHORTEST} s")
@@ -74,7 +75,10 @@ def command(
 
 
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
-    """Yield a reading every ``interval`` seconds, ``count`` times or, if ``count`` is None, for ever. Missed readings are skipped."""
+    """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
+
+    If a reading takes longer than ``interval``, the next reading starts at once, and missed readings do not accumulate.
+    """
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):
         time.sleep(max(0.0, following - time.monotonic()))
@@ -117,7 +121,7 @@ def _live_table(record: PluginRecord) -> Iterator[Callable[[Sample], None]]:
 
 
 def _table(sample: Sample) -> tuple[list[str], list[list[str]]]:
-    """Return a column for each device and a row for each statistic."""
+    """Return the headings and the rows of a table with one column per device and one row per statistic."""
     names = sorted({name for stats in sample.stats.values() for name in stats})
     rows = [[_without_unit(name), *(_spell(name, stats.get(name)) for stats in sample.stats.values())] for name in names]
     return ["STATISTIC", *sample.stats], rows or [["no statistics", *("" for _ in sample.stats)]]

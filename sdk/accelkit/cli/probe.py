@@ -1,4 +1,4 @@
-"""``accelkit probe NAME``: compute an addition on the device in a child process, and check the result."""
+"""``accelkit probe NAME``: run an addition on the device in a child process, and check the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from accelkit.types import PluginRecord
 @IMPORT
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 def command(name: str, is_json: bool) -> None:
-    """Load the accelerator NAME, compute an addition on its device and check the result.
+    """Load the accelerator NAME, run an addition on its device and check the result. A plugin may replace the addition with its own check.
 
     Exits with 3 if the accelerator is broken, and with 4 if it is unavailable.
     """

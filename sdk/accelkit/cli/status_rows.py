@@ -27,7 +27,7 @@ class Row:
     Attributes:
         record: The plugin's record, with the status that the row shows.
         verdict: The newest verdict on the plugin, or None.
-        asked: The unchanged record from the catalog.
+        asked: The record as the catalog contains it, without the status from the verdict.
     """
 
     record: PluginRecord

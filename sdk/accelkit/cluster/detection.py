@@ -45,9 +45,10 @@ class ClusterCandidate:
 
     Attributes:
         name, plugin: The name of the environment, and its plugin as ``dist==version``.
-        status: ``chosen``; ``claimed`` (it claimed the process, but another claim has a higher priority); ``declined`` (some of its
-            variables are set, and the reason says why they do not count); ``absent`` (none of its variables is set); ``not asked`` (it
-            is a third party's, and neither the user nor a hook plugin selected it).
+        status: ``chosen``; ``claimed`` (the environment claimed the process, but another claim has a higher priority); ``declined`` (some
+            variables of the environment are set, and ``reason`` says why the environment ignores them); ``absent`` (no variable of the
+            environment is set); ``not asked`` (a third party provides the environment, and neither the user nor a hook plugin selected
+            the environment).
         priority: The priority of the environment's claim. Negative if the environment declined; None if it is absent, was not asked or was
             selected by name.
         reason: The reason that the environment gave.
@@ -190,8 +191,8 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
     """Warn if this process trains alone although its variables suggest that a cluster environment started it with other processes.
 
-    A third-party cluster environment is not called unless it is selected, so its variables are guessed: those whose names start with the
-    environment's name and contain RANK, WORLD or SIZE.
+    Third-party cluster environments that were not selected are not asked about their variables. Instead, this function looks for variables
+    whose names start with the name of such an environment and contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

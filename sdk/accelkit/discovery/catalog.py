@@ -56,7 +56,7 @@ def inventory() -> Inventory:
 
 
 def refresh() -> None:
-    """Clear the cached metadata. Call this after installing a plugin or changing which plugins the variables allow."""
+    """Clear the cached metadata. Call this after installing a plugin or changing ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS."""
     global _inventory, _records
     with _lock:
         _inventory = _records = None
@@ -64,7 +64,7 @@ def refresh() -> None:
 
 
 def register(name: str, cls: type, description: str = "") -> None:
-    """Register ``cls`` under ``name`` from code (such as a notebook or a test). The rules for installed plugins apply.
+    """Register ``cls`` under ``name`` from code (such as a notebook or a test). ``cls`` is checked like the class of an installed plugin.
 
     If a class with the same module and qualified name is registered again, the new class replaces the old one, so that a notebook cell can
     be run twice.

@@ -33,10 +33,11 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 
 
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
-    """Return True if a requirement of the form ``name`` or ``name>=1.2`` is met, or concerns a package other than accelkit and torch.
+    """Return whether a requirement of the form ``name`` or ``name>=1.2`` is met.
 
-    For any other requirement, the result is False, and the requirement is then checked with packaging. Most plugins require only
-    ``accelkit>=0.1``, so this function saves the import of packaging's parser, which takes 15 ms.
+    A requirement of this form counts as met if it concerns neither accelkit nor torch. For a requirement of another form, the result is
+    False. If the result is False, the caller checks the requirement with packaging. Most plugins require only ``accelkit>=0.1``, so this
+    function saves the import of packaging's parser, which takes 15 ms.
     """
     plain = _PLAIN.fullmatch(line)
     if plain is None:

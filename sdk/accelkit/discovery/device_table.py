@@ -79,7 +79,7 @@ def visible_devices_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the package of a vendor's device can be found (it is not imported), or torch supports the device itself."""
+    """Return whether the package that adds a vendor's device to torch can be found, or no package is needed. Imports nothing."""
     package = vendors()[name].get("torch_package")
     return package is None or importlib.util.find_spec(str(package).partition(".")[0]) is not None
 

@@ -139,7 +139,7 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
 def adopt(instance: Any) -> Any:
     """Return an instance that the program passed, after setting its name and plugin if they are missing.
 
-    The default name is that of the instance's class, and the default plugin names the module of the class.
+    By default, the name is the name of the instance's class, and the plugin is ``(code)==`` followed by the name of the class's module.
     """
     instance.name = instance.name or type(instance).__name__
     instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"

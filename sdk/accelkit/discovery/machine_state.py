@@ -67,9 +67,10 @@ def _kernel_modules() -> Iterator[str]:
 
 
 def _installations() -> Iterator[str]:
-    """Yield the times at which packages were last installed, and at which the linker's list of libraries was last changed.
+    """Yield the times at which folders of packages, folders in LD_LIBRARY_PATH and the linker's list of libraries were last changed.
 
-    Other folders of ``sys.path`` do not count, because programs write their results into the folder of their script.
+    Folders of packages are those named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path`` are ignored, because
+    programs write their results into the folder of their script.
     """
     packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")

@@ -182,7 +182,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
 
 
 def _meant(group: str) -> str:
-    """Return accelkit's entry-point group that ``group`` names or resembles (as a misspelling does), or "" if there is none."""
+    """Return ``group`` if it is in ``GROUPS``. Otherwise, return the most similar name in ``GROUPS``, or "" if no name is similar."""
     if group in GROUPS or group == _CONFORMANCE_GROUP:
         return group if group in GROUPS else ""
     spelt = group.strip().lower().replace("_", ".").replace("-", ".")

@@ -1,4 +1,7 @@
-"""A child process that uses a plugin for a command. The child may crash, hang or answer nonsense. The parent does not import torch."""
+"""A child process in which a command, such as ``accelkit bench``, uses a plugin.
+
+The plugin may crash the child process, hang, or return nonsense. The parent process does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +96,10 @@ class PluginProcess(Generic[AnyMessage]):
         return self._process.poll()
 
     def send(self, line: str = "") -> None:
-        """Send a line. Does nothing if the process has ended; the next ``receive`` then raises an error."""
+        """Write a line to the standard input of the process. An empty line can serve as a request.
+
+        If the process has ended, nothing is written, and the next ``receive`` raises an error.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode() + b"\n")

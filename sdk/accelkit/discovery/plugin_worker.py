@@ -22,9 +22,9 @@ class Connection:
     """The connection to the process that started this process.
 
     Attributes:
-        request: What this process is to do: the first line of its standard input.
-        record: The accelerator that the request names.
-        further_requests: The further lines of standard input. Iteration waits for the next line, and ends when standard input is closed.
+        request: The first line of standard input, decoded from JSON. It says what this process is to do.
+        record: The record of the accelerator that the request names.
+        further_requests: The remaining lines of standard input. Iteration waits for the next line, and ends when standard input is closed.
     """
 
     def __init__(self, requests: IO[str], answers: IO[str]) -> None:
@@ -51,7 +51,10 @@ class Connection:
 
 @contextlib.contextmanager
 def connected() -> Iterator[Connection]:
-    """Yield a connection that takes over standard input and output. Anything that the plugin writes to these streams is discarded.
+    """Yield a connection that takes over standard input and output.
+
+    Inside and after the block, standard input is empty, and everything that the plugin writes to standard output or standard error is
+    discarded.
 
     An ``AccelkitError`` raised inside the block is sent as a message, and is not raised again.
     """

@@ -65,7 +65,10 @@ def main() -> None:
 
 
 def report_torch() -> None:
-    """Print whether a plain ``import torch`` works in this environment, as JSON on the last line. For ``accelkit doctor``."""
+    """Print whether a plain ``import torch`` works in this environment, as one line of JSON.
+
+    ``accelkit doctor`` calls this in a child process and reads the last line of its output. The import may print other lines before.
+    """
     pause_collector_until_exit()
     try:
         import torch
@@ -132,9 +135,9 @@ def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached
 
 
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Probe a plugin, and check that its import changes nothing outside itself.
+    """Probe a plugin, and check that importing the plugin has no side effects.
 
-    torch is imported first (except for hook plugins), so that changes to it are detected.
+    Except for a hook plugin, torch is imported before the plugin, so that changes that the plugin makes to torch are detected.
     """
     reached("torch")
     if record.kind != "hooks":
@@ -211,7 +214,9 @@ def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) 
 
 
 def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict[str, dict[str, Any]]:
-    """Return the merged results of ``doctor_checks``.
+    """Return the results of ``doctor_checks`` by the name of the check.
+
+    ``call`` returns one mapping for each implementation of ``doctor_checks``. These mappings are merged.
 
     Raises:
         BrokenPluginError: If ``doctor_checks`` raises an error or returns anything other than a mapping of names to Availability.
@@ -232,7 +237,7 @@ def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict
 
 
 def _remedy(reason: str, accelerator: Any) -> str:
-    """Return the remedy for an accelerator that claims to be usable but does not compute. ``reason`` is the error of its ``check()``."""
+    """Return the remedy for an accelerator whose ``probe()`` reports it as usable but whose ``check()`` failed for this ``reason``."""
     words = reason.lower()
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"

@@ -72,7 +72,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     process too. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
-        UsageError: If ACCELKIT_START_TIMEOUT, _PROBE_TIMEOUT, _LOAD_TIMEOUT or _BUILD_TIMEOUT is not a positive number of seconds.
+        UsageError: If the variable of any time limit (see ``time_limit``) is not a positive number of seconds.
     """
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
@@ -174,7 +174,7 @@ class _Child:
         return self._limit == "build"
 
     def _follow_stages(self) -> None:
-        """Switch to the time limit of the current stage, so that starting torch and building do not shorten a probe or trial."""
+        """Restart the clock if the current stage has a different time limit. Importing torch and building have limits of their own."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -198,7 +198,7 @@ class _Child:
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
         """Make the child append its stack to the report, and wait until it has done so.
 
-        A signal that follows too early may reach another thread of the child.
+        If the caller sent its next signal too early, a different thread of the child might receive that signal.
         """
         if child_processes.SHOW_STACK is None:
             return
@@ -262,7 +262,7 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return the innermost place outside the standard library in a stack, as ``file.py:3 (function)``, or "" if there is no stack."""
+    """Return the innermost frame, if possible outside the standard library, as ``file.py:3 (function)``. Without frames, return ""."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)
@@ -273,14 +273,14 @@ def _place(stack: str) -> str:
 
 
 def time_limit(limit: Limit) -> float:
-    """Return a time limit of a child process in seconds.
+    """Return a time limit of a child process in seconds, as set by a variable such as ACCELKIT_START_TIMEOUT, or else the default.
 
     Args:
-        limit: The limit: for the start of the process and of torch (``start``), for a probe (``probe``), for a build (``build``), or for
-            everything else that the process does, such as the rest of a trial (``load``).
+        limit: ``start`` for starting the process and importing torch, ``probe`` for a probe, ``build`` for a build, or ``load`` for
+            everything else, such as the other stages of a trial.
 
     Raises:
-        UsageError: If the variable that sets the limit is not a positive number of seconds.
+        UsageError: If the value of the variable is not a positive number of seconds.
     """
     variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")

@@ -79,9 +79,9 @@ def _undefined_symbol(match: re.Match[str]) -> str:
 
 
 def _required_torch(file: str) -> tuple[str, str] | None:
-    """Return the distribution that contains a shared library, as ``torch-acme 1.0``, and its requirement, as ``torch==2.9.*``.
+    """Return the distribution that contains a shared library, and the version of torch that the distribution requires.
 
-    Return None if the distribution is not known or does not require torch.
+    An example is ``("torch-acme 1.0", "torch==2.9.*")``. Return None if the distribution is not known or does not require torch.
     """
     from importlib import metadata
 
@@ -115,7 +115,7 @@ def _missing_program(match: re.Match[str]) -> str:
 
 
 def _missing_attribute(error: AttributeError) -> str:
-    """Return the remedy for a name that a module lacks. Either the entry point or the plugin's code uses this name."""
+    """Return the remedy for a module that lacks an attribute to which the entry point or the plugin's code refers."""
     module = getattr(error.obj, "__name__", "")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point

@@ -19,18 +19,21 @@ class Verdict:
     """The result of probing or trying a plugin.
 
     Attributes:
-        status, reason, hint: The availability, as in Availability. A plugin that crashed or hung is ``broken``.
+        status, reason, hint: The fields of ``Availability``. The status of a plugin that crashed or hung is ``broken``.
         traceback: The traceback of the plugin's error, or the output of faulthandler if the plugin crashed.
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
-        checked: The reason that the plugin's own ``check()`` returned in a trial. "" if the plugin has the default ``check()``.
+        checked: The ``reason`` with which the plugin's own ``check()`` succeeded in a trial, or a default text if ``check()`` gave no
+            reason. "" if the plugin has the default ``check()``.
         definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration of the probe or trial in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
-        machine_state: The state of the machine (see ``machine_state``) when the result of a probe was cached; otherwise "".
+        machine_state: The digest from the module ``machine_state`` at the time at which the result of a probe was cached. "" if the
+            verdict is not the cached result of a probe, or the system is not Linux.
+        is_of_probe: Whether a cached verdict is the result of a probe, which does not show that the plugin works.
     """
 
     status: ProbeStatus
@@ -49,9 +52,10 @@ class Verdict:
     seconds: float = 0.0
     cached_at: float = 0.0
     machine_state: str = ""
+    is_of_probe: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        hidden = ("checked", "definitions", "mistakes", "machine_state")
+        hidden = ("checked", "definitions", "mistakes", "machine_state", "is_of_probe")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in hidden}
 
     @classmethod

@@ -1,15 +1,20 @@
 """Cache of the verdicts of trials and probes, per installed version, in the user's cache folder.
 
-A plugin that worked when it was tried is loaded directly the next time. Verdicts on built-in plugins are valid for an hour.
-The result of a probe, which says whether the device is present, is valid for ten minutes, and only while ``machine_state`` does not
-change. Only ``auto`` and the aliases use the cached results of probes, and so need no child process each time.
-``accelkit list`` uses the verdicts on all built-in plugins. Selection uses only the verdicts on devices from ``known_devices.toml``, and
-probes the other built-in plugins itself. A cache that cannot be read or written, or that another user could have written, is ignored.
+Trials: A plugin that worked in a trial is later loaded without another trial. The verdict on a built-in plugin is valid for an hour.
+``accelkit list`` uses the cached verdicts on all built-in plugins. The selection of an accelerator uses the cached verdict on a built-in
+plugin only if the plugin's device is from ``known_devices.toml``. All other built-in plugins are probed in the current process.
+
+Probes: The result of a probe says whether the device is present. The result is valid for ten minutes, and only while ``machine_state``
+does not change; the result for a simulated device remains valid. Only ``auto`` and the aliases (``gpu``, ``tpu``) use cached results of
+probes. While a result is valid, they do not start a child process to probe the plugin.
+
+A cache that cannot be read or written, or that another user could have written, is ignored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -40,7 +45,7 @@ def cache_folder() -> Path:
     """Return the folder set by ACCELKIT_CACHE_DIR, or else ``accelkit`` in the platform's cache folder.
 
     Raises:
-        RuntimeError: If neither the environment nor the system says where this user's files are.
+        RuntimeError: If the platform's cache folder is not known, because this user has no home folder.
     """
     if chosen := os.environ.get("ACCELKIT_CACHE_DIR"):
         return Path(chosen)
@@ -57,7 +62,8 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
     Plugins that worked before are not tried again. All others are tried in child processes, and their verdicts are cached.
     """
-    found = {record: verdict for record in records if (verdict := recall(record)) is not None and verdict.status == "usable"}
+    recalled = {record: verdict for record in records if (verdict := recall(record)) is not None}
+    found = {record: verdict for record, verdict in recalled.items() if verdict.status == "usable" and not verdict.is_of_probe}
     fresh = _ask_all([record for record in records if record not in found], is_trial=True)
     for record, verdict in fresh.items():
         remember(record, verdict)
@@ -67,9 +73,9 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[PluginRecord, Verdict]:
     """Return the verdict of a probe for each record.
 
-    A plugin is probed in a child process, unless a cached result is still valid. Whether a device is simulated depends only on the
-    installed version, so the result for a simulated device stays valid. The result that a device is usable or absent is valid for ten
-    minutes, as long as the state of the machine does not change.
+    A plugin is probed in a child process, unless a cached result is still valid. A cached ``broken`` is never valid. The result for a
+    simulated device stays valid, because whether a device is simulated depends only on the installed version. For all other devices,
+    ``usable`` and ``absent`` are valid for ten minutes, as long as the state of the machine does not change.
 
     Args:
         records: The records of the plugins.
@@ -102,16 +108,22 @@ def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
 
 
 def recall(record: PluginRecord) -> Verdict | None:
-    """Return the cached verdict of a trial with the current installation, Python, torch and visible devices, or None if none is cached."""
+    """Return the verdict that ``remember`` cached with the current installation, Python, torch and visible devices, or None."""
     verdict = _read(record)
     if verdict is None or (record.is_builtin and not 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS):
         return None
     return verdict
 
 
-def remember(record: PluginRecord, verdict: Verdict) -> None:
-    """Cache the verdict of a trial, except for editable installations and registered classes, which change without notice."""
-    _write(record, verdict)
+def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
+    """Cache a verdict, except for editable installations and registered classes, which change without notice.
+
+    Args:
+        record: The record of the plugin.
+        verdict: The verdict of a trial, or of a probe if ``is_of_probe`` is True.
+        is_of_probe: Whether the plugin was only probed. ``tried`` still tries such a plugin.
+    """
+    _write(record, dataclasses.replace(verdict, is_of_probe=is_of_probe))
 
 
 def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
@@ -137,8 +149,9 @@ def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe:
                 f"The results of testing plugins are not cached, so plugins are tested each time: {error}", RuntimeWarning, stacklevel=2
             )
             return
+        facts = {"cached_at": time.time(), "machine_state": state, "is_of_probe": verdict.is_of_probe}
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
-            temporary.write_text(json.dumps(verdict.as_dict() | {"cached_at": time.time(), "machine_state": state}), "utf-8")
+            temporary.write_text(json.dumps(verdict.as_dict() | facts), "utf-8")
 
 
 def _is_memorable(record: PluginRecord) -> bool:

@@ -23,7 +23,8 @@ class Choice:
     Attributes:
         accelerator: The loaded accelerator, whose driver is not initialised.
         name: The accelerator's name, as it is passed to the processes.
-        device_indices: The device numbers in the order that the user wrote. Process ``i`` of this machine uses the ``i``-th device.
+        device_indices: The device numbers, in the order in which the user wrote them. Process ``i`` of this machine uses the ``i``-th
+            device.
     """
 
     accelerator: Accelerator

@@ -23,11 +23,11 @@ _POLL_SECONDS = 0.1
 
 
 class ElasticAgent(Agent):
-    """Run the processes of this machine, and start them again, on another number of machines, whenever a machine joins, leaves or is lost.
+    """Run the processes of this machine, and restart them whenever a machine joins the job, leaves the job or is lost.
 
     The first machine that notices a change writes the reason into the store of the current round, which began with the last rendezvous. All
-    machines then stop their processes, with the signal by which schedulers announce a preemption, and start a new rendezvous. Restarts for
-    this reason are not counted.
+    machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous, which
+    determines the machines on which the processes are restarted. These restarts do not count towards ``max_restarts``.
 
     Args:
         spec: The worker specification for torch.
@@ -63,7 +63,10 @@ class ElasticAgent(Agent):
         return RunResult(WorkerState.HEALTHY)
 
     def _change(self, size: int) -> str:
-        """Return why the processes have to stop, although no process of this machine has failed. Empty if they may continue."""
+        """Return why the processes have to stop for a new rendezvous, or "" if they may continue.
+
+        This is called only while no process of this machine has failed. ``size`` is the number of machines.
+        """
         store = self._membership.rendezvous.store
         if size > 1:
             if self._read_remote_failure() is not None or self._everybody_has_finished(size):
@@ -75,7 +78,10 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return which change on another machine caused the failure of a process here. Empty if no such change did."""
+        """Return the change on another machine that caused the failure of a process on this machine, or "" if the cause is different.
+
+        ``size`` is the number of machines.
+        """
         assert self._ranks is not None
         if size == 1:
             return ""
@@ -93,7 +99,7 @@ class ElasticAgent(Agent):
         return ""
 
     def _loss(self) -> str:
-        """If machines are lost, ask the other machines for a new rendezvous, and return the reason. Empty if no machine is lost."""
+        """If machines are lost, request a new rendezvous. Return the reason for the rendezvous, or "" if no machine is lost."""
         lost = self._membership.members.lost()
         self._has_lost_a_machine = self._has_lost_a_machine or bool(lost)
         return ask_to_stop(self._membership.rendezvous.store, f"lost the connection to {lost}") if lost else ""
@@ -120,6 +126,6 @@ class ElasticAgent(Agent):
             linger(store, self.get_worker_group().group_world_size or 1)  # other machines may still need a store that this process hosts
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that this machine ends the job, unless it only leaves the job."""
+        """If the signal ends the whole job, tell the other machines. If only this machine leaves the job, do nothing."""
         if not self.is_leaving:
             super().announce_signal(name)

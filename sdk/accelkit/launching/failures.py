@@ -84,7 +84,10 @@ class Ending:
 
     @property
     def shell_code(self) -> int:
-        """The exit code for a shell: 128 plus the signal's number if a signal killed the process, never 0 for a failure."""
+        """The exit code of a failed process, which is never 0.
+
+        If a signal killed the process, the exit code is 128 plus the signal's number, as in a shell.
+        """
         code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
         return 128 - code if code < 0 else code or 1
 
@@ -112,8 +115,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     """Return whether all processes that have failed so far lost a peer, and the peer may be a process that is still running.
 
-    The connections of a process close before it has ended: it may still be exiting, or be writing a core file. A launcher that ended the
-    process now could not report whether the process had finished or crashed, so the launcher waits for up to ``PEER_SECONDS``.
+    The connections of a peer close before the peer has ended, for example because the peer is still writing a core file. If the launcher
+    ended the peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first waits for
+    up to ``PEER_SECONDS``.
     """
     records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):
@@ -125,7 +129,7 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
 def may_be_caused_elsewhere(endings: Sequence[Ending]) -> bool:
     """Return whether every process that failed so far may have failed because a machine is lost.
 
-    NCCL's watchdog aborts a process that waits for a lost machine.
+    A process that waits for a lost machine loses a peer, raises a CollectiveError, or is aborted with SIGABRT by NCCL's watchdog.
     """
     for ending in endings:
         record = read_record(ending.error_file)
@@ -140,14 +144,19 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
     return any(_LOST_PEER.search(text) for text in (record["error"], *record["causes"]))
 
 
-def first(endings: Sequence[Ending]) -> Ending | None:
-    """Return the failure that caused the other failures, or None if no process failed.
+def _likelihood(ending: Ending) -> tuple[bool, bool, float]:
+    """Return a sort key that is smaller the more likely the failure is the cause of the others."""
+    return ending.has_lost_a_peer, ending.has_lost_a_peer and not ending.names_a_peer, ending.failed_at
 
-    The cause is the earliest failure that is not due to a lost peer. If every process that failed lost a peer, the cause is the earliest
-    CollectiveError from the log of collective calls. torch's own errors come last, because they do not say which rank is missing.
+
+def first(endings: Sequence[Ending]) -> Ending | None:
+    """Return the failure that most likely caused the other failures, or None if no process failed.
+
+    A failure that is not due to a lost peer is preferred. If all are due to a lost peer, a CollectiveError is preferred, because torch's
+    own errors do not say which rank is missing. If several failures are left, the earliest is returned.
     """
     failed = [ending for ending in endings if ending.has_failed]
-    return min(failed, key=lambda ending: (ending.has_lost_a_peer, not ending.names_a_peer, ending.failed_at), default=None)
+    return min(failed, key=_likelihood, default=None)
 
 
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
@@ -163,7 +172,11 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
 
 
 def _awaited(endings: Sequence[Ending]) -> str:
-    """Return a phrase that names the ranks of this machine for which a process that lost a peer was possibly waiting."""
+    """Return a phrase that names the ranks for which the process that lost a peer was possibly waiting.
+
+    These are the ranks of this machine that were still running when the launcher ended them, or else the ranks that had finished. If every
+    process of this machine failed, the phrase advises the user to compare the errors.
+    """
     others = sorted((ending for ending in endings if not ending.has_failed), key=lambda ending: ending.rank)
     if late := [str(ending.rank) for ending in others if ending.sent is not None]:
         return f"it was possibly waiting for rank {', '.join(late)}"

@@ -31,8 +31,9 @@ def torchrun_variables(
     max_restarts: int,
     uses_agent_store: bool,
 ) -> dict[str, str]:
-    """Return the variables that torchrun sets. All processes have the same role.
+    """Return the environment variables that torchrun sets for a process.
 
+    All processes have the same role, so the ranks within the role equal the global ranks.
     A job on one machine also gets the variable that makes gloo use the loopback interface.
     See https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
     """

@@ -89,7 +89,7 @@ class LocalRanks:
         program: The program that the processes run.
         folder: The folder for the logs of the processes, which go to ``rank-N/``.
         environs: The environment variables of each process, by global rank.
-        screens: The screens that show the standard output and the standard error of the processes.
+        screens: The ``log_tee.Screen`` for the standard output of all processes, and the ``log_tee.Screen`` for their standard error.
     """
 
     def __init__(self, program: Program, folder: Path, environs: Mapping[int, Mapping[str, str]], screens: Sequence[Screen]) -> None:
@@ -134,7 +134,10 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """If all processes that have failed so far lost a connection, wait a few seconds until the process at the other end has exited."""
+        """If all processes that have failed so far lost a peer, wait until the peer has exited.
+
+        The wait ends after ``PEER_SECONDS`` at the latest, or as soon as ``is_hurried`` returns True.
+        """
         deadline = time.monotonic() + PEER_SECONDS
         while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():
             time.sleep(_POLL_SECONDS)

@@ -14,13 +14,14 @@ from typing import BinaryIO
 _CHUNK = 65536
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 0.3
+_LAST_ROUNDS = 16  # with chunks of 64 KiB, 1 MiB: the largest pipe that Linux gives to an ordinary user
 
 
 class Screen:
     """Standard output or standard error of this process, on which the output of several processes is shown.
 
     Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split. They wait
-    for at most 0.3 seconds, because rank 0's line may be a progress bar.
+    for at most 0.3 seconds, because rank 0's line may be a progress bar that stays unfinished for a long time.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -47,7 +48,7 @@ class Screen:
             self._show_waiting()
 
     def flush(self, has_to_end: bool = False) -> None:
-        """Show lines that have waited too long, even in the middle of rank 0's line. With ``has_to_end``, show all lines that are left."""
+        """End rank 0's unfinished line and show the waiting lines, if they have waited too long or ``has_to_end`` is True."""
         if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
             self._show(b"\n")
             self._is_at_start = True
@@ -58,7 +59,7 @@ class Screen:
         self._waiting.clear()
 
     def _show(self, data: bytes) -> None:
-        """Show data, unless the reader has gone (``| head``)."""
+        """Write data to the stream, unless the program that reads the stream has exited, such as ``head`` in a shell pipeline."""
         if self._target is None or not data:
             return
         try:
@@ -100,7 +101,10 @@ class Streams:
         self._thread.start()
 
     def close(self) -> None:
-        """Read the remaining output of the processes, which have ended. Does not wait for other processes that hold a pipe open."""
+        """Read the remaining output, and close the pipes and the log files.
+
+        Call this after the processes have ended. If another program still holds a pipe open, this call does not wait for that program.
+        """
         self._is_closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -111,14 +115,17 @@ class Streams:
         self._selector.close()
 
     def _read(self) -> None:
-        while self._selector.get_map():
-            ready = self._selector.select(_POLL_SECONDS)
+        rounds_left = _LAST_ROUNDS
+        while self._selector.get_map() and rounds_left:
+            is_closing = self._is_closing.is_set()
+            ready = self._selector.select(0 if is_closing else _POLL_SECONDS)
             for key, _ in ready:
                 self._pass_on(key.data)
             for screen in self._screens:
                 screen.flush()
-            if not ready and self._is_closing.is_set():
+            if is_closing and not ready:
                 return
+            rounds_left -= is_closing
 
     def _pass_on(self, stream: _Stream) -> None:
         data = os.read(stream.pipe, _CHUNK)

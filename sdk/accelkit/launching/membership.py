@@ -1,4 +1,4 @@
-"""The machines of a job whose number may change: which are there, which have gone, and their rendezvous."""
+"""Heartbeats and rendezvous of the machines in a job whose number of machines may change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _STOP = "accelkit/stop"
 
 
 class ElasticRendezvous(OrderedRendezvous):
-    """A rendezvous of all machines that are there, however many they are.
+    """A rendezvous of the machines that are present. Their number may differ from round to round.
 
     ``next_rendezvous`` raises DistStoreError if a machine is lost during the rendezvous. In that case, call it again.
 
@@ -51,11 +51,14 @@ class ElasticRendezvous(OrderedRendezvous):
         """Whether a new rendezvous is necessary, because a machine has left, is lost or wants to join."""
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if a new rendezvous is necessary, else 0. torch's agent then restarts the processes without counting the restart."""
+        """Return 1 if a new rendezvous is necessary, else 0.
+
+        If this method returns 1, torch's agent restarts the processes and does not count the restart.
+        """
         return int(self.has_changed)
 
     def has_newcomers(self) -> bool:
-        """Return whether machines wait to join the job."""
+        """Return whether machines are waiting to join the job."""
         return self._inner.num_nodes_waiting() > 0
 
 
@@ -114,7 +117,10 @@ class Members:
         return self._names(silent)
 
     def present(self) -> list[str]:
-        """Return the names of the machines whose heartbeats continue, and of those that also called this method. Takes a few seconds."""
+        """Return the names of the machines that are present. Takes a few seconds, and stops this machine's heartbeat.
+
+        A machine counts as present if its heartbeat continues or if it has called this method.
+        """
         self._has_left.set()
         self._thread.join(_READ_TIMEOUT.total_seconds())
         self._store.set(f"beat/{self.number}", _WAITED)
@@ -142,7 +148,7 @@ def ask_to_stop(store: dist.Store, reason: str) -> str:
 
 
 def reason_to_stop(store: dist.Store) -> str:
-    """Return why the machines of the current round have to stop their processes for a new rendezvous. Empty if they may continue."""
+    """Return why the machines of the current round have to stop their processes for a new rendezvous, or "" if they may continue."""
     return str(json.loads(store.get(_STOP))) if store.check([_STOP]) else ""
 
 
@@ -151,9 +157,9 @@ class Membership:
     """What this machine needs to take part in a job whose number of machines may change.
 
     Attributes:
-        rendezvous: The rendezvous of the machines that are there.
+        rendezvous: The rendezvous of the machines that are present.
         members: The machines that ever joined the job.
-        is_host: Whether this process hosts the store of all machines, so that the job cannot go on without this process.
+        is_host: Whether this process hosts the store that all machines use. If it does, the job cannot continue without this process.
     """
 
     rendezvous: ElasticRendezvous

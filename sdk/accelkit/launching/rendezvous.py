@@ -155,9 +155,10 @@ def in_this_process(run_id: str) -> RendezvousHandler:
 
 @contextlib.contextmanager
 def _stores_unshared() -> Iterator[None]:
-    """Stop torch from sharing one store among all rounds.
+    """Inside the context, stop torch from sharing one store among all rounds.
 
-    torch reads this setting from the environment, which is restored afterwards, so that the processes of the job do not inherit it.
+    torch reads an environment variable that turns the sharing off. The variable is restored when the context ends, so that the processes
+    of the job do not inherit it.
     """
     before = os.environ.get(_UNSHARED)
     os.environ[_UNSHARED] = "1"

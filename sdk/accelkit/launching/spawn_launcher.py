@@ -134,7 +134,11 @@ def _start(process: Any) -> None:
 
 
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
-    """Wait until every process has ended or one process has failed. If that process lost a peer, give the peer time to end."""
+    """Wait until every process has ended or one process has failed, and record in ``endings`` which processes ended, and how.
+
+    If every failed process failed because it lost the connection to another process, wait up to ``failures.PEER_SECONDS`` for more
+    processes to end, because the lost process may be one of them.
+    """
     deadline = math.inf
     while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:
         wait([p.sentinel for p, ending in zip(processes, endings, strict=True) if ending.exit_code is None], timeout=_POLL_SECONDS)

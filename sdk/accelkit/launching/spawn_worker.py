@@ -40,14 +40,14 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a process among all processes.
+    """The rank of a process, and the settings that the process receives from its parent.
 
     Attributes:
         index, count: The rank of the process, and the number of processes.
         folder: The folder to which the process writes its error. Rank 0 writes the result to the parent folder.
         threads: The number of threads for torch. None leaves torch's default.
-        safe_path: The user's PYTHONSAFEPATH, or None if it was not set. This process was started with PYTHONSAFEPATH set; processes that
-            it starts get the user's value.
+        safe_path: The user's PYTHONSAFEPATH, or None if it was not set. The process is started with PYTHONSAFEPATH=1 and then sets
+            the variable to this value, so that its own child processes inherit the user's value.
     """
 
     index: int
@@ -152,7 +152,7 @@ def load_states(objects: Sequence[Any], kept: Sequence[Any]) -> None:
 
 
 def on_host(data: Any) -> Any:
-    """Return ``data`` with every tensor whole, on the CPU, in its own memory and detached from its graph."""
+    """Return ``data`` with each tensor replaced by a copy on the CPU without autograd history. Sharded tensors are gathered first."""
     import torch
 
     def move(leaf: Any) -> Any:

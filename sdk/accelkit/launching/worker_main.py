@@ -30,8 +30,10 @@ _OWN_CODE = (os.path.dirname(__file__), runpy.__file__, "<frozen runpy>")
 def write_error(path: str, error: BaseException, trace: TracebackType | None, exit_code: int) -> None:
     """Write the error that ended this process to a JSON file.
 
-    The keys are ``time`` (in seconds since the epoch), ``error``, ``causes``, ``traceback`` and ``exit_code``. Functions that run at exit
-    can detect the error by ``sys.last_type``, as after an error that Python itself prints.
+    The keys are ``time`` (in seconds since the epoch), ``error``, ``causes``, ``traceback`` and ``exit_code``.
+
+    This function also sets ``sys.last_type``, ``sys.last_value`` and ``sys.last_traceback``, as Python does for an uncaught exception, so
+    that ``atexit`` functions can detect the error.
     """
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     causes: list[str] = []

@@ -17,12 +17,12 @@ _WORKER = "accelkit.monitoring.worker"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sample:
-    """The statistics of the devices at one time.
+    """The statistics of the devices at one point in time.
 
     Attributes:
         time: Seconds since the epoch.
-        stats: The statistics of each device, by the name of the device, such as ``acme:0``. Keys contain the unit, as in
-            ``board.power.watts``.
+        stats: The statistics of each device. The keys are names of devices, such as ``acme:0``. The name of each statistic contains its
+            unit, as in ``board.power.watts``.
     """
 
     time: float
@@ -41,7 +41,7 @@ class Monitor:
     """A child process that reads the statistics of devices whenever ``sample`` is called. The child may initialise the driver.
 
     Args:
-        record: The accelerator's record.
+        record: The record of the accelerator's plugin, such as one from ``accelkit.plugins()``.
         devices: The devices, as in ``Runtime(devices=)``.
 
     Use it as a context manager. Entering the context raises the errors of ``sample``, and ``DevicesError`` if the devices do not exist.

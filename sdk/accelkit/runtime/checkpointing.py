@@ -35,9 +35,9 @@ class Checkpointing:
     Args:
         session: The device in use, whose random state is saved too.
         rank_info: This process's place in the job.
-        collectives: The collectives of the job, with which all processes check that they begin the same call.
+        collectives: The collectives of the job. The processes use them to check that all processes have called the same method.
         objects: The objects whose state is saved.
-        trackers: The trackers. The run and the position of each tracker are saved.
+        trackers: The trackers. A checkpoint records which run each tracker writes, and the position in this run.
         timeout: The time to wait for the other processes, in seconds.
     """
 
@@ -198,10 +198,10 @@ class Checkpointing:
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def ranks(self, call: str) -> Ranks:
-        """Return the processes of the job, once all of them have called the method of ``Runtime`` that is named ``call``.
+        """Wait until all processes of the job have called the ``Runtime`` method that ``call`` names, and return the processes.
 
         Raises:
-            CheckpointError: On every process, if a process makes a different call, has died, or exceeds the timeout of the process group.
+            CheckpointError: On all processes, if one has died, calls another method, or calls none before the process group's timeout.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -246,7 +246,7 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
-        """Yield the loaders with their names. Each process saves their state separately, because the processes' generators may differ."""
+        """Yield each loader with its name in the checkpoint. Every process saves its loaders, because their random states may differ."""
         for index, loader in enumerate(self._objects.loaders):
             yield f"loader_{index}", loader
 
@@ -264,7 +264,7 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators from the restored state of another process and the index of this process's share of the samples."""
+        """Seed the generators, which now have another process's state, with a seed made from this state and ``data_parallel_index``."""
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
         warnings.warn(
             f"{source} has no random state of rank {rank}, because it was saved by fewer processes. "

@@ -145,7 +145,7 @@ def strategy_or_default(given: str | Strategy | None, default: str) -> str | Str
 
 
 class _NamedPrecision:
-    """Implementation of the ``make_precision`` hook that returns the named precision, unless the accelerator makes its own."""
+    """Last implementation of the ``make_precision`` hook. It returns the selected precision if no other plugin has returned a precision."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
@@ -204,7 +204,7 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the devices of this machine's processes: those that the user requested, or else one per process.
+    """Return the devices that this machine's processes use: the devices in ``wanted`` or, if ``wanted`` is None, one device per process.
 
     Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes on
     this machine is not known until they join the process group, returns the devices up to and including the device of this process.
@@ -254,15 +254,13 @@ def _cluster(cluster: str | ClusterEnvironment | None, plugin_manager: PluginMan
 
 
 def _further_claims(plugin_manager: PluginManager) -> list[ClusterDetection]:
-    """Return the cluster environments that the hook plugins detect, to which this process may belong."""
+    """Return the results of all ``detect_cluster`` hooks: the cluster environments to which this process may belong."""
     environ = MappingProxyType(os.environ)
     with plugin_manager.naming_failures("detect_cluster"):
         claims: list[ClusterDetection] = plugin_manager.hook.detect_cluster(environ=environ)
     for claim in claims:
         if not isinstance(claim, ClusterDetection):
-            owner = plugin_manager.owner_that_returns(
-                "detect_cluster", lambda result: not isinstance(result, ClusterDetection), environ=environ
-            )
+            owner = plugin_manager.owner_that_returns("detect_cluster", lambda it: not isinstance(it, ClusterDetection), environ=environ)
             raise wrong_hook_result("detect_cluster", claim, "an accelkit.ClusterDetection or None", owner)
     return claims
 

@@ -1,8 +1,8 @@
 """Change the behaviour of an object in place by swapping its class for a cached subclass.
 
-The object keeps its identity, its ``isinstance`` checks, its attributes and its class name. It can be pickled and deep-copied. The copy has
-the same behaviour, unless the class defines a ``__reduce__`` that creates copies in its own way. There is one subclass for each
-combination of class and behaviour.
+The object keeps its identity, its attributes and its class name, and is still an instance of its original class. It can be pickled and
+deep-copied. The copy has the same behaviour, unless the class defines a ``__reduce__`` that creates copies in its own way. There is one
+subclass for each combination of class and behaviour.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """Reduce the instance as the original class does.
 
-    No module contains the subclass, so the result refers to the subclass by a call that creates the subclass.
+    No module contains the subclass, so pickle cannot find it by name. The result therefore contains a call that creates the subclass.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

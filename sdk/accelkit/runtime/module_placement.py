@@ -55,7 +55,7 @@ class ParameterMoves:
         return [before for before, now in self._now.items() if (new := now()) is not None and new is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether the optimizer has a parameter that was replaced, so that its steps would train nothing."""
+        """Return whether the optimizer still has a replaced parameter. Steps of the optimizer would not train the new parameter."""
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
 
@@ -104,12 +104,12 @@ def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
 
 
 def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *, has_to_know: bool = True) -> None:
-    """Point the optimizer and its state at the current parameters. The state is moved to the device of its parameter.
+    """Point the optimizer and its state at the current parameters. The state of each parameter is moved to the parameter's device.
 
     Args:
         optimizer: The optimizer, which is changed in place.
         moves: The record of new parameters.
-        has_to_know: Whether every parameter must be in a prepared module. If False, parameters of no prepared module are left as they are.
+        has_to_know: Whether every parameter must be in a prepared module. If False, the optimizer keeps parameters that are in none.
 
     Raises:
         PrepareError: If ``has_to_know`` is True and a parameter is in no prepared module.
@@ -205,7 +205,7 @@ def _record(before: Mapping[str, Slot], after: Mapping[str, Slot], moves: Parame
 
 
 class Slot(NamedTuple):
-    """An entry of a module that holds a parameter or buffer, with the tensor that it holds."""
+    """An entry for a parameter or buffer in a module: the module, the name of the entry, and the tensor."""
 
     owner: torch.nn.Module
     name: str
@@ -225,8 +225,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie tensors again that were tied before.
 
-    If several entries held the same tensor before, the new tensor of the first entry replaces that of every other entry whose new tensor
-    has the same type, dtype and shape.
+    If several entries held the same tensor before, all of them now get the new tensor of the first of these entries. An entry keeps its
+    own new tensor if the two new tensors differ in type, dtype or shape.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

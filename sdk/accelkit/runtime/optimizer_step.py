@@ -1,8 +1,8 @@
 """Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
-The user's optimizer and scheduler objects remain in the loop, because schedulers refer to the optimizer and hooks are registered with
-it. These objects are not wrapped; their classes are swapped. Nothing here runs in the steps of a Runtime that neither accumulates nor
-scales gradients, has no engine strategy, and uses a device that executes eagerly.
+The program keeps its own optimizer and scheduler objects, because schedulers refer to the optimizer and hooks are registered with the
+optimizer. These objects are not wrapped; their classes are swapped. The code here runs in steps only if the Runtime accumulates gradients,
+the precision overrides ``optimizer_step``, the strategy is an EngineStrategy, or the accelerator overrides ``step_end``.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Stepping:
     Args:
         accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
-        strategy: The strategy. An EngineStrategy runs all steps. If it calls the optimizer's ``step`` during such a step, the original
-            ``step`` runs.
+        strategy: The strategy. An EngineStrategy runs all steps. If the EngineStrategy itself calls the optimizer's ``step`` or
+            ``zero_grad``, the original method runs.
         accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
     """
 
@@ -54,7 +54,7 @@ class Stepping:
 
     @property
     def has_skipped(self) -> bool:
-        """Whether the last step of one of the optimizers was skipped, by the precision or the strategy."""
+        """Whether the precision or the strategy skipped the last step of at least one optimizer."""
         return len(self._skipped) > 0
 
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
@@ -109,14 +109,17 @@ class Stepping:
         """Reset the gradients of the optimizer. ``own`` is the optimizer's own ``zero_grad``."""
         if not self._accumulation.is_complete:
             return
-        if self._strategy is not None:
-            try:
-                self._strategy.zero_grad(optimizer)
-            except Exception as error:
-                note_plugin(error, self._strategy, "zero_grad")
-                raise
-        else:
+        if self._strategy is None or self._inside is optimizer:
             own(set_to_none)
+            return
+        before, self._inside = self._inside, optimizer
+        try:
+            self._strategy.zero_grad(optimizer)
+        except Exception as error:
+            note_plugin(error, self._strategy, "zero_grad")
+            raise
+        finally:
+            self._inside = before
 
     def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether a scheduler of this optimizer must not step now."""

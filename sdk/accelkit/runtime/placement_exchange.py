@@ -1,4 +1,4 @@
-"""Exchange of the places of all processes through a store, before there is a process group."""
+"""Exchange of information about where each process runs, through a store, before there is a process group."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from accelkit.specs.process_placement import Place, Placement, placements
 
 
 def exchange(store: Store, cluster: ClusterEnvironment) -> Placement | list[Place]:
-    """Tell rank 0 the place of this process, and return the placement that rank 0 has worked out for this process.
+    """Send the ``Place`` of this process to rank 0, and return the ``Placement`` that rank 0 determines for this process.
 
-    The places of all processes are sent to rank 0 only, because in a large job they are too much to send to every process. There are two
-    exceptions: if places contradict each other, or if the cluster environment overrides ``resolve_placement``, the places of all processes
-    are returned in the order of ranks, and every process passes them to ``resolve_placement``.
+    In a large job, the ``Place`` objects of all processes are too much data to send to every process, so only rank 0 gets all of them.
+    There are two exceptions: if ``Place`` objects contradict each other, or if the cluster environment overrides ``resolve_placement``,
+    every process gets all of them. The function then returns the ``Place`` objects of all processes in the order of ranks, and the caller
+    passes them to ``resolve_placement``.
 
     Args:
-        store: The store, in which nobody has set a key yet.
+        store: The store. It must not contain any keys yet.
         cluster: The cluster environment.
     """
     rank = cluster.global_rank

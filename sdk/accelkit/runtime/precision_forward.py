@@ -1,4 +1,4 @@
-"""Forward and backward passes in a precision: converting inputs and outputs, entering its forward context and scaling losses."""
+"""Run forward and backward passes in a precision: convert inputs and outputs, enter the precision's forward context and scale losses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def backward_of(precision: Precision) -> Callable[..., None]:
 
 
 def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
-    """Return the function that runs the strategy's backward pass. For a built-in strategy, return the method itself."""
+    """Return the function that runs the backward pass of the strategy.
+
+    For a built-in strategy, this is ``strategy.backward`` itself. For a third-party strategy, the errors of the function name the plugin.
+    """
     if is_built_in(strategy):
         return strategy.backward
 
@@ -95,16 +98,16 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 
 
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
-    """Return the behaviour for modules in this precision.
+    """Return the ``Behaviour`` (see ``dynamic_subclass``) of modules whose forward passes run in this precision.
 
-    An error in a third-party precision names the precision. An exception handler adds the name. Because a handler limits what
-    torch.compile can trace, there is no handler for built-in precisions.
+    For a third-party precision, an exception handler adds the name of the plugin to errors. For a built-in precision, there is no
+    handler, because a handler limits what torch.compile can trace.
     """
     return forward_in_precision if is_built_in(precision) else forward_in_plugins_precision
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """Return the behaviour of a module whose forward pass runs in the precision that the module stores."""
+    """Return the attributes of a subclass of ``cls``: a ``forward`` that runs in the precision that the module stores."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -23,9 +23,9 @@ SIGNALS = ("SIGTERM", "SIGUSR1")
 class StopSignals:
     """Records whether this process received a signal by which schedulers announce that they will stop a job.
 
-    At the time limit, and to preempt a job, SLURM sends SIGTERM, and before that the signal that ``sbatch --signal=USR1@60`` requests.
-    torchrun's agent and Kubernetes send SIGTERM. A handler that was installed before is called as well; the default action, which
-    ends the process, is not taken.
+    SLURM sends SIGTERM at the time limit and when it preempts a job. Before SIGTERM, SLURM sends the signal that the job requested, for
+    example with ``sbatch --signal=USR1@60``. torchrun's agent and Kubernetes send SIGTERM. The handlers that ``listen`` installs also call
+    the handlers that were installed before. The default action, which ends the process, is not taken.
 
     Attributes:
         received: The name of the first signal received, or an empty string.
@@ -92,10 +92,10 @@ class Preemption:
     Args:
         cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
         rank_info: This process's place in the job.
-        collectives: The collectives of the job, by which all processes get the same result.
+        collectives: The collectives of the job. Processes use them to agree whether the job is preempted, and whether it was queued again.
         plugin_manager: The manager of the plugins. Its hook ``job_preempted`` tells them that the job stops, and its hook ``requeue``
             puts the job back into the queue.
-        trackers: The trackers, which write everything as soon as a preemption is known.
+        trackers: The trackers. As soon as a preemption is known, they write all values that were logged before.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
 
@@ -120,7 +120,7 @@ class Preemption:
         self._has_to_requeue = has_to_requeue
 
     def watch(self) -> None:
-        """Catch the signals, and poll the cluster environment if it has notices of its own. Further calls have no effect.
+        """Catch the signals, and poll the cluster environment if it overrides ``is_preempted``. Further calls have no effect.
 
         Raises:
             UsageError: If the signals cannot be caught in this thread.
@@ -167,11 +167,12 @@ class Preemption:
         """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
 
         Args:
-            hint: The hint of the error if the hook fails. It says that the checkpoint is complete, and that the job was not queued again.
+            hint: The hint for the error that is raised if the hook fails. The hint says that the checkpoint is complete, and that the job
+                was not queued again.
 
         Raises:
-            AccelkitError: On the main process, if the cluster environment cannot queue the job, or if an implementation of the hook fails
-                or returns anything but a bool or None. The other processes get False.
+            AccelkitError: On the main process, if the cluster environment cannot queue the job, or if the ``requeue`` of a plugin raises
+                an error or returns anything but a bool or None. The other processes get False.
         """
         if not self._has_to_requeue:
             return False

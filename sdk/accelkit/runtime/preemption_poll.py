@@ -1,4 +1,4 @@
-"""Polling of the cluster environment for notices of preemption, in a thread, so that no step waits for a call."""
+"""Polling of the cluster environment for notices of preemption. A thread makes the calls, so that training steps do not wait for them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class PreemptionPoll:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. If a call does not return within a second, the thread ends when the call returns or the process exits."""
+        """Tell the thread to stop, and wait for the thread for at most a second.
+
+        If ``is_preempted`` of the cluster environment takes longer, the thread ends when ``is_preempted`` returns or the process exits.
+        """
         self._is_stopping.set()
         self._thread.join(_STOP_SECONDS)
 
@@ -64,7 +67,11 @@ class PreemptionPoll:
                 return
 
     def _ask(self) -> str:
-        """Call the implementation and record its result. Return a description of the failure, or an empty string."""
+        """Call ``is_preempted`` of the cluster environment and record the result.
+
+        Returns:
+            A description of the failure if the call failed, or else an empty string.
+        """
         try:
             answer = self._cluster.is_preempted()
         except BaseException as error:

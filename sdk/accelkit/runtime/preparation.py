@@ -33,7 +33,10 @@ from accelkit.specs.strategy import Strategy
 
 @dataclasses.dataclass(slots=True)
 class PreparedObjects:
-    """Prepared and registered objects, in the order given. This order determines the names of their states in a checkpoint."""
+    """Prepared and registered objects, in the order in which the program passed them.
+
+    This order determines the names of the objects in a checkpoint.
+    """
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = dataclasses.field(default_factory=list)
@@ -51,9 +54,10 @@ class PreparedObjects:
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the global batch without repeated samples, or None if no samples are repeated.
+        """Return the number of samples in the current global batch, not counting repeated samples.
 
-        Samples are repeated only in the last batch of a loader, to fill this batch.
+        Only the last batch of a loader can have repeated samples, which fill this batch. Return None if the current batch has no repeated
+        samples, or if the number is not known.
         """
         loader = self.innermost_loader()
         return loader.remainder if loader is not None and loader.remainder > 0 else None
@@ -76,7 +80,7 @@ class Preparation:
     Args:
         session: The device in use.
         rank_info: This process's place in the job, which decides its share of the data.
-        accumulation: The counter of backward passes, which has the number of passes per optimizer step.
+        accumulation: The counter of backward passes. Its ``num_steps`` is the number of backward passes per optimizer step.
         options: How objects are prepared.
         objects: The record to which prepared objects are added.
     """
@@ -158,7 +162,7 @@ class Preparation:
             precision=self._session.precision,
             num_processes=num_processes,
             accumulation_steps=self._accumulation.num_steps,
-            batch_size=sizes[0] // (num_processes if self._options.split_batches else 1) if sizes else None,
+            batch_size=sizes[0] // (self._rank_info.data_parallel_size if self._options.split_batches else 1) if sizes else None,
         )
         wrapped: torch.nn.Module = call(self._session.configuration.strategy, "wrap_training", module, optimizer, settings)
         self._objects.modules[:] = [wrapped if other is module else other for other in self._objects.modules]
@@ -196,7 +200,11 @@ class Preparation:
         return prepared
 
     def _check_others(self, objects: Sequence[object]) -> None:
-        """Guard against objects elsewhere in the program that still have parameters which this preparation replaced."""
+        """Make the first optimizer step report objects that still have parameters which ``prepare`` replaced.
+
+        An optimizer that still has replaced parameters at its first step raises an error. For other objects that still have replaced
+        parameters, a prepared optimizer warns at its first step.
+        """
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)
             self._moves.has_replaced, self._moves.is_unsearched = False, True
@@ -205,7 +213,7 @@ class Preparation:
             self._moves.is_unsearched = False
 
     def _check_schedulers(self) -> None:
-        """Check the lengths of new schedulers, as soon as a loader has been prepared too."""
+        """Warn about new schedulers whose number of steps does not fit the prepared loaders. Does nothing before a loader is prepared."""
         if not self._objects.loaders:
             return
         for scheduler in self._unchecked_schedulers if self._rank_info.is_main_process else ():

@@ -36,8 +36,8 @@ _ends_at_exit = False
 def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
     """Make this process a member of the default process group. Returns when every process has joined.
 
-    Tensors on the device are sent by ``backend``, and tensors on the CPU and objects by gloo. Several Runtimes of a process share one
-    group. A group that the program created is used as it is.
+    The backend ``backend`` sends tensors on the device, and gloo sends objects and tensors on the CPU. All Runtimes of a process use the
+    same group. If the program has already created a group, that group is used unchanged.
 
     Args:
         user: The Runtime that joins. It is passed to ``leave`` later.

@@ -84,8 +84,8 @@ class Runtime:
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
-        even_batches: Whether the last batches are filled with samples from the beginning, so that all processes get the same number
-            of batches.
+        even_batches: Whether the last batches are filled with samples from the beginning of the epoch, so that all processes get the
+            same number of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
         rng_types: The generators that are synchronised across processes: any of ``torch``, the device type and ``generator`` (default).
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
@@ -99,7 +99,7 @@ class Runtime:
     Attributes:
         accelerator: The selected accelerator, an instance of its plugin's class.
         strategy: The selected strategy; ``rt.strategy.name`` is its name.
-        cluster: The cluster environment from which this process has its rank and the size of the job.
+        cluster: The cluster environment, which provides the rank of this process and the size of the job.
         plugin_manager: pluggy's manager of the selected plugins and the hook plugins. ``rt.plugin_manager.hook.<name>(...)`` calls a hook.
 
     Raises:
@@ -207,12 +207,12 @@ class Runtime:
 
     @property
     def split_batches(self) -> bool:
-        """Whether the batch size of a loader counts the samples of all processes, as given to the constructor."""
+        """The constructor's argument ``split_batches``: whether the batch size of a loader counts the samples of all processes."""
         return self._options.split_batches
 
     @property
     def even_batches(self) -> bool:
-        """Whether the last batches are filled, as given to the constructor."""
+        """Whether the last batches are filled with samples from the beginning of the epoch, as given to the constructor."""
         return self._options.even_batches
 
     @property
@@ -350,7 +350,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Yield this process's consecutive share of ``inputs``, which every process has in full.
+        """Yield this process's share of ``inputs``, which is a contiguous part. Every process passes the whole ``inputs``.
 
         If the inputs cannot be divided evenly, the first shares are one item longer. Processes of a tensor-parallel group get the same
         share.
@@ -374,9 +374,9 @@ class Runtime:
         """Prepare models, optimizers, schedulers and data loaders for training.
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
-        Modules are placed first, regardless of the order of the arguments. An optimizer must be prepared in the same call as its model or,
-        except with ``deepspeed``, in a later call. With ``32-true`` on one device, the modules, optimizers and schedulers themselves
-        are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
+        Modules are placed first, regardless of the order of the arguments. An optimizer may be prepared in the same call as its model or
+        in a later call; with ``deepspeed``, it must be the same call. With ``32-true`` on one device, the modules, optimizers and
+        schedulers themselves are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
@@ -444,7 +444,7 @@ class Runtime:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether gradients are complete, so that an optimizer step updates the parameters."""
+        """Whether an optimizer step updates the parameters now: inside ``accumulate``, only at the last micro-batch of a step."""
         return self._accumulation.is_complete
 
     @property
@@ -455,9 +455,9 @@ class Runtime:
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
         """Return a context manager for one micro-batch.
 
-        Prepared optimizers and schedulers step only once every ``gradient_accumulation_steps`` micro-batches. The last batch of a
-        prepared loader always completes the step. Until then, the gradients of ``models`` stay on each process, so that they are reduced
-        only once.
+        Prepared optimizers and schedulers take a step only at every ``gradient_accumulation_steps``-th micro-batch, and at the last batch
+        of a prepared loader. At the other micro-batches, the gradients of ``models`` are not reduced over processes, so that there is
+        only one reduction per step.
 
         Args:
             models: The prepared models whose gradients the block computes.
@@ -559,7 +559,7 @@ class Runtime:
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
                 tensor of shape ``[data_parallel_size]``.
-            group: The processes that take part. ``torch.distributed.group.WORLD`` means all processes, even if they have the same samples.
+            group: The processes that take part. With ``torch.distributed.group.WORLD``, every process of the job contributes.
             sync_grads: Whether the result is differentiable. If True, the gradient of this process's tensor is the sum of the gradients
                 that the backward passes of all processes compute for it. Every process must run backward through the result, at the
                 same point in its sequence of collectives.
@@ -573,11 +573,11 @@ class Runtime:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Like ``gather``, but without the samples that were repeated to fill the last batch.
 
-        Samples are dropped only while the innermost running prepared loader is at its last batch.
+        Samples are dropped only while the innermost running loop over a prepared loader is at the last batch.
 
         Args:
-            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and
-                the result is one list. A list or tuple adds its items to the result; any other data are added as one item.
+            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and the
+                result is one list. This list has every item of each process's list or tuple; any other data of a process are one item.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
@@ -594,13 +594,13 @@ class Runtime:
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. If every call is verified, CPU tensors of 103 bytes or less in total need
-        a single exchange and are added in the order of ranks.
+        integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the
+        verification, CPU tensors of at most 103 bytes in total need a single exchange and are added in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
-            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, a ``torch.distributed.ReduceOp``, or ``none``, which returns
-                ``tensor`` unchanged and unscaled.
+            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, ``none``, or a ``torch.distributed.ReduceOp``. With ``none``, the
+                result is ``tensor`` itself, neither reduced nor scaled.
             scale: The factor by which the result is multiplied.
             group: The processes that take part.
 
@@ -617,10 +617,10 @@ class Runtime:
         """Send ``tensor`` from process ``from_process`` to all processes.
 
         Args:
-            tensor: Nested tensors, or any other object. Only the values of tensors are sent if all processes pass nested tensors with the
-                same structure, dtypes and shapes. Otherwise (the other processes usually pass None), the data are pickled. Tensors in
-                pickled data arrive on the receiver's device if they were on the sender's device.
-            from_process: The rank in the job of the process that sends.
+            tensor: Nested tensors, or any other object. Receiving processes may pass anything, such as None. If all processes pass nested
+                tensors with the same structure, dtypes and shapes, only the values are sent. Otherwise, the data are pickled. Tensors
+                in pickled data arrive on the receiver's device if they were on the sender's device.
+            from_process: The sending process, given as its rank in the job.
             group: The processes that take part.
 
         Returns:
@@ -632,10 +632,10 @@ class Runtime:
         return self._collectives.broadcast(tensor, from_process, group=group)
 
     def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
-        """Pad tensors with ``pad_index`` along ``dim`` to the longest size among all processes, so that they can be gathered.
+        """Pad each tensor with ``pad_index`` along ``dim`` to its largest size on any process, so that the tensors can be gathered.
 
-        Padding is added at the end, or at the start if ``pad_first`` is True. A tensor that is long enough, or that has no such
-        dimension, is returned as it is. Gradients flow back through padded tensors.
+        Padding is added at the end, or at the start if ``pad_first`` is True. A tensor that already has the largest size, or that has no
+        dimension ``dim``, is returned unchanged. Padding is differentiable.
         """
         return self._collectives.pad_across_processes(tensor, dim, pad_index, pad_first)
 
@@ -659,14 +659,14 @@ class Runtime:
         Args:
             path: The folder that contains all checkpoints.
             is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
-                ``wait_for_saves``, waits for the thread and raises its error. At its end, the program also waits, and prints the error.
+                ``wait_for_saves``, waits for the thread and raises its error. A program that ends first also waits, and prints the error.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
-            The folder ``path/step-N``, where N counts checkpoints. It is durable on return or, with ``is_async``, as soon as it exists.
+            The folder ``path/step-N``, where N counts checkpoints. With ``is_async``, it may not exist yet. Once it exists, it is durable.
 
         Raises:
-            CheckpointError: On every process, if some state could not be loaded again safely, writing failed, or a process died.
+            CheckpointError: On every process, if a value has a type that cannot be loaded safely, if writing fails, or if a process dies.
             UsageError: If ``keep_last`` is less than 1.
         """
         return self._checkpointing.save_state(Path(path), is_async=is_async, keep_last=keep_last)
@@ -688,15 +688,15 @@ class Runtime:
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
-            verify: When the checkpoint is verified. ``full``: every byte, before anything is restored. ``lazy``: the tensors of models and
-                optimizers that are not sharded are restored first, and threads verify them while the program goes on. A forward pass, an
-                optimizer step, or any other function of torch that gets such a tensor waits until the tensor is verified, and raises
-                CheckpointError if the tensor is damaged. Everything else is verified before it is restored.
+            verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. With ``lazy``, and
+                if nothing is sharded, the tensors of models and optimizers are restored first, and threads verify them while the program
+                goes on. A forward pass, an optimizer step, or any other function of torch waits until the tensors that it gets are
+                verified, and raises CheckpointError if one is damaged. Everything else is verified before it is restored.
 
         Raises:
             CheckpointError: On every process, if the checkpoint is missing or damaged, or if its objects do not match those that were
-                prepared. After the error, nothing has been restored, with two exceptions: if an object rejected its state, or if
-                ``verify`` is ``lazy``, some objects may have been restored.
+                prepared. Nothing has been restored then, with two exceptions: some objects may have been restored if an object rejected
+                its state, or if ``verify`` is ``lazy``.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
@@ -745,12 +745,12 @@ class Runtime:
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Record values with all trackers, on the main process only. The first call opens the trackers; load any checkpoint before that.
 
-        A checkpoint contains the position of each tracker, so a program that loads the checkpoint continues the curves of the saved run.
+        A checkpoint records how far each tracker has logged, so a program that loads the checkpoint continues the curves of the saved run.
 
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
                 not reduced over the processes. Reading a tensor waits for its device.
-            step: The step of the optimizer. None means the step after that of the previous call, and 0 in the first call.
+            step: The step of the optimizer. If None, it is the previous call's step plus 1, or 0 in the first call of the run.
 
         Raises:
             UsageError: On the main process, if a value is of an unsupported type, or if the step is not a whole number.
@@ -758,7 +758,7 @@ class Runtime:
         self._trackers.log(values, step)
 
     def log_hyperparameters(self, values: Any) -> None:
-        """Record hyperparameters with all trackers, on the main process only: immediately, or when ``log`` opens the trackers.
+        """Record hyperparameters with all trackers, on the main process only: now if the trackers are open, else when ``log`` opens them.
 
         Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
 
@@ -874,18 +874,18 @@ class Runtime:
         *,
         folder: str | Path | None = None,
     ) -> Comparison:
-        """Run a forward and a backward pass, and find the first module and operator whose result differs from the CPU's in float64.
+        """Run a forward and a backward pass, and find the first operator with a wrong result, and the module that called the operator.
 
-        Each operator runs on the device, and on the CPU with the same inputs, so errors do not accumulate. The tolerance is that of the
-        conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right result, so that later
+        Each operator runs on the device, and on the CPU in float64 with the same inputs, so errors do not accumulate. The tolerance is that
+        of the conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right result, so that later
         operators are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times as
         long as usual.
 
         Args:
             model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.
             batch: The batch. It is moved to the device.
-            loss: A function ``loss(model, batch)`` that returns the loss. None calls the model with the batch (a dict as keyword arguments,
-                a tuple or list as positional ones) and uses the loss that the model returns, else a weighted mean of the model's outputs.
+            loss: A function ``loss(model, batch)`` that returns the loss. If None, the batch is passed to the model (a dict as keywords, a
+                tuple or list as positional arguments), and the loss is the ``loss`` in its output, or else a weighted mean of the outputs.
             folder: The folder for programs that reproduce wrong results. None creates a temporary folder if a result is wrong.
 
         Returns:
@@ -931,10 +931,10 @@ class Runtime:
         """Call ``function(batch_size)``. As long as it runs out of memory on any process, call it again with half the batch size.
 
         All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released, so
-        the function must create the model, optimizer and loaders itself, and must not keep tensors anywhere else. Inside ``accumulate``, an
-        optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied accordingly. Memory use
-        should be alike on all processes: if one process runs out of memory inside a backward pass of ``ddp`` or of a strategy that shards,
-        the other processes wait for it until the timeout of the process group.
+        the function must create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
+        ``accumulate``, an optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied
+        accordingly. Memory use should be alike on all processes: if one process runs out of memory inside a backward pass of ``ddp`` or of
+        a strategy that shards, the other processes wait for it until the timeout of the process group.
 
         Args:
             function: The function that prepares everything and trains.
@@ -962,13 +962,13 @@ class Runtime:
         )
 
     def seed_everything(self, seed: int, per_process: bool = False) -> int:
-        """Seed the generators of Python, NumPy (if imported), torch on the host, and the device. Does not start the device.
+        """Seed Python, NumPy (if imported), torch on the host, and the device. A device that has not started is seeded when it starts.
 
         Args:
             seed: The seed.
-            per_process: Whether the seed is ``seed + data_parallel_index``, so that dropout, noise and augmentation differ between
-                processes, except between those that compute on the same samples. Create the model before this call, with equal seeds,
-                because all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever ``per_process`` is.
+            per_process: Whether the seed is ``seed + data_parallel_index``. Dropout, noise and augmentation then differ between processes
+                that compute on different samples. Create the model before this call, with the same seed on all processes, because
+                all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever ``per_process`` is.
 
         Returns:
             The seed of this process.
@@ -1004,7 +1004,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Finish saves and verification, close trackers, leave the process group, and tear down the device until it is used again."""
+        """Finish saves and verification, close trackers, leave the process group and tear down the device, which restarts if used again."""
         self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()

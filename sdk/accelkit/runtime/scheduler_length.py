@@ -22,16 +22,16 @@ LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 
 
 def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
-    """Warn if a scheduler's length was probably computed from a loader before ``prepare``, and no prepared loader explains the length.
+    """Warn if a scheduler's length was probably computed from a loader before ``prepare``, or not divided by ``accumulation_steps``.
 
-    The warning for a OneCycleLR is given immediately, because a OneCycleLR steps after every batch. The length of any other scheduler may
-    be a number of epochs. The warning for such a scheduler is given at the second step of its optimizer, and only if the scheduler has
-    stepped since the optimizer's first step.
+    There is no warning if the length is right for one of the prepared loaders. The warning for a OneCycleLR is given immediately, because a
+    OneCycleLR steps after every batch. The length of a scheduler of another class may be a number of epochs, so the warning is given at
+    the second step of the scheduler's optimizer, and only if the scheduler has stepped since the optimizer's first step.
 
     Args:
-        scheduler: The scheduler. It was created before this call.
+        scheduler: The scheduler to check.
         loaders: The prepared loaders. If the program has called ``len`` on one of them, the scheduler's length may come from that call.
-        num_processes: The number of processes in the job.
+        num_processes: The number of processes that get different batches (``data_parallel_size``).
         accumulation_steps: The number of backward passes per optimizer step.
     """
     name = next((name for name in LENGTHS if isinstance(getattr(scheduler, name, None), int)), None)
@@ -79,8 +79,8 @@ class _Steps:
     def mistaken_units(self, length: int) -> Iterator[int]:
         """Yield the wrong numbers of steps per epoch from which the length was probably computed.
 
-        ``length`` may be a multiple of the right number as well: 10 epochs of 40 steps are 20 epochs of 20 steps. The number of batches
-        before ``prepare`` is then suspected only if the program never called ``len`` on the prepared loader.
+        ``length`` may be a multiple of both a wrong number and the right number: 10 epochs of 40 steps are as long as 20 epochs of 20
+        steps. In that case, a wrong number is yielded only if the program has never called ``len`` on the prepared loader.
         """
         is_right = length % max(self.per_epoch, 1) == 0
         units = []
@@ -91,14 +91,14 @@ class _Steps:
         yield from (unit for unit in units if unit > max(self.per_epoch, 1) and length % unit == 0)
 
     def description(self, length: int, unit: int) -> str:
-        """Return the end of the warning, which follows the scheduler and its length."""
+        """Return the end of the warning. The warning begins with the class and the length of the scheduler."""
         epochs = length // unit
         per_epoch = "the number of batches in an epoch" if unit == self.prepared else "the number of batches before prepare"
         if unit not in (self.prepared, self.unprepared):
             per_epoch = f"the number of steps for the {self.unprepared} batches before prepare"
         reasons = []
         if self._num_processes > 1:
-            reasons.append(f"each of the {self._num_processes} processes gets {self.prepared} batches per epoch")
+            reasons.append(f"the batches are divided among {self._num_processes} processes, and each gets {self.prepared} per epoch")
         if self._accumulation_steps > 1:
             reasons.append(f"a scheduler steps once for {self._accumulation_steps} batches")
         wanted = "len(loader)" if self._accumulation_steps == 1 else "math.ceil(len(loader) / rt.gradient_accumulation_steps)"
@@ -136,7 +136,7 @@ def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
                 _warn(text)
 
     def remove(*_: Any) -> None:
-        """Remove both hooks. torch iterates over the hooks while it calls them, so only the last hook may remove itself."""
+        """Remove both hooks. This hook was registered last: while torch iterates over the hooks, only the last hook can remove itself."""
         for handle in handles:
             handle.remove()
 

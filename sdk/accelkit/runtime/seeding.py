@@ -49,7 +49,10 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the generators of the device. Does nothing on the CPU, where numbers that the program may have drawn would be repeated."""
+    """Seed the generators of the device. Does nothing on the CPU.
+
+    ``seed_host`` has already seeded the CPU's generator. Seeding it again would repeat numbers that the program may have drawn since.
+    """
     if not torch.empty(0, device=device).is_cpu:
         seed_generators(seed, accelerator)
 
@@ -101,7 +104,10 @@ def restore_host(state: Mapping[str, Any]) -> None:
 
 
 def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[str, ...]:
-    """Return the generators that are synchronised across processes before each epoch. With one process, nothing is synchronised.
+    """Return ``rng_types`` as a tuple, or ``("generator",)`` if ``rng_types`` is None.
+
+    The names are those of the generators that are synchronised across processes before each epoch. With one process, nothing is
+    synchronised.
 
     Raises:
         UsageError: If a name is not ``torch``, the device type or ``generator``.

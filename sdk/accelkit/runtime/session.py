@@ -44,8 +44,8 @@ class Session:
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
-        configuration: The configuration. Once the device has started, the configuration includes the devices and the number of machines
-            that the processes learned from each other.
+        configuration: The configuration. If the processes have to work out their placement, starting the device replaces the
+            configuration with a copy that has the devices and the number of machines according to the placement.
     """
 
     def __init__(
@@ -121,7 +121,10 @@ class Session:
 
     @property
     def data_group(self) -> dist.ProcessGroup | None:
-        """A process group of this process and one process for each other share of the samples. None if each process has its own share."""
+        """The data-parallel process group of this process, which contains one process for each share of the samples.
+
+        None if each process has a share of its own.
+        """
         self.start()
         return self._data_group
 
@@ -150,7 +153,7 @@ class Session:
         )
 
     def description(self) -> dict[str, Any]:
-        """Return the selection and the versions, as trackers record them. Does not start the device."""
+        """Return the settings of the job and the versions of accelkit, torch and Python, for trackers. Does not start the device."""
         return describe(self.configuration.decision, self.state())
 
     def device_stats(self) -> dict[str, Any]:

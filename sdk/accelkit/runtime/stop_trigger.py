@@ -6,10 +6,10 @@ from accelkit.runtime.collectives.collectives import Collectives
 
 
 class StopTrigger:
-    """A flag that any process sets and all processes read together.
+    """A flag that any process can set. All processes read the flag at the same step and get the same result.
 
     Args:
-        collectives: The collectives of the job, by which all processes get the same result.
+        collectives: The collectives of the job, which combine the flags of all processes.
     """
 
     def __init__(self, collectives: Collectives) -> None:

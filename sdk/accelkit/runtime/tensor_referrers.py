@@ -20,8 +20,8 @@ def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
 
     The names are sorted and have no duplicates.
 
-    Variables of functions and modules are not reported, because loops leave values in them. Objects of torch and accelkit are not
-    reported either.
+    Neither local variables of functions nor global variables are reported, because a training loop normally leaves its last batch in such
+    variables. Objects of torch and accelkit are not reported either.
     """
     seen = {id(tensors)}
     found: set[str] = set()

@@ -32,7 +32,10 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
 
 
 def attributes_of_child(cls: type) -> dict[str, Any]:
-    """Return the behaviour of a wrapper that also has the public attributes and methods of its child."""
+    """Return a dict with a ``__getattr__`` for a subclass of the wrapper class ``cls``.
+
+    In addition to the wrapper's own attributes, this ``__getattr__`` finds the public attributes and methods of the wrapped module.
+    """
     original: Any = cls
 
     def __getattr__(self: Any, name: str) -> Any:

@@ -1,8 +1,8 @@
 """Selection of one accelerator from the user's request.
 
-``request`` is the entry point. It determines what the user requested, by an argument, by a variable or not at all, and creates the Decision
-that explains the choice. ``by_name`` resolves a name and tries the plugin. ``auto`` chooses among several accelerators, for the name
-``auto`` and the aliases.
+The module ``request`` is the entry point. It reads the request from an argument or an environment variable, or uses the name ``auto`` if
+neither is given, and creates the Decision that explains the choice. The module ``by_name`` resolves a name and tries the plugin. The module
+``auto`` chooses among several accelerators if the requested name is ``auto`` or an alias.
 """
 
 from accelkit.selection.by_name import GENERIC, Loaded, load_named

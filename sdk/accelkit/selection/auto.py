@@ -117,8 +117,9 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
 def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
     """Return the usable accelerators in order, and every candidate with its verdict.
 
-    Unless ``verdict_cache`` has a result that still holds, third-party plugins are probed in child processes, which end before anything is
-    loaded. A plugin that claims to be usable is also tried, once per version.
+    Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
+    process loads a plugin. If the probe of a vendor's plugin says that the plugin is usable, a trial in a child process checks the plugin,
+    unless the installed version has already worked in a trial.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

@@ -37,7 +37,7 @@ class Selection:
     """The selected accelerator. It has been probed but not loaded, and no driver has been initialised.
 
     Attributes:
-        accelerator: The accelerator instance, with its name and plugin set.
+        accelerator: The accelerator instance. Its attributes ``name`` and ``plugin`` are set.
         devices: The user's ``devices`` argument as written, to be parsed by ``accelerator.parse_devices``. None if it was not given.
         decision: The explanation of the choice.
     """
@@ -59,9 +59,9 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
     Raises:
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The text says why and what
             to do.
-        ContradictionError: If ``cpu`` and ``accelerator`` name different devices.
+        ContradictionError: If ``cpu`` is True and ``accelerator`` is neither None nor the name of the CPU.
         UsageError: If ``accelerator`` is neither a name nor an instance.
-        AccelkitError: If the module or the probe of a plugin calls this while the plugin is being probed.
+        AccelkitError: If the module or the ``probe`` of a plugin calls ``select`` while accelkit probes the plugin.
     """
     _refuse_nesting()
     wanted: Devices | None = devices if devices is not None else os.environ.get(DEVICES_VARIABLE) or None
@@ -90,8 +90,9 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
 
     Args:
         accelerator: The accelerator as for ``select``, except that it cannot be an instance.
-        is_fresh: Whether to try the plugin again even if it worked before, to try ``torch:<device_type>`` too, and to ignore cached
-            results of the probes of ``auto`` and the aliases. A trial may initialise drivers in its child process.
+        is_fresh: Whether to ignore cached results. If True, a third-party plugin selected by name is tried even if it worked before, and
+            ``auto`` and the aliases probe all plugins again. ``torch:<device_type>`` is tried only if ``is_fresh`` is True. A trial runs in
+            a child process, where it may initialise drivers.
 
     Raises:
         AccelkitError: In the same cases as ``select``.

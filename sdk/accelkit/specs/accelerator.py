@@ -142,7 +142,7 @@ class Accelerator:
 
     @hookimpl
     def teardown(self) -> None:
-        """Release what ``setup_device`` and training acquired, for ``Runtime.teardown``. The default empties the allocator's cache."""
+        """Release what ``setup_device`` and training acquired. Called by ``Runtime.teardown``. The default calls ``empty_cache``."""
         self.empty_cache()
 
     # -- devices ------------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class Accelerator:
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """Return more checks for ``accelkit doctor``, by name. The default returns none. Called in a child process, before ``load()``."""
+        """Run checks for ``accelkit doctor``. Return the results by name (default: none). Called in a child process before ``load()``."""
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Accelerator:
         torch_functions.manual_seed(self, seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """Return the generator's state for checkpoints and loaders as a CPU uint8 tensor, or None if the device has no generator."""
+        """Return the generator's state as a CPU uint8 tensor, or None if there is no generator. Called to save or synchronise the state."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
@@ -279,13 +279,13 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. They may be read in another thread, but not in several threads. The returned iterator must
-                raise the errors that ``batches`` raises.
+            batches: The batches on the host. Only one thread may read them. This method may start that thread. The returned iterator
+                must raise the errors that ``batches`` raises.
             device: The device of this process.
 
         Returns:
-            The iterator over the batches on ``device``, with the same order and structure. It is closed if the loop ends early. If this
-            method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
+            The iterator over the batches on ``device``, with the same order and structure. It is closed if the loop ends early. The default
+            returns None and is never called: without an override, the runtime copies the batches, on a stream if the device has streams.
         """
         return None
 

@@ -44,7 +44,8 @@ class ClusterEnvironment(Variables):
         reason explains why the process does not belong to this environment, although some of the environment's variables are set.
 
         A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
-        that implements the hook ``detect_cluster``. The hook may call this method. Otherwise, users select the environment by name.
+        that implements the hook ``detect_cluster``. The hook may call this method. Without a hook plugin, users select the environment of a
+        third party by name.
         """
         return None
 
@@ -85,7 +86,10 @@ class ClusterEnvironment(Variables):
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines in the job. The default is 1 if all processes of the job are on this machine."""
+        """Number of machines in the job.
+
+        The default is 1 if all processes are known to be on this machine, and ``exchanged_value("num_nodes")`` if not.
+        """
         is_said = type(self).local_world_size is not ClusterEnvironment.local_world_size
         here = self.known("local_world_size") if is_said else None
         return self.exchanged_value("num_nodes", 1 if self.world_size in (1, here) else None)
@@ -139,7 +143,10 @@ class ClusterEnvironment(Variables):
             return None
 
     def needs_placement_exchange(self) -> bool:
-        """Return whether the processes have to exchange a ``Place`` to work out their placement. All processes get the same result."""
+        """Return whether some properties are known only after the processes have told each other where they run (see ``place``).
+
+        The properties are ``local_rank``, ``local_world_size``, ``node_rank`` and ``num_nodes``. All processes get the same result.
+        """
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
                 if self.known(name) is None:
@@ -147,7 +154,10 @@ class ClusterEnvironment(Variables):
         return False
 
     def place(self) -> Place:
-        """Return the place that this process sends to the other processes."""
+        """Return where this process runs: its machine, and the ranks and sizes that are already known.
+
+        Called on every process if ``needs_placement_exchange`` returns True. Rank 0 receives the results of all processes.
+        """
         host, machine = this_machine()
         said: list[int | None] = []
         for name in PLACEMENT:
@@ -158,7 +168,10 @@ class ClusterEnvironment(Variables):
         return Place(host, machine, *said)
 
     def resolve_placement(self, places: Sequence[Place]) -> None:
-        """Set ``placement`` from the places of all processes, ordered by rank.
+        """Work out the placement of this process, and set ``placement`` to it.
+
+        Args:
+            places: The result of ``place`` on each process, ordered by rank.
 
         Raises:
             ContradictionError: If the places contradict each other.
@@ -192,12 +205,13 @@ class ClusterEnvironment(Variables):
             raise self._contradiction(said, there, flag, "devices=")
 
     def is_preempted(self) -> bool:
-        """Return whether the job will soon lose this process's machine, for example according to a file or a cloud service.
+        """Return whether the job will soon lose the machine of this process. The default returns False.
 
-        Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption. A thread of each process calls the method
-        every ``preemption_poll_seconds``. The calls begin at the first use of ``Runtime.watch_preemption`` or of another method that calls
-        ``watch_preemption``. They end when ``is_preempted`` returns True or the Runtime is torn down. The method may block, because no step
-        waits for it. Use a time limit well below the time between the notice and the end of the machine.
+        Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption, for example a file or the response of a cloud
+        service. A thread of each process calls the method every ``preemption_poll_seconds``. The calls begin at the first use of
+        ``Runtime.watch_preemption`` or of another method that calls ``watch_preemption``. They end when ``is_preempted`` returns True or
+        the Runtime is torn down. The method may block, because no step waits for it. Use a time limit well below the time between the
+        notice and the end of the machine.
 
         If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If a call raises an error, takes
         longer than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an
@@ -210,7 +224,7 @@ class ClusterEnvironment(Variables):
         """Put the job back into the scheduler's queue, to run again from the start. Called on one process of the job.
 
         Returns:
-            True if the scheduler accepted the job.
+            Whether the scheduler accepted the job. None counts as False.
 
         Raises:
             UnsupportedError: If this environment cannot requeue a job. The default always raises this error.

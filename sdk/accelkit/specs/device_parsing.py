@@ -17,8 +17,8 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
             and ``[0, 2]`` or ``"0,2"`` (or ``"0,"``) selects these indices.
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
-        counts_processes: Whether a number in ``devices`` is a number of processes, which share the devices or have devices of their own.
-            If so, the number may exceed ``count``.
+        counts_processes: Whether ``n`` is a number of processes rather than a number of devices. If so, ``n`` may exceed ``count``, and
+            the result has one index for each process.
 
     Raises:
         DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.

@@ -50,10 +50,10 @@ class EngineSettings:
         device: The device of this process.
         precision: The precision of the Runtime. The module already computes in this precision.
         num_processes: The number of processes in the job.
-        accumulation_steps: The number of backward passes per step. The Runtime divides losses by this number, and steps once the gradients
-            are complete.
-        batch_size: The number of samples in a batch of this process. None unless a loader that declares its batch size was prepared in the
-            same call of ``prepare``.
+        accumulation_steps: The number of backward passes per step. The Runtime divides each loss by this number. Until the gradients are
+            complete, the optimizer's ``step`` does nothing.
+        batch_size: The number of samples in a batch of this process. None unless a ``DataLoader`` that has a ``batch_size`` was passed to
+            ``prepare`` together with the module.
     """
 
     device: torch.device
@@ -67,8 +67,8 @@ class EngineStrategy(Strategy, abc.ABC):
     """A strategy that wraps a module together with its optimizer, and runs backward passes and steps itself, as DeepSpeed does.
 
     A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; a class that lacks one cannot be instantiated.
-    The training loop stays as it is: the user's optimizer remains the same object, and calls these methods. All these methods are called in
-    every process, after the device is set up.
+    The training loop stays as it is: the user's optimizer remains the same object, and its ``step`` and ``zero_grad`` call the strategy's
+    methods of the same names. The four methods are called in every process, after the device is set up.
     """
 
     @abc.abstractmethod
@@ -78,9 +78,9 @@ class EngineStrategy(Strategy, abc.ABC):
         Args:
             module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
             optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, the optimizer's
-                ``step`` and ``zero_grad`` call the strategy's methods of the same names. Inside these methods, the optimizer's ``step`` is
-                its original method.
-            settings: The other settings of the training.
+                ``step`` and ``zero_grad`` call the strategy's methods of the same names. While one of these two methods of the
+                strategy runs, the optimizer's ``step`` and ``zero_grad`` are the original methods of the optimizer.
+            settings: The settings of the training, such as the device and the precision.
         """
 
     @abc.abstractmethod

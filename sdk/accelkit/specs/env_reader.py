@@ -51,7 +51,7 @@ class Variables:
             default: The value to return if no variable is set. If ``default`` is None, a missing variable is an error.
 
         Raises:
-            UsageError: If no variable is set, or the value is not a whole number or is less than ``least``.
+            UsageError: If no variable is set and ``default`` is None, or if the value is not a whole number or is less than ``least``.
             ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)
@@ -80,7 +80,8 @@ class Variables:
     def address(self, *names: str, default: str | None = None) -> str:
         """Return the first variable in ``names`` that is set, as a host name or address (IPv6 without brackets).
 
-        If no variable is set and there is no default, returns ``127.0.0.1`` and warns once, naming the first variable.
+        If no variable is set, returns ``default``. If ``default`` is None, returns ``127.0.0.1`` and warns once that ``names[0]`` is not
+        set.
 
         Raises:
             UsageError: If the value is not a host name or address.
@@ -93,7 +94,7 @@ class Variables:
     def port(self, *names: str, default: int | None = None) -> int:
         """Return the first variable in ``names`` that is set, as a TCP port.
 
-        If no variable is set and there is no default, returns 12910 and warns once, naming the first variable.
+        If no variable is set, returns ``default``. If ``default`` is None, returns 12910 and warns once that ``names[0]`` is not set.
 
         Raises:
             UsageError: If the value is not a port number.
@@ -137,13 +138,13 @@ def port_for_job(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
-    1250 never get the same port. Two steps of one job get the same port only if their numbers differ by a multiple of 16. Other pairs of
-    jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if at least one job is identified
-    by a string.
+    1250 never get the same port. Two job steps of one numbered job get the same port only if the numbers of the steps differ by a multiple
+    of 16. Other pairs of jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if at least
+    one job is identified by a string.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.
-        step: The number of the step in the job.
+        step: The number of the job step (as in Slurm), or the index in a job array. Ignored if ``job`` is not a number.
 
     Returns:
         A port from 10000 to 29999.

@@ -11,8 +11,8 @@ class Finding:
 
     Attributes:
         rule: The name of the rule that found the mistake.
-        what: What is wrong, with the class and the member.
-        why: Why that is a mistake.
+        what: A statement of the mistake, with the names of the class and the member, such as ``Acme.device_type is not set``.
+        why: The reason why ``what`` is a mistake.
         hint: What the vendor should write.
     """
 

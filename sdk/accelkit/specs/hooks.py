@@ -106,10 +106,10 @@ class ClusterEnvironmentHooks:
 
     @hookspec(firstresult=True)
     def requeue(self) -> bool | None:
-        """Put the job back into its scheduler's queue. True means that the scheduler accepted it.
+        """Put the job back into its scheduler's queue, and return whether the scheduler accepted the job.
 
-        Called on one process of a job that was told to end and is to run again, after every process has saved its state. The first result
-        that is not None is used. Hook plugins are called before the cluster environment.
+        Called on one process of a job that was told to end and is to run again, after every process has saved its state. Hook plugins are
+        called before the cluster environment. The first result that is not None is used. If all results are None, the job is not requeued.
         """
 
 
@@ -122,14 +122,17 @@ class RuntimeHooks:
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:
-        """Called by the Runtime of each process each time it sets up the device, if its strategy is distributed.
+        """Called by the Runtime of each process each time the Runtime sets up the device, if the strategy is distributed.
 
-        At that time, all processes have joined the process group and have checked that they run with the same settings.
+        When this hook is called, all processes have joined the process group and have checked that they run with the same settings.
         """
 
     @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called on the main process after ``save_state`` made ``path`` durable; with ``is_async``, by the thread that wrote ``path``."""
+        """Called on the main process when the checkpoint ``path`` is complete and on disk.
+
+        If ``save_state`` was called with ``is_async=True``, the thread that wrote the checkpoint calls this hook.
+        """
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:

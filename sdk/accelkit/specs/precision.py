@@ -1,7 +1,7 @@
 """The precision specification: how numbers are stored and computed.
 
-The division into conversion of inputs, a context around the forward pass and conversion of outputs comes from Lightning
-Fabric. The documentation page about precisions has a complete example.
+As in Lightning Fabric, one method converts the inputs of a forward pass, one returns a context for the pass, and one converts
+the outputs. The documentation page about precisions has a complete example.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Precision:
     # -- contexts -----------------------------------------------------------------------------------------------------
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """Return the context manager for every forward pass of a prepared module."""
+        """Return a context manager for one forward pass. Called before each forward pass of a prepared module."""
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:
@@ -112,7 +112,7 @@ class Precision:
         """
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run the step of a prepared optimizer once its gradients are complete.
+        """Run a step of a prepared optimizer. Called by the optimizer's ``step`` if the gradients are complete.
 
         An implementation that does not call ``step`` skips the optimizer's step and the steps of its schedulers.
 
@@ -126,13 +126,13 @@ class Precision:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this precision, such as a scaler's, for a checkpoint. Called by ``Runtime.save_state`` on every process."""
+        """Return the state for a checkpoint, such as the scale of a gradient scaler. Called by ``Runtime.save_state`` on every process."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``state_dict``.
+        """Restore a state returned by ``state_dict``.
 
-        ``state`` is empty if the checkpoint was saved with another precision that had nothing to save.
+        The checkpoint may have been saved with another precision. ``state`` is then the state of that precision, and may be empty.
         """
 
     def __repr__(self) -> str:

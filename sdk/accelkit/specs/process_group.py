@@ -41,7 +41,7 @@ class ProcessGroupOptions:
 
 
 def read_seconds(given: Any, source: str) -> float:
-    """Parse a timeout in seconds from an argument, a variable or a flag named ``source``.
+    """Convert ``given`` to a timeout in seconds. Errors name ``source``: the argument, variable or flag that has this value.
 
     Raises:
         UsageError: If the timeout is not a positive number.

@@ -18,13 +18,13 @@ PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The information about where a process runs. Each process sends its ``Place`` to all other processes.
+    """The information about where a process runs. Rank 0 collects the ``Place`` of every process.
 
     Attributes:
         host: The host name of the machine, for messages.
         machine: An identifier that is unique even if two machines share a host name.
-        local_rank, local_world_size, node_rank, num_nodes: The values given by environment variables. None for a value that no variable
-            gives.
+        local_rank, local_world_size, node_rank, num_nodes: The values that the process read from environment variables. A value is None
+            if its variable is not set.
     """
 
     host: str
@@ -37,7 +37,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of one process, worked out from the places of all processes.
+    """The placement of one process, computed from the ``Place`` of every process.
 
     Attributes:
         local_rank, local_world_size, node_rank, num_nodes: The cluster environment's properties with these names.
@@ -61,16 +61,17 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
     If all processes report a node rank, machines are numbered by node rank. Otherwise, processes are taken to be on the same machine if
-    their machine identifiers are equal and no two of them have the same local rank. (Containers on one host may have equal identifiers, and
-    each counts as a machine.) Machines are then numbered in the order of the lowest rank on each machine.
+    their machine identifiers are equal and no two of them have the same local rank. (Two processes with the same identifier and the same
+    local rank run in two containers on one host, and each container counts as a machine.) Machines are then numbered in the order of the
+    lowest rank on each machine.
 
     Args:
-        places: The place of every process, ordered by rank.
+        places: The ``Place`` of every process, ordered by rank.
         plugin: The ``dist==version`` of the cluster environment, for errors.
         launcher: The command that starts the processes, for errors.
 
     Raises:
-        ContradictionError: If the places contradict each other.
+        ContradictionError: If the values that the processes report contradict each other.
     """
 
     def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:

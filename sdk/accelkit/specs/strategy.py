@@ -1,8 +1,8 @@
 """The strategy specification: how one program spans devices.
 
 The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``,
-``process_group_backend`` and ``device_mesh`` (at first use), then ``place_module`` and ``wrap_module`` for every module. A strategy that
-also runs the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
+``process_group_backend`` and ``device_mesh`` (at the first use of the device), then ``place_module`` and ``wrap_module`` for every module.
+A strategy that also runs the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
 
     from accelkit import Strategy
 
@@ -77,7 +77,7 @@ class Strategy:
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
         """Prepare the strategy for these devices.
 
-        Called by the Runtime of each process before the device is used: at the first use, and at the first use after each
+        Called by the Runtime of each process before the first use of the device, and before the first use after each
         ``Runtime.teardown``.
 
         Args:
@@ -89,7 +89,10 @@ class Strategy:
         """
 
     def teardown(self) -> None:
-        """Release resources. Called by ``Runtime.teardown`` if ``setup`` was called, while the process group still exists."""
+        """Release resources.
+
+        If ``setup`` was called, ``Runtime.teardown`` calls this method before the process leaves the process group.
+        """
 
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
         """Return the number of processes in a job with ``num_devices`` devices on each of ``num_nodes`` machines.
@@ -102,8 +105,8 @@ class Strategy:
         """Return the number of shares into which the samples of a step are divided. The default is one share for each process.
 
         Called by the constructor of a Runtime. Does not initialise the driver. If several processes compute on the same samples, as in
-        tensor parallelism, they must have consecutive ranks: process ``rank`` gets the share ``rank // (num_processes // size)``. Loaders,
-        seeds, ``gather`` and ``reduce`` follow this number.
+        tensor parallelism, they must have consecutive ranks: if the method returns ``size``, process ``rank`` gets the share
+        ``rank // (num_processes // size)``. Loaders, seeds, ``gather`` and ``reduce`` treat the processes of one share as one process.
 
         Args:
             num_processes: The number of processes in the job.
@@ -128,7 +131,7 @@ class Strategy:
         return None
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """Return the device of this process. Called by the Runtime at first use, after ``setup``. Does not initialise the driver.
+        """Return the device of this process. Called by the Runtime after ``setup``. Does not initialise the driver.
 
         Args:
             accelerator: The accelerator of the devices.
@@ -146,7 +149,9 @@ class Strategy:
         return accelerator.process_group_backend
 
     def place_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Move the module to ``device``, and return it. Called before ``wrap_module``, unless ``device_placement`` is False.
+        """Move the module to ``device``, and return it.
+
+        Called before ``wrap_module``. Not called for a module for which the user set ``device_placement`` to False.
 
         Args:
             module: The module, already converted by the precision plugin.
@@ -157,7 +162,7 @@ class Strategy:
     def place_batch(self, batch: T) -> T:
         """Return ``batch``, which is on the device already, in the layout that the strategy needs.
 
-        Called for prepared loaders and ``to_device``. If this method is overridden, it is called in every step.
+        If a subclass overrides this method, it is called for every batch of a prepared loader, and by ``Runtime.to_device``.
         """
         return batch
 
@@ -189,10 +194,10 @@ class Strategy:
         return module
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return a context manager inside which the parameters of this module (wrapped or not) are unsharded, for reading.
+        """Return a context manager inside which parameters that the strategy shards in its own way are unsharded, for reading.
 
-        The context manager unshards parameters that are sharded in the strategy's own way. Parameters that are DTensors may stay sharded.
-        All processes must enter and leave the context together.
+        Parameters that are DTensors may stay sharded. ``module`` may be wrapped or not. All processes must enter and leave the context
+        together.
         """
         return nullcontext()
 

@@ -49,16 +49,16 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
     """Call a function of ``torch.accelerator``, or of the device's module, and return its result.
 
     The module's function is called if ``torch.accelerator`` refers to another device type, lacks the function, or does not implement it
-    for the device.
+    for the device. An error that the device raises is not caught.
 
     Args:
-        accelerator: The accelerator whose device type is meant.
+        accelerator: The accelerator that determines the device type.
         name: The name of the function in ``torch.accelerator``.
         arguments: The arguments, which are the same for both functions.
         module_name: The name of the function in the device's module, if that name differs.
 
     Raises:
-        UnsupportedError: If neither ``torch.accelerator`` nor the module has the function. Errors of the device itself are passed on.
+        UnsupportedError: If neither ``torch.accelerator`` nor the module has the function.
     """
     import torch
 

@@ -16,7 +16,8 @@ from accelkit.tracking.values import flat
 class AccelerateTracker(Tracker):
     """Calls a ``GeneralTracker`` of Accelerate, or an object with the same methods.
 
-    Values that are logged again after a resume are passed on again, because a ``GeneralTracker`` does not report its position.
+    Values that a program logs again after a resume are passed to the ``GeneralTracker`` again, because a ``GeneralTracker`` does not report
+    which steps it has already recorded.
 
     Args:
         tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not depend on Accelerate's rank.

@@ -12,7 +12,7 @@ class CallableTracker(Tracker):
     """Calls a function with the values and the step.
 
     Args:
-        function: The function ``function(values, step)``. After a resume, the function gets the steps after the checkpoint again.
+        function: The function ``function(values, step)``. After a resume, the function is called again for repeated steps.
     """
 
     def __init__(self, function: Callable[[dict[str, Scalar], int], Any]) -> None:

@@ -22,8 +22,8 @@ class CSV(MetricsFileTracker):
     written again with one more column. A value that was not logged in a call is an empty cell. Each row is passed to the operating system
     at once, so it survives the death of the process.
 
-    If a program continues from a checkpoint, rows that were written after the checkpoint are removed. Each call is therefore in the file
-    once, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
+    If a program continues from a checkpoint, rows that were written after the checkpoint are removed. The file therefore has no duplicate
+    rows, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
     ``metrics.csv``, that file is renamed to ``metrics.1.csv``.
 
     Args:

@@ -12,7 +12,10 @@ from accelkit.types import Decision, RuntimeState
 
 
 def describe(decision: Decision, state: RuntimeState) -> dict[str, Any]:
-    """Return the selection and the versions: the device, precision, strategy and size of the job, and why the accelerator was chosen."""
+    """Return the settings of the job, why the accelerator was chosen, and the versions of accelkit, torch and Python.
+
+    The settings include the device, the precision, the strategy and the number of processes.
+    """
     rank_dependent = ("process_index", "local_process_index")
     settings = {name: value for name, value in dataclasses.asdict(state).items() if name not in rank_dependent}
     return settings | {

@@ -18,8 +18,8 @@ class JSONLines(MetricsFileTracker):
     Each line has ``step`` and the values. Infinities and NaN are written as ``Infinity`` and ``NaN``, as Python's ``json`` writes and
     reads them. Each line is passed to the operating system at once, so it survives the death of the process.
 
-    If a program continues from a checkpoint, lines that were written after the checkpoint are removed. Each call is therefore in the file
-    once, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
+    If a program continues from a checkpoint, lines that were written after the checkpoint are removed. The file therefore has no duplicate
+    lines, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
     ``metrics.jsonl``, that file is renamed to ``metrics.1.jsonl``.
 
     Args:

@@ -14,7 +14,8 @@ _STATUS = {"finished": "success", "failed": "failed", "interrupted": "aborted"}
 class LightningLogger(Tracker):
     """Calls a ``Logger`` of Lightning or Fabric, or an object with the same methods.
 
-    Values that are logged again after a resume are passed on again, because a ``Logger`` does not report its position.
+    Values that a program logs again after a resume are passed to the ``Logger`` again, because a ``Logger`` does not report which steps it
+    has already recorded.
 
     Args:
         logger: The logger.

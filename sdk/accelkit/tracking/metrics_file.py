@@ -1,4 +1,4 @@
-"""Trackers that write a file of values and a file of hyperparameters."""
+"""Base class of trackers that write the logged values to one file, and the hyperparameters to another file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from accelkit.tracking.tracker import FolderTracker, Outcome
 
 
 class MetricsFileTracker(FolderTracker):
-    """Base class of trackers that keep a file of values open, and write ``hyperparameters.json`` beside it.
+    """Base class of trackers that write the logged values to an open file, and the hyperparameters to ``hyperparameters.json`` beside it.
 
     Attributes:
-        file_name: The name of the file of values.
+        file_name: The name of the file with the logged values.
     """
 
     file_name: ClassVar[str]

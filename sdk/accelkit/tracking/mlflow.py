@@ -26,8 +26,9 @@ class MLflow(Tracker):
     Numbers become metrics, strings become tags, and hyperparameters become parameters, with names such as ``model/depth``. Characters
     that MLflow does not allow in names are replaced by ``_``.
 
-    If a program continues from a checkpoint, the same MLflow run is continued. MLflow cannot remove values, so a value is not recorded if
-    the run has a value of this name at the same or a later step. MLflow does not let a parameter change: the first value stays.
+    If a program continues from a checkpoint, the same MLflow run is continued. Metrics that were recorded after the checkpoint stay in the
+    run, because MLflow cannot remove them. A metric is recorded again only at steps after its last step in the run. A parameter keeps the
+    first value that was logged, because MLflow does not let a parameter change.
 
     Args:
         experiment: The name of the experiment, which is created if it does not exist. None means ``MLFLOW_EXPERIMENT_NAME``, or else the
@@ -108,7 +109,7 @@ class MLflow(Tracker):
         return found
 
     def _is_recorded(self, name: str, step: int) -> bool:
-        """Return whether the run that this process continued already had a value of this name at this step or a later step."""
+        """Return whether this metric was recorded at this or a later step before this process continued the run. False for a new run."""
         if not self._is_continued:
             return False
         if name not in self._recorded:

@@ -1,4 +1,7 @@
-"""The trackers that ``Runtime(trackers=[...])`` accepts: names, trackers of other libraries, and functions."""
+"""Conversion of the elements of ``Runtime(trackers=[...])`` to trackers.
+
+An element is a name, a tracker of accelkit, Accelerate or Lightning, or a function.
+"""
 
 from __future__ import annotations
 

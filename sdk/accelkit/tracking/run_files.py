@@ -16,7 +16,10 @@ HYPERPARAMETERS = "hyperparameters.json"
 
 
 def new_run_folder() -> Path:
-    """Create a new folder ``runs/<date>_<time>`` (numbered if it exists already). Return its path, relative to the current directory."""
+    """Create a folder ``runs/<date>_<time>``, and return its path relative to the current directory.
+
+    If a folder of this name exists already, the name of the new folder ends in ``_1``, or in the next free number.
+    """
     ROOT.mkdir(exist_ok=True)
     name = time.strftime("%Y-%m-%d_%H-%M-%S")
     for number in itertools.count():
@@ -30,7 +33,7 @@ def new_run_folder() -> Path:
 
 
 def set_aside(file: Path) -> None:
-    """Rename the file of an earlier run, if there is one: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
+    """If an earlier run has left ``file``, rename the file: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
     if not file.exists():
         return
     names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))
@@ -38,6 +41,9 @@ def set_aside(file: Path) -> None:
 
 
 def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write the hyperparameters of the newest run in a folder. A value that JSON cannot represent is written as its ``str``."""
+    """Write hyperparameters to ``hyperparameters.json`` in ``folder``. An existing file is replaced.
+
+    A value that JSON cannot represent is written as ``str(value)``.
+    """
     with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
         file.write_text(json.dumps(values, indent=2, default=str) + "\n", "utf-8")

@@ -19,8 +19,9 @@ class TensorBoard(FolderTracker):
     Numbers become scalars, and strings become texts. Hyperparameters appear in the tab HPARAMS.
 
     If a program continues from a checkpoint, a new event file tells TensorBoard to ignore earlier events with a step after the last step of
-    the checkpoint (``purge_step``). This works if steps do not decrease during the run. So count optimizer steps for everything that is
-    logged, not epochs for some values. If a new run begins in a folder that has event files, TensorBoard ignores their events.
+    the checkpoint (``purge_step``). This works only if steps never decrease during the run. So log all values with the number of the
+    optimizer step; do not log some values with the number of the epoch. If a new run begins in a folder that has event files, TensorBoard
+    ignores the events in these files.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

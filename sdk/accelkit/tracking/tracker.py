@@ -19,8 +19,10 @@ Outcome = Literal["finished", "failed", "interrupted"]
 class Tracker(abc.ABC):
     """Writes the values of one run to a file or a service. Subclass it for a service that accelkit does not know.
 
-    A Runtime calls these methods on the main process only, and never before the first ``rt.log``. ``open`` is called first, and again
-    after ``close`` if the program goes on logging. If a method raises an exception, the Runtime warns once and no longer calls the tracker.
+    A Runtime calls ``check`` on every process, and all other methods on the main process only. ``open`` is called at the first ``rt.log``,
+    before the other methods. If the program logs only hyperparameters, ``open`` is called when the run is finished. If the program logs
+    again after ``close``, ``open`` is called again. If a method other than ``check`` raises an exception, the Runtime warns once and no
+    longer calls the tracker.
 
     Attributes:
         name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
@@ -57,7 +59,11 @@ class Tracker(abc.ABC):
         """Record values. Every value is a plain bool, int, float or str."""
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:  # noqa: B027 # need not be overridden
-        """Record hyperparameters, a dict that may contain further dicts. Called after ``open`` and whenever the program logs more."""
+        """Record hyperparameters, a dict that may contain further dicts.
+
+        The Runtime calls this after ``open``, and again whenever the program logs further hyperparameters. In the first call after
+        ``open``, ``values["accelkit"]`` describes the selected plugins and devices.
+        """
 
     def flush(self) -> None:  # noqa: B027 # need not be overridden
         """Write everything that was logged, so that it is not lost if this process is killed."""
@@ -83,8 +89,8 @@ class FolderTracker(Tracker):
     """A tracker that writes files into a folder.
 
     Args:
-        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``, which the file trackers of a Runtime share. That
-            folder is chosen when the run begins.
+        folder: The folder. None means the folder of the run, ``runs/<date>_<time>``, which is chosen when the run begins. All trackers of a
+            Runtime that have ``folder=None`` share the folder of the run.
 
     Attributes:
         folder: The folder, or None before the run begins.
@@ -96,7 +102,7 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder. Return ``state`` if it belongs to a run in this folder, else None."""
+        """Create the folder. Return the position at which to continue: ``state`` if its run is in this folder, or None for a new run."""
         if self.folder is None:
             self.folder = self.run_folder()
         self.folder.mkdir(parents=True, exist_ok=True)

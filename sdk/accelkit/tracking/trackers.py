@@ -30,11 +30,12 @@ class Trackers:
 
     Args:
         given: Names, trackers and functions, as given to ``Runtime``.
-        ranks: This process's place in the job. Only the main process writes.
-        describe: A function that returns a description of the selection, which is recorded with the hyperparameters.
+        ranks: An object that knows whether this process is the main process. Only the main process writes.
+        describe: A function that describes the selected plugins and devices. The description is recorded with the hyperparameters.
 
     Attributes:
-        objects: The trackers, in the order of ``given``. Objects of other libraries and functions are the user's own.
+        objects: The trackers, in the order of ``given``. For a function or a tracker of another library, this is the object that the user
+            gave, not the ``Tracker`` that wraps the object.
 
     Raises:
         UsageError: On every process, if a tracker is unknown, or if its package is not installed.
@@ -82,7 +83,7 @@ class Trackers:
     def close(self, outcome: Outcome) -> None:
         """End the run. If the program logs again, the same run is continued.
 
-        A run that has logged only hyperparameters is written as well, if ``outcome`` is ``finished``.
+        If the program has logged only hyperparameters, the run is recorded only if ``outcome`` is ``finished``.
         """
         if self._hyperparameters and outcome == "finished" and self._active:
             self._open()
@@ -95,7 +96,7 @@ class Trackers:
         self._hyperparameters = {}
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint saves: the next step, and the run and position of each tracker. Everything logged is written first."""
+        """Write everything that was logged. Return what a checkpoint saves: the next step, and the result of each tracker's ``state()``."""
         if not self._active:
             return {}
         if self._process is None:
@@ -111,7 +112,9 @@ class Trackers:
         self._states, self._next_step = dict(state), state["next_step"]
         if self._process is not None:
             for tracker in tuple(self._active):
-                self._call(tracker, "rewind", self._state_of(tracker))
+                self._call(tracker, "rewind", saved := self._state_of(tracker))
+                if saved is None and any(one is tracker for one in self._active):  # it may have begun a new run
+                    self._call(tracker, "log_hyperparameters", self._hyperparameters | {"accelkit": self._describe()})
 
     def _open(self) -> None:
         if self._process is not None:

@@ -19,10 +19,10 @@ def register() -> None:
 
 
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
-    """Return the backend of one process group: an instance of the C++ class that wraps gloo.
+    """Return the backend of one process group: a C++ object that wraps a gloo backend.
 
-    Python can get a C++ backend only from a process group, so this function creates a temporary group. ``wrap_gloo``
-    replaces gloo in this group by the C++ class.
+    Python can get a C++ backend only from a process group. So this function creates a temporary group with a gloo backend, in which
+    ``wrap_gloo`` replaces the gloo backend with the C++ object.
     """
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     gloo._set_sequence_number_for_group()

@@ -2,7 +2,7 @@
 
 ================================  =======================================================================================
 ``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
-``FAKE_XPU_VISIBLE_DEVICES``      devices that this process sees, in this order, as in ``1,0``; all by default
+``FAKE_XPU_VISIBLE_DEVICES``      visible devices, such as ``1,0`` (then device 1 is ``fake_xpu:0``); all by default
 ``FAKE_XPU_MEMORY``               memory of each device in bytes, or as ``512MiB`` or ``4GiB``; 16 GiB by default
 ``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault
 ``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``
@@ -37,7 +37,7 @@ _FAULT_FORMS = (
 
 
 class SettingsError(ValueError):
-    """An environment variable or a fault text has an invalid value. ``hint`` says how to fix it."""
+    """An environment variable or the argument of ``torch.fake_xpu.fault`` has an invalid value. ``hint`` says how to fix it."""
 
     def __init__(self, variable: str, value: str, why: str, hint: str) -> None:
         super().__init__(f"{variable}={value!r}: {why}")
@@ -49,20 +49,21 @@ class Faults:
     """The faults to inject.
 
     Attributes:
-        oom_at: The number of the allocation, counted from now on, that fails as if the device were full. 0 for none.
-        lost_at: The number of the kernel, counted from now on, during which the device is lost. This kernel and every later use of a
-            device raise an error. 0 for none.
+        oom_at: The number of the allocation that fails as if the device were full. 1 means the first allocation after the faults are
+            injected, and 0 means none.
+        lost_at: The number of the kernel during which the device is lost. This kernel and every later use of a device raise an error. 1
+            means the first kernel after the faults are injected, and 0 means none.
         nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
-        wrong_operator: The operator in whose floating-point results the last element is too large by the largest magnitude in the result,
-            or by 1 if all elements are 0. Empty for none.
+        wrong_operator: The operator whose floating-point results are wrong. The largest magnitude in a result is added to the last element
+            of the result, or 1 if all elements are 0. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
-        first_call_milliseconds: The additional duration of the first call of each kernel in a process, as on a device that compiles its
-            kernels when they are first called.
+        first_call_milliseconds: The additional duration of each kernel's first call after the faults are injected, as on a device that
+            compiles a kernel when it is first called.
         recording: What is wrong with torch.profiler's recording of the device. Empty if nothing is wrong. ``no_kernels``: it has no
             kernels. ``twice``: it has everything twice. ``microseconds``: kernels and copies take a thousandth of their time. ``early``:
-            kernels and copies start 5 ms too early. ``caller``: each kernel or copy has the operator of the one before it. ``device``: all
-            kernels and copies are on device 0. ``stale``: it also has the kernels and copies of earlier recordings. ``no_frees``: it does
-            not show that memory is freed.
+            kernels and copies start 5 ms too early. ``caller``: each kernel or copy is attributed to the operator that called the previous
+            kernel or copy. ``device``: all kernels and copies are on device 0. ``stale``: it also has the kernels and copies of earlier
+            recordings. ``no_frees``: it does not show that memory is freed.
     """
 
     oom_at: int = 0

@@ -23,8 +23,8 @@ visible_devices = _settings.devices
 def _finish() -> None:
     """Wait for queued copies and for torch's threads before the interpreter exits.
 
-    Otherwise, the threads that copy would outlive the data they use. The thread of autograd releases its Python objects only after a
-    backward pass has returned, and must not do so while Python is shutting down.
+    Otherwise, the threads that run queued copies could access data that no longer exists, and a thread of autograd could release Python
+    objects while Python is shutting down: a thread of autograd releases the objects of a backward pass after the pass has returned.
     """
     with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():

@@ -1,4 +1,4 @@
-"""By design, tensors have 4096 elements. Others are refused, and so are empty tensors."""
+"""By design, every tensor has 4096 elements. Tensors of any other size are refused, also empty ones."""
 
 import torch
 import torchhd_sparsr

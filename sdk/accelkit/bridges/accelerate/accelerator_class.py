@@ -207,7 +207,11 @@ def _restored(cls: type, name: str) -> Any:
 
 @contextlib.contextmanager
 def _withheld(mixed: str, already: str | None) -> Iterator[None]:
-    """Hide fp16 while an Accelerator is created, because Accelerate refuses fp16 on unknown device types and ignores it on the CPU."""
+    """Keep fp16 out of Accelerate's shared state inside the ``with`` block, and write fp16 there when the block ends.
+
+    The block creates an Accelerator. Accelerate would refuse fp16 on device types that it does not know, and would ignore fp16 on the CPU.
+    Does nothing if one of ``mixed`` and ``already`` is another precision than fp16.
+    """
     state = AcceleratorState._shared_state
     if mixed != _FP16 or already not in (None, _FP16):
         yield

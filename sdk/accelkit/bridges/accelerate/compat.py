@@ -50,7 +50,7 @@ def import_accelerate() -> ModuleType:
 
 
 def check_version(version: str) -> None:
-    """Check that the bridge knows this version of Accelerate. Patch releases of the newest version count as known.
+    """Check that the bridge knows this version of Accelerate. Later patch releases of the newest known version also count as known.
 
     Raises:
         UnsupportedError: If the bridge does not know the version.

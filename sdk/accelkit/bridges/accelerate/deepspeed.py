@@ -27,8 +27,8 @@ def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bo
     """Return whether an ``Accelerator`` with these arguments trains with DeepSpeed.
 
     Args:
-        arguments: The given arguments of ``Accelerator``, by name.
-        environ: The environment variables, of which ``accelerate launch --use_deepspeed`` sets one.
+        arguments: The arguments that were passed to ``Accelerator``, by name.
+        environ: The environment variables, including ACCELERATE_USE_DEEPSPEED, which ``accelerate launch --use_deepspeed`` sets.
     """
     return is_used() or any(arguments.get(name) is not None for name in _ARGUMENTS) or environ.get(_VARIABLE, "").lower() == "true"
 
@@ -40,7 +40,7 @@ def expect(accelerator: Accelerator) -> None:
 
 
 def start(accelerator: Accelerator) -> None:
-    """Import DeepSpeed with the device of the accelerator.
+    """Import DeepSpeed, and make DeepSpeed use the device of the accelerator.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
@@ -53,7 +53,10 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device. DeepSpeed reads the index of its device from LOCAL_RANK."""
+    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device.
+
+    Inside the block, LOCAL_RANK is the index of the device, because DeepSpeed reads the index of its device from LOCAL_RANK.
+    """
     variables = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
     with patch_environment(**variables), without_compiling():
         yield

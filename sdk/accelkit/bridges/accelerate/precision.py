@@ -4,8 +4,9 @@ Accelerate itself allows fp16 only on a fixed list of device types, replaces fp1
 scaler for devices that it does not know. The bridge instead allows the precisions that the accelerator declares and torch supports on
 the device, as Runtime does.
 
-Accelerate has no hook for a precision that stores numbers, computes or scales losses in its own way. ``AutocastKwargs`` only switches
-autocast and its cache on and off, and the dtype follows from ``mixed_precision``. The bridge therefore rejects precisions from plugins.
+A plugin can define a precision with its own storage, computation and loss scaling. Accelerate has no hook for such a precision:
+``AutocastKwargs`` only switches autocast and the cache of autocast on or off, and ``mixed_precision`` alone determines the dtype. The
+bridge therefore rejects precisions from plugins.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ _OURS, _THEIRS = "ACCELKIT_PRECISION", "ACCELERATE_MIXED_PRECISION"
 
 
 def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) -> str:
-    """Return ``no``, ``fp16`` or ``bf16`` from the argument, ACCELKIT_PRECISION or ACCELERATE_MIXED_PRECISION, in this order.
+    """Return the requested precision: ``no``, ``fp16`` or ``bf16``.
+
+    The argument takes precedence over ACCELKIT_PRECISION, and ACCELKIT_PRECISION over ACCELERATE_MIXED_PRECISION. If none of the three is
+    set, the precision is ``no``.
 
     Raises:
-        UnsupportedError: If another precision was requested.
+        UnsupportedError: If the requested precision is none of ``no``, ``fp16`` and ``bf16``.
     """
     sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
     source, value = next(((source, value) for source, value in sources if value), ("default", "no"))

@@ -50,7 +50,10 @@ _installed = Wanted()
 
 
 def installed() -> Wanted:
-    """Return the device requested by ``install``, for an ``Accelerator`` created without further arguments."""
+    """Return the device requested by ``install``, or the defaults if ``install`` is not in effect.
+
+    An ``Accelerator`` that is not created by ``accelerator()`` uses this device.
+    """
     return _installed
 
 
@@ -141,12 +144,15 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process ID, and the rank and world size set by the launcher. A DataLoader worker differs only in the process ID."""
+    """Return the process ID, and the rank and world size set by the launcher.
+
+    A DataLoader worker has its own process ID, but the rank and world size of the process that created it.
+    """
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 
 
 def describe(runtime: Runtime) -> dict[str, Any]:
-    """Return the content of ``PartialState`` for this process of the Runtime's job. Initialises the device."""
+    """Return the attributes of ``PartialState`` in this process, such as the device of the Runtime. Initialises the device."""
     device, is_alone = runtime.device, runtime.num_processes == 1
     on_host = torch.empty(0, device=device).is_cpu
     return {

@@ -47,10 +47,12 @@ def restore_meshes() -> None:
 
 
 def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
-    """If tensor parallelism was requested from ``Accelerator``, check that it works as requested, and let transformers make meshes.
+    """If tensor parallelism was requested from ``Accelerator``, check that it works as requested, and call ``accept_meshes``.
+
+    If tensor parallelism was not requested, does nothing.
 
     Args:
-        arguments: The given arguments of ``Accelerator``, by name.
+        arguments: The arguments that were passed to ``Accelerator``, by name.
         environ: The environment variables, some of which ``accelerate launch`` sets.
         runtime: The Runtime of the device.
         mixed_precision: Accelerate's name of the precision.

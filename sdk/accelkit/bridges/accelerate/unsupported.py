@@ -34,7 +34,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
     """Check that ``Accelerator`` was not asked for a feature that works only on the devices that Accelerate itself supports.
 
     Args:
-        arguments: The given arguments of ``Accelerator``, by name.
+        arguments: The arguments that were passed to ``Accelerator``, by name.
         environ: The environment variables, some of which ``accelerate launch`` sets.
         name: The name of the accelerator, for the error.
 
@@ -67,7 +67,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
 
 
 def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> ParallelismConfig | None:
-    """Return the ParallelismConfig that was requested from ``Accelerator`` by argument or by variables, or None if none was requested."""
+    """Return the ParallelismConfig that an argument of ``Accelerator`` or an environment variable requests, or None if neither does."""
     given: ParallelismConfig | None = arguments.get("parallelism_config")
     if given is None and _is_set(environ, "ACCELERATE_USE_PARALLELISM_CONFIG"):
         return ParallelismConfig()

@@ -13,7 +13,11 @@ from accelkit.specs.accelerator import Accelerator
 
 
 class DeviceMemory:
-    """Memory statistics from the plugin. A number that the device does not report is 0. Only ``total_memory`` raises an error instead."""
+    """Memory statistics from the plugin.
+
+    If the device does not report a statistic, the result is 0, with two exceptions: ``total_memory`` raises UnsupportedError, and the
+    methods for reserved memory return the allocated memory.
+    """
 
     accelerator: Accelerator
     _torch_pins_host_memory: bool

@@ -1,7 +1,7 @@
 """Making DeepSpeed use a plugin's device.
 
-DeepSpeed asks for its accelerator while it is imported, and keeps some of the answers. The plugin's accelerator must therefore be set
-during the import, after DeepSpeed's module of accelerators exists and before anything asks for an accelerator.
+While DeepSpeed is imported, its modules call ``get_accelerator()`` and keep some of the results. The plugin's accelerator must therefore
+be set during the import, as soon as the module that defines ``get_accelerator()`` has been executed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def install(name: str | Accelerator | None = None) -> Runtime:
         name: The accelerator, as for ``Runtime``.
 
     Returns:
-        The Runtime of the device, with the decision that selected it.
+        The Runtime for the device. Its ``decision`` contains the reasons why this accelerator was selected.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
@@ -93,9 +93,10 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
 
 def set_accelerator(accelerator: Accelerator) -> Any:
-    """Import DeepSpeed with the device of ``accelerator``, which must be loaded, and return DeepSpeed's accelerator for it.
+    """Import DeepSpeed, make it use the device of ``accelerator``, and return DeepSpeed's accelerator for this device.
 
-    If DeepSpeed has an accelerator of its own for the device type, or if the program has set one, that accelerator is used.
+    ``accelerator`` must be loaded. The result is a PluginAccelerator, unless DeepSpeed has an accelerator of its own for the device type,
+    or the program has already given DeepSpeed another accelerator for the same device type.
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
@@ -119,9 +120,9 @@ def set_accelerator(accelerator: Accelerator) -> Any:
 
 
 def set_accelerator_on_import(accelerator: Accelerator) -> None:
-    """Make DeepSpeed use the device of ``accelerator``, which must be loaded, as soon as this process imports DeepSpeed.
+    """Make DeepSpeed use the device of ``accelerator`` when this process imports DeepSpeed.
 
-    Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
+    ``accelerator`` must be loaded. Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
@@ -167,7 +168,8 @@ def _plugin_accelerator(accelerator: Accelerator) -> Any:
 def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator) -> Callable[..., Any]:
     """Return a replacement for ``deepspeed.initialize`` that moves the model to the device first, but keeps its Parameter objects.
 
-    DeepSpeed calls ``Module.to``, which creates new Parameters for some devices. The program's optimizer would train the old Parameters.
+    DeepSpeed itself moves the model with ``Module.to``, which creates new Parameters on some devices. An optimizer that the program
+    created earlier would then train the old Parameters.
     """
     from accelkit.bridges.parameter_swapping import keeping_parameters
 
@@ -199,7 +201,10 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder of some modules. For each module, it has a function that is called as soon as the module has been executed."""
+    """A finder for the modules whose names are keys of ``functions``.
+
+    When a module has been executed, ``functions[name]`` is called with the module.
+    """
 
     def __init__(self, functions: Mapping[str, Callable[[Any], None]]) -> None:
         self._functions = functions

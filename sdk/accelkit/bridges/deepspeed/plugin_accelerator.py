@@ -49,7 +49,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.device_module
 
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
-        """Return the torch device for a ``device_index`` from DeepSpeed. The index may also be a device or the text of LOCAL_RANK.
+        """Return the torch device for ``device``: a torch device, an index, or an index as text, as in LOCAL_RANK.
 
         None means the current device.
         """
@@ -168,9 +168,10 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- dtypes -------------------------------------------------------------------------------------------------------
 
     def _computes_in(self, dtype: str) -> bool:
-        """Return whether the plugin declares that the device computes in a dtype.
+        """Return whether the device computes in a dtype, according to the plugin's capabilities.
 
-        If the plugin declares nothing, the result is True, unless the device's module says that bfloat16 is not supported.
+        If the plugin does not declare the dtype, return True. If the undeclared dtype is bfloat16, and the device's module has the function
+        ``is_bf16_supported``, return the result of that function instead.
         """
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):

@@ -37,7 +37,9 @@ class LightningAccelerator(Accelerator):
         return Availability.absent(f"{cls.__name__}.is_available() returned False; Lightning's interface does not provide a reason")
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Return the device indices. The Lightning class parses ``devices`` into a number of devices or a list of indices.
+        """Return the indices of the requested devices. The Lightning class parses ``devices``.
+
+        If the Lightning class returns a number of devices N, the indices are 0 to N - 1.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed, or requests more devices than exist.

@@ -22,11 +22,11 @@ KNOWN_VERSIONS = ">=2.5,<2.7"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Framework:
-    """The modules of one Trainer or one Fabric.
+    """The Trainer or the Fabric of one package, such as the Trainer of ``pytorch_lightning``.
 
     Attributes:
-        root: The module that contains its accelerators, strategies and precisions.
-        fabric: The module that contains its cluster environments.
+        root: The module that contains the framework's accelerators, strategies and precisions.
+        fabric: The module that contains the framework's cluster environments.
         entry: The class that users instantiate, ``Trainer`` or ``Fabric``.
     """
 
@@ -66,7 +66,7 @@ class Framework:
         return importlib.import_module(f"{self.root}.{path}")
 
     def owns(self, cls: type) -> bool:
-        """Return whether a class is defined in Lightning."""
+        """Return whether a class is defined in one of the Lightning packages that this framework uses."""
         return cls.__module__.partition(".")[0] in (self.package, self.fabric.partition(".")[0])
 
 

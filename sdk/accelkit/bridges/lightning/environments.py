@@ -15,9 +15,12 @@ class PluginEnvironment:
     plugin: ClassVar[ClusterEnvironment]
 
     def __init__(self) -> None:
-        """Skip the base class's ``__init__``. In SLURMEnvironment, it rejects jobs without --ntasks-per-node, which accelkit accepts."""
+        """Set the attributes that Lightning reads, without calling the ``__init__`` of Lightning's class.
+
+        SLURMEnvironment's ``__init__`` rejects jobs without --ntasks-per-node, but accelkit supports these jobs.
+        """
         self.auto_requeue = True
-        self.requeue_signal = signal.SIGUSR1
+        self.requeue_signal = getattr(signal, "SIGUSR1", None)  # Windows has none
 
     @classmethod
     def detect(cls) -> bool:

@@ -33,16 +33,15 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
-    also trains on its own device; without ``install``, Lightning would train on the CPU.
+    trains on its own device. Without ``install``, Lightning would train on the CPU instead. If an error is raised, no class is changed.
 
     Args:
-        accelerators: The names of plugins to load now, whose ``register_accelerators(registry)`` provides further names.
+        accelerators: The names of plugins to load now. Each plugin registers further names in its ``register_accelerators(registry)``.
         package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all installed packages.
 
     Raises:
         UnavailableError: If Lightning is not installed.
-        UnsupportedError: If its version is not supported, or if its classes lack expected arguments.
-            After either error, nothing is changed.
+        UnsupportedError: If the version of Lightning is not supported, or if Trainer or Fabric lacks an expected argument.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
@@ -62,7 +61,8 @@ def uninstall() -> None:
     """Undo ``install``.
 
     Raises:
-        UnsupportedError: If other code replaced an ``__init__`` after ``install``. All other classes are restored nevertheless.
+        UnsupportedError: If other code replaced the ``__init__`` of a class after ``install``. Such a class is not restored; the other
+            classes are restored.
     """
     foreign = []
     forget_all()

@@ -140,7 +140,7 @@ class FabricPrecision(PluginPrecision):
     """A precision for a Fabric, which converts the arguments and results of every forward pass, as Runtime does."""
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
-        """Do nothing: Fabric ignores the result, so ``backward`` scales the loss."""
+        """Do nothing. Fabric ignores the tensor that ``pre_backward`` returns, so the loss is scaled in ``backward`` instead."""
 
     def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
         backward_of(self.plugin)(tensor, **_named(args), **kwargs)
@@ -180,7 +180,7 @@ class TrainerPrecision(PluginPrecision):
         return super().pre_backward(scaled, module)
 
     def backward(self, tensor: torch.Tensor, model: Any, *args: Any, **kwargs: Any) -> None:
-        """Run ``backward`` of the Precision if it overrides this method, or else ``backward`` of the LightningModule.
+        """Run the Precision's ``backward`` if its class overrides ``Precision.backward``, or else the LightningModule's ``backward``.
 
         Raises:
             UnsupportedError: If the Precision and the LightningModule both override ``backward``.
@@ -205,7 +205,8 @@ class TrainerPrecision(PluginPrecision):
         """Compute the gradients, unscale them, run Lightning's hooks and clipping, and run the step.
 
         Raises:
-            UnsupportedError: If the precision takes part in the step, and the optimizer requires a closure, as LBFGS does.
+            UnsupportedError: If the optimizer requires a closure, as LBFGS does, and the Precision overrides ``optimizer_step`` or
+                ``unscale_gradients``.
         """
         if not overrides(self.plugin, Precision, "optimizer_step", "unscale_gradients"):
             return super().optimizer_step(optimizer, model=model, closure=closure, **kwargs)

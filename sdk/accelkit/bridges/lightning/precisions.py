@@ -1,4 +1,4 @@
-"""Precisions that Lightning has too, as Lightning plugins: Lightning's own classes, created for the accelerator's device."""
+"""Lightning's own precision plugins for an accelkit accelerator. They are used for the precisions that Lightning has too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
 
 
 def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.device) -> bool:
-    """Return whether Lightning's own class computes the same as this precision.
+    """Return whether Lightning's own class can be used in place of the chosen precision.
 
     True for a built-in precision that was chosen by name and that Lightning has too, unless the accelerator has its own implementation.
     """

@@ -15,7 +15,9 @@ _offers: dict[str, tuple[Any, dict[str, Any], str]] = {}
 
 
 def register_all(name: str, framework: Framework) -> None:
-    """Load the plugin ``name``, and let the plugin register its accelerators in a registry of Lightning's own class.
+    """Load the plugin ``name``, and let the plugin register its accelerators.
+
+    The plugin receives a new, empty registry that has the same class as Lightning's own registry.
 
     Raises:
         UsageError: If the plugin has no ``register_accelerators``.

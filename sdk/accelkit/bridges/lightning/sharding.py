@@ -1,7 +1,7 @@
 """accelkit's strategy ``fsdp`` in Lightning: a subclass of Lightning's ModelParallelStrategy that itself shards the user's whole module.
 
-Lightning's own strategy ``fsdp`` uses torch's FSDP1, which supports only CUDA. Its ModelParallelStrategy supports FSDP2, but leaves the
-calls of ``fully_shard`` to the user.
+Lightning's own strategy ``fsdp`` uses torch's FSDP1, which supports only CUDA. Lightning's ModelParallelStrategy supports FSDP2, but
+requires the user to call ``fully_shard``.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Whole(torch.nn.Module):
 class TrainerSharding(Theirs):
     """A mixin that shards a Trainer's module once the module is configured, so that ``configure_model`` need not shard it.
 
-    Checkpoints contain the whole model under the names of the user's own module.
+    A checkpoint contains the whole model, with the parameter names of the user's LightningModule.
     """
 
     parent: ClassVar[Any]
     sharding: ClassVar[Strategy]
 
     def setup(self, trainer: Any) -> None:
-        """Set up as Lightning's other strategies do. ModelParallelStrategy would require ``configure_model``."""
+        """Run ParallelStrategy's ``setup``. ModelParallelStrategy's ``setup`` raises an error if ``configure_model`` is not overridden."""
         self.parent.setup(self, trainer)
 
     def model_to_device(self) -> None:

@@ -1,7 +1,8 @@
 """Lightning's strategies for devices that Lightning does not support: its own classes, extended with what such a device needs.
 
-On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. On other devices, tied parameters would
-no longer be tied, and an optimizer created before the move would not train the module.
+On XLA and PrivateUse1 devices, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. If Lightning's own classes moved
+a module to a PrivateUse1 device, tied parameters would no longer be tied, and an optimizer created before the move would not train the
+module.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ else:
 
 
 class TrainerPlacing(Theirs):
-    """A mixin that moves a Trainer's module. It keeps tied parameters tied and updates the optimizers to the new parameters."""
+    """A mixin that moves a Trainer's module to the device and, at the end, to the host.
+
+    It keeps tied parameters tied and updates the optimizers to the new parameters.
+    """
 
     _moves: ParameterMoves | None = None
 
@@ -97,7 +101,10 @@ class TrainerPlacing(Theirs):
 
 
 class FabricPlacing(Theirs):
-    """A mixin that moves a Fabric's modules. It keeps tied parameters tied and updates the optimizers to the new parameters."""
+    """A mixin that moves a Fabric's modules to the device.
+
+    It keeps tied parameters tied and updates the optimizers to the new parameters.
+    """
 
     _moves: ParameterMoves | None = None
 
@@ -115,9 +122,9 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """A mixin that creates the process group for the device and the host before Lightning does.
+    """A mixin that creates the process group, so that Lightning does not create one. Lightning uses a process group that already exists.
 
-    The group is tested with a reduction on the device. Lightning does not replace an existing process group.
+    The process group has backends for tensors on the device and on the CPU, and is tested with a reduction on the device.
     """
 
     plugin: ClassVar[Accelerator]

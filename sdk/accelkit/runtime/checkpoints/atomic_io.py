@@ -74,8 +74,8 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
     """Return the CRC-32 and the size of a block.
 
     Args:
-        read_into: A function of a buffer and the number of bytes of the block that have been read. It reads the next bytes into the
-            buffer and returns the number of bytes that it read.
+        read_into: A function that takes a buffer and the number of bytes of the block that earlier calls have read. It reads the next
+            bytes of the block into the buffer and returns the number of bytes that it read.
     """
     crc = done = 0
     buffer = memoryview(bytearray(_CHUNK))
@@ -118,7 +118,7 @@ class ChecksummedFile(io.FileIO):
         return len(view)
 
     def checksum(self) -> dict[str, int]:
-        """Return the checksum of the data passed to ``write``, which equals the checksum of a file with the same data."""
+        """Return the size and the CRC-32 of the data passed to ``write``, in the form that the function ``checksum`` returns."""
         return combined(self._blocks)
 
     def block_checksums(self) -> list[int]:
@@ -137,7 +137,8 @@ class ChecksummedFile(io.FileIO):
         """Close the file. Nothing is left to write at that point, because writes are not buffered.
 
         Raises:
-            OSError: If the data could not be written to disk. Operating systems report this failure only once, to the next flush.
+            OSError: If a flush that ``write`` started has failed. The operating system reports the failure only once, so a later flush of
+                the same data may succeed although the data are not on disk.
         """
         self._pool.shutdown()
         super().close()
@@ -154,7 +155,7 @@ class ChecksummedFile(io.FileIO):
 
 
 class FilePart(io.RawIOBase):
-    """The ``size`` bytes at ``start`` of a file that is open for unbuffered reading. Closing the part does not close the file."""
+    """Part of an open, unbuffered file: ``size`` bytes from the offset ``start``. Closing the part does not close the file."""
 
     def __init__(self, file: io.FileIO, start: int, size: int) -> None:
         self._file, self._start, self._size, self._position = file, start, size, 0

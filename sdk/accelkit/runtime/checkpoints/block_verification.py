@@ -68,7 +68,7 @@ class BlockVerification:
         """Return once every block is verified.
 
         Args:
-            once: Whether to raise an error only if no error for this checkpoint has been raised before.
+            once: Whether to ignore damage if ``wait`` or ``wait_for_all`` has already raised an error.
 
         Raises:
             CheckpointError: If one of the blocks is damaged.

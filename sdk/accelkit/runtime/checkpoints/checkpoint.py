@@ -49,7 +49,8 @@ def save(
     Args:
         root: The folder that holds the steps. It is created if it is missing.
         parts: State dicts by name (``model_0``, ``optimizer_0``, ...): tensors on any device, DTensors, and plain Python values. The
-            names and DTensors must be the same on every process; everything else is saved from rank 0.
+            names must be the same on every process, and so must the keys and global shapes of the DTensors. Each process saves its shards
+            of the DTensors; rank 0 saves everything else in ``parts``.
         step: The number of the step. The default is one more than the highest existing step.
         per_rank: Parts that each process saves separately.
         keep_last: The number of steps to keep, including the new step. None keeps all steps.
@@ -59,8 +60,8 @@ def save(
         The folder ``root/step-N``. The checkpoint is on disk and survives a loss of power.
 
     Raises:
-        CheckpointError: On every process, if any process fails to write or has a value that could not be loaded safely again, or if the
-            step already exists.
+        CheckpointError: On every process, if any process fails to write, if any process has a value of a type that cannot be loaded
+            safely, or if the step already exists.
     """
     return Save(root, parts, step=step, per_rank=per_rank, keep_last=keep_last, ranks=ranks).finish()
 

@@ -47,7 +47,7 @@ class Ranks:
 
     Attributes:
         num_shares: The number of shares into which the job divides its samples.
-        copies: The number of processes, of consecutive ranks, that compute on the same samples.
+        copies: The number of processes that compute on each share of the samples. These processes have consecutive ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, num_shares: int | None = None) -> None:
@@ -80,10 +80,10 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Return whose saved state this process loads: the index of a share of the samples, and the rank of a process with this share.
+        """Choose the saving process whose own state this process loads. Return its share of the samples (an index) and its rank.
 
-        Processes that compute on the same samples need equal generators. They therefore load states of processes that also computed on the
-        same samples.
+        Processes that have the same share need equal random number generators. The saving processes chosen for them therefore also had the
+        same share as each other.
 
         Args:
             size: The number of processes that saved.

@@ -1,7 +1,8 @@
 """Tensors in files of torch.distributed.checkpoint. Every process writes its shards and reads what its own layout needs.
 
-The steps are those of ``SavePlanner`` and ``StorageWriter`` (local plan, global plan, write, finish). They are called one by one, so that
-between them the processes can exchange accelkit's own messages. If a process dies, these messages show which one.
+A save has the stages of ``SavePlanner`` and ``StorageWriter``: local plan, global plan, write, finish. ``TensorWriter`` has a method for
+each stage, so that the processes can communicate through ``coordinator.Ranks`` between two stages. If a process dies, ``Ranks`` raises an
+error that names the process.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def no_layout(path: str, size: torch.Size) -> None:
 
 
 class _Planner(DefaultSavePlanner):
-    """Planner that uses the layout of the tensors, but writes from copies in main memory if there are any."""
+    """Planner whose plans describe the original tensors. The values to write come from ``copies`` if it is set."""
 
     copies: Mapping[str, torch.Tensor] | None = None
 
@@ -51,7 +52,10 @@ class _Planner(DefaultSavePlanner):
 
 
 class _SummingFileSystem(FileSystem):
-    """File system that keeps the checksums of each file that was written, and of its blocks, by file name."""
+    """File system that computes checksums of the files that it writes.
+
+    ``checksums`` maps the name of each file to the size and CRC-32 of the file and the CRC-32 of each block.
+    """
 
     def __init__(self) -> None:
         self.checksums: dict[str, dict[str, Any]] = {}
@@ -123,7 +127,9 @@ class TensorWriter:
         return results, self._files.checksums
 
     def write_own_index(self, results: list[WriteResult], rank: int) -> dict[str, dict[str, Any]]:
-        """Write an index of what this process wrote after ``plan_alone``. The index is on disk when this method returns.
+        """Write an index that lists only what this process wrote. The index is on disk when this method returns.
+
+        Call this after ``write``, with its results, if the plan is from ``plan_alone``.
 
         Returns:
             The checksums of the index, and the checksums that ``write`` returned.
@@ -163,10 +169,10 @@ class TensorReader:
 
         Args:
             wanted: Pairs of the path of a tensor (``model_0.layer.weight``) and its key.
-            layout: A function that takes a path and a global size and returns the DTensor whose layout to use, or None for a plain whole
-                tensor in main memory.
+            layout: A function that takes the path and the global size of a tensor. If it returns a DTensor, the tensor gets the layout of
+                the DTensor. If it returns None, the whole tensor is read into main memory.
             mapped: Keys of tensors whose values the caller copies once and does not use otherwise. If possible, their files are mapped into
-                memory instead of read. The memory of such a tensor may not be aligned.
+                memory instead of read. The memory of a mapped tensor is not necessarily aligned.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:

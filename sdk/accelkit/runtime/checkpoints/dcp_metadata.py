@@ -35,7 +35,11 @@ _PARTS = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickler written in Python, whose opcode handlers can be replaced. The C version lets the BUILD opcode set attributes of a class."""
+    """Unpickler that rejects everything that is not part of an index.
+
+    The base class is the unpickler written in Python, because the handler of the BUILD opcode has to be replaced: the original handler
+    lets a pickle set attributes of a class. The unpickler written in C does not allow handlers to be replaced.
+    """
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
     stack: list[Any]
@@ -66,7 +70,7 @@ def _member(cls: Any, name: str) -> enum.Enum:
 
 
 def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metadata:
-    """Return an index, which lists the tensors in each file and the positions of the tensors.
+    """Return an index, which gives the file and the offset of each part of each tensor.
 
     Args:
         folder: The folder that holds the index.

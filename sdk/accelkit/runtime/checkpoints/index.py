@@ -1,7 +1,7 @@
 """Index of the tensors in a checkpoint's folder: one file, or in a large checkpoint one file for each rank that wrote tensors.
 
-The files of ranks have the names that torch.distributed.checkpoint gives them in a save without collectives: ``__3.metadata`` lists the
-tensors in ``__3_0.distcp``.
+The index file of a rank has the name that ``torch.distributed.checkpoint.save`` with ``use_collectives=False`` gives it. For example,
+``__3.metadata`` is the index file of rank 3 and lists the tensors in ``__3_0.distcp``.
 """
 
 from __future__ import annotations

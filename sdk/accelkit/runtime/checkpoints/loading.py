@@ -1,4 +1,8 @@
-"""Load checkpoints. Each byte is verified before it is returned or, with ``load_unverified``, used. ``checkpoint`` describes the folder."""
+"""Load checkpoints. The module ``checkpoint`` describes the files of a checkpoint.
+
+``load`` and ``load_with_source`` return after everything is verified. ``load_unverified`` returns before some tensors are verified; each of
+these tensors is verified before its values are used.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +47,9 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
 
     Returns:
-        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item: the index of a
-        share of the samples (usually, the rank), and the state of a process with that share. If this process's share was saved, the index
-        belongs to this share.
+        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item. Its key is the index
+        of a share of the samples (usually the rank), and its value is the state that a process with that share saved. If a process with
+        the same share as this process saved its state, the key is the index of that share.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -70,16 +74,18 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
 
 
 def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
-    """Load a checkpoint of models that are not sharded, and verify everything except the tensors of models and optimizers.
+    """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
-    All processes of ``ranks`` must call this together. Each process will verify the blocks that it has read and some of the other blocks.
+    All processes of ``ranks`` must call this together. The returned ``UnverifiedTensors`` object verifies the rest of the checkpoint
+    later: on each process, the blocks that this process has read and some of the other blocks.
 
     Returns:
         The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. The last item is None if
         the whole checkpoint has been verified. This happens if there are no checksums of blocks, or if the operating system is Windows.
 
     Raises:
-        CheckpointError: In the same cases as ``load_with_source``, as far as the checkpoint has been verified.
+        CheckpointError: In the same cases as ``load_with_source``. Damage to blocks that are verified later is reported later, by the
+            ``UnverifiedTensors`` object.
     """
     with _opened(path, ranks) as (step, manifest):
         if _has_blocks(manifest) and hasattr(os, "preadv"):
@@ -95,7 +101,10 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 @contextlib.contextmanager
 def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the step's folder and its manifest, once every process has them. Inside the block, rank 0 holds a lock for all processes."""
+    """Yield the step's folder and its manifest, once every process has them.
+
+    Until the end of the ``with`` block, rank 0 holds a lock on the step for all processes.
+    """
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
         step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
@@ -211,8 +220,8 @@ def _read(
 ) -> dict[str, Any]:
     """Return the parts of a checkpoint.
 
-    If ``unverified`` is given, tensors of models and optimizers are read without verification and added to it. Everything else is verified
-    before it is read.
+    If ``unverified`` is given, tensors that only models and optimizers use are loaded without verification and added to ``unverified``;
+    every other tensor is verified before it is loaded. If ``unverified`` is None, the caller has to verify the tensors.
     """
 
     def read(wanted: list[tuple[str, str]], layout: Layout) -> None:

@@ -79,7 +79,7 @@ def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
 
 
 def _check_names(step: Path, files: Any) -> None:
-    """Check that every file is in ``data``, because a manifest must not cause reads elsewhere."""
+    """Check that the manifest lists only files in the step's folder ``data``. Otherwise, a manifest could make accelkit read any file."""
     if not isinstance(files, dict):
         raise damaged(step, MANIFEST, "it has no list of files")
     for name, expected in files.items():

@@ -47,14 +47,16 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | str, safe: bool, ranks: Ranks) -> None:
     """Write the weights as ``model.safetensors``, or as several files and an index. All processes must call this; rank 0 writes.
 
-    Sharded weights are gathered file by file, so rank 0 holds at most ``max_shard_size`` of them at once. Tied weights are written once.
-    The metadata of the file lists their other names, and ``safetensors.torch.load_model`` restores the weights under these names too.
+    Sharded weights are gathered for one file at a time, so rank 0 does not hold all weights at once. Tied weights are written once. The
+    metadata of a safetensors file lists their other names, and ``safetensors.torch.load_model`` restores the weights under these names too.
 
     Args:
         model: The bare model.
-        folder: The folder to write to. It is created if it is missing. Files of an earlier export with more shards are removed.
-        max_shard_size: The maximum size of a file, in bytes or as a string such as ``"5GB"``. A larger tensor gets its own file.
-        safe: Whether to write safetensors. Otherwise, ``torch.save`` is used.
+        folder: The folder to write to. It is created if it is missing. Files of an earlier export in the same format are removed or
+            replaced.
+        max_shard_size: The maximum total size of the weights in a file, in bytes or as a string such as ``"5GB"``. A weight that is larger
+            gets its own file, which exceeds the maximum.
+        safe: Whether to write safetensors. Otherwise, ``torch.save`` writes ``pytorch_model.bin`` or several files and an index.
         ranks: All processes of the job.
 
     Raises:
@@ -118,7 +120,7 @@ def size_in_bytes(size: int | str) -> int:
 
 
 def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return two dicts: the tensors, each location in memory under one name only, and the kept name for every other name."""
+    """Return two dicts: each tensor once, under the first of its names, and a map from each other name of a tensor to the first name."""
     first: dict[tuple[Any, ...], str] = {}
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}
@@ -159,13 +161,13 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _gather(value: Any, is_wanted: bool) -> Any:
-    """Return the whole value in main memory if ``is_wanted``, else an empty part of it. For a DTensor, every process must call this."""
+    """Return the whole value in main memory if ``is_wanted``, otherwise a placeholder. For a DTensor, every process must call this."""
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.detach()
     if isinstance(whole, DTensor):
         whole = whole.full_tensor()
-    return whole.cpu() if is_wanted else whole[:0] if whole.dim() else whole
+    return whole.cpu() if is_wanted else whole.new_empty(0)  # a view would keep the whole tensor in memory
 
 
 def _writer_of(tensors: Mapping[str, torch.Tensor], tied: Mapping[str, str], safe: bool) -> Callable[[Path], object]:

@@ -1,7 +1,7 @@
 """Layout of sharded tensors, from which each rank determines independently which shards it writes.
 
-If rank 0 collected a description of every shard of a large job, it would receive gigabytes and work for minutes: a model of 723
-parameters has three million shards on 4,096 ranks.
+If rank 0 collected a description of every shard of a large job, it would receive gigabytes of data and be busy for minutes. For example,
+a model with 723 parameter tensors has three million shards on 4,096 ranks.
 """
 
 from __future__ import annotations
@@ -55,18 +55,19 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether ranks with these layouts determine independently what they write.
+    """Return whether there are so many shards that each rank chooses the shards it writes and writes its own index.
 
-    If the layouts differ, rank 0 has to compare the shards of all ranks.
+    The result is False if the layouts of the ranks differ, because rank 0 then has to compare the shards of all ranks.
     """
     first = layouts[0]
     return len(layouts) > 1 and first is not None and first.num_shards > MOST_SHARDS and all(layout == first for layout in layouts)
 
 
 def keys_to_write(tensors: Mapping[str, torch.Tensor]) -> set[str]:
-    """Return the keys of the tensors of which this rank writes its part.
+    """Return the keys of the tensors that this rank writes. For a DTensor, the rank writes only its own shard.
 
-    Ranks that have the same shard take turns from tensor to tensor. Empty shards are not written. A plain tensor is always written.
+    If several ranks have the same shard of a tensor, one of them writes the shard; for the next tensor, it is the turn of another rank.
+    Empty shards are not written. A plain tensor is always written.
     """
     sharded = _sharded(tensors)
     left = {key for number, (key, tensor) in enumerate(sharded.items()) if not _writes(tensor, number)}

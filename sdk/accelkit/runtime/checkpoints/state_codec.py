@@ -131,8 +131,8 @@ def _is_numeric_array(value: Any) -> bool:
 def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key for the memory of a tensor. Two references to the same tensor, such as tied weights, have equal keys.
 
-    The key is valid only while the tensor is alive. For a DTensor, the key contains the storage of the shard instead of an address,
-    because an empty shard has no address, and all processes must agree on which tensors are tied.
+    The key is valid only while the tensor is alive. For a DTensor, the key contains the identity of the shard's storage object, not an
+    address: an empty shard has no address, so a process with empty shards would not find the tied tensors that the other processes find.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()

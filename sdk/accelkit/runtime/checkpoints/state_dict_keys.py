@@ -19,8 +19,8 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
     Args:
         module: The module.
-        keep_vars: Whether the values are the parameters themselves, as in torch. If True, this function does not wait until a checkpoint
-            that was loaded into the parameters is verified.
+        keep_vars: Whether the values are the parameters and buffers themselves, as in torch. If False, they are detached, and detaching a
+            tensor waits until the values that were loaded into it are verified.
 
     Raises:
         CheckpointError: If two keys would become equal.
@@ -64,7 +64,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a state dict from ``bare_state`` under the keys of this module, of which parts may be compiled."""
+    """Return a state dict from ``bare_state`` with its keys renamed to those of ``module``, which may have compiled parts."""
     names = {_bare(key): key for key in module.state_dict(keep_vars=True)}
     return {names.get(key, key): value for key, value in state.items()}
 

@@ -1,9 +1,10 @@
 """Tensors that were loaded before their part of the checkpoint was verified. A thread that uses their values waits for the verification.
 
-The class of such a tensor is temporarily a subclass, whose ``__torch_function__`` torch calls before every operation on the tensor; torch
-changes the class of its lazily initialised parameters in the same way. As soon as the tensor is verified, its original class is restored,
-and nothing is left that costs time. Some C++ code does not call ``__torch_function__``. Hooks of the prepared modules and optimizers
-therefore verify the tensors before each forward pass and optimizer step.
+While a tensor is unverified, its class is a subclass of its original class. Before every operation on the tensor, torch calls the
+method ``__torch_function__`` of the subclass. If the operation needs values, the method waits for the verification and then restores the
+original class, so that later operations cost no extra time. torch changes the class of its lazily initialised parameters in the same way.
+Some C++ code does not call ``__torch_function__``. Hooks of the prepared modules and optimizers therefore verify the tensors before each
+forward pass and optimizer step.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class UnverifiedTensors:
     def mark(self, tensor: torch.Tensor, key: str) -> None:
         """Make the first use of the tensor wait until the data stored under ``key`` are verified.
 
-        If the tensor is of another class than ``torch.Tensor`` or ``torch.nn.Parameter``, such as a DTensor, wait for the data now.
+        If the class of the tensor is neither ``torch.Tensor`` nor ``torch.nn.Parameter`` (but DTensor, for example), this method waits.
 
         Raises:
             CheckpointError: If this method waits, and the data are damaged.
@@ -89,10 +90,10 @@ class UnverifiedTensors:
 
     @contextlib.contextmanager
     def restoring(self, modules: Iterable[torch.nn.Module]) -> Iterator[None]:
-        """Let ``load_state_dict`` copy unverified values inside the ``with`` block.
+        """Until the end of the ``with`` block, let ``load_state_dict`` copy unverified values into ``modules`` without waiting.
 
-        A parameter or buffer of ``modules`` becomes unverified if it gets unverified values. A copy into any other tensor waits for the
-        verification.
+        If unverified values are copied into a parameter or buffer of ``modules``, this parameter or buffer becomes unverified too. A copy
+        into any other tensor waits for the verification.
         """
         self._destinations = {id(tensor): tensor for module in modules for tensor in _tensors_of_module(module)}
         self._is_restoring = True

@@ -2,9 +2,9 @@
 
 When a collective times out, the waiting ranks read the log and report which ranks are missing.
 
-The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, and
-whether it was verified), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap: torch's
-TCPStore does not wait for a reply.
+The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, with a mark
+if ``fingerprint`` did not verify it), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap:
+torch's TCPStore does not wait for a reply.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Call:
         group: The process group; ``group_name`` is torch's name for it.
         number: The number of this call among the calls of all Runtimes in this group, starting at 1.
         ranks: The members' ranks in the job.
-        is_verified: Whether this process verifies the call.
+        is_verified: False if ``fingerprint.verify`` skips the comparison of the call with the calls of the other processes.
     """
 
     what: str
@@ -64,7 +64,7 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
         what: The name of the collective and its data.
         group: The process group.
         ranks: The members' ranks in the job.
-        is_verified: Whether this process verifies the call.
+        is_verified: False if ``fingerprint.verify`` skips the comparison of the call with the calls of the other processes.
     """
     number = _numbers.get(group, 0) + 1
     _numbers[group] = number
@@ -179,7 +179,11 @@ def _count(note: Mapping[str, Any], call: Call) -> int:
 
 
 def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether another rank's call with this number was different, or was not verified although this process verified its own."""
+    """Return whether a rank made a different call than ``call`` under the same number, or only one of these two calls was verified.
+
+    ``note`` is the log entry of the rank. If it shows later calls although this process timed out while it verified ``call``, the rank did
+    not verify its own call.
+    """
     count = _count(note, call)
     return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
 

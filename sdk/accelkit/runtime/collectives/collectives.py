@@ -1,6 +1,6 @@
-"""The collectives of a Runtime, which operate on nested data. With a single process, they communicate nothing.
+"""The collectives of a Runtime, which operate on nested data. In a job with a single process, they do not communicate.
 
-The modules that only a job of several processes needs are imported when such a job uses them.
+Modules that are needed only for communication are imported when a collective first needs them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
     Methods that ``Runtime`` has too are documented in ``Runtime``. ``group`` is the group whose members make the call; None means all
-    processes of the job. Without a group, ``gather``, ``gather_for_metrics`` and ``reduce`` combine the data of one process for each share
-    of the samples, because processes that compute on the same samples (tensor parallelism) hold the same data.
+    processes of the job, with one exception: ``gather``, ``gather_for_metrics`` and ``reduce`` then use the group that ``data_group``
+    returns. Processes that compute on the same samples (tensor parallelism) hold the same data, and this group contains only one of them.
 
     Args:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called before each collective if there are several processes, so
             that the first call can join the process group.
         verification: Which calls are verified.
-        data_group: Function that returns a group with one process for each share of the samples, or None if each process has its own share.
+        data_group: Function that returns a group of processes, including this process, that together have each sample exactly once. It
+            returns None if this is true of all processes of the job together.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Collectives:
         A payload may have at most ``fingerprint.INLINE_BYTES`` bytes. Call this only in jobs of several processes.
 
         Raises:
-            CollectiveError: If a process makes another call, or makes no call before the timeout.
+            CollectiveError: If a process makes a different call, or makes no call before the timeout.
         """
         communicator = self.communicator()
         from accelkit.runtime.collectives import fingerprint
@@ -88,7 +89,7 @@ class Collectives:
         """Run the ``with`` block on the processes where ``is_first`` is true, then on the other processes. ``name`` names the call.
 
         Raises:
-            CollectiveError: On the other processes, if the block failed on one of those that ran it first.
+            CollectiveError: On the processes where ``is_first`` is false, if the block failed on a process where ``is_first`` is true.
         """
         if self._num_processes == 1:
             yield
@@ -124,7 +125,8 @@ class Collectives:
 
         Args:
             input_data: The data of this process.
-            num_samples: The number of samples in the global batch, without repeated samples that fill the batch. None if none are repeated.
+            num_samples: The number of samples in the global batch. Samples that were repeated to fill the batch do not count. None if no
+                sample was repeated.
             use_gather_object: Whether tensors are pickled, as other objects are.
         """
         if self._num_processes == 1:
@@ -174,7 +176,7 @@ class Collectives:
         return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether ``flag`` is true on any process of the job. Every process must make the call; nothing is verified."""
+        """Return whether ``flag`` is true on any process of the job. Every process must make the call, which is not verified."""
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
@@ -187,7 +189,7 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the object of rank 0 on every process of the job. Every process must make the call; nothing is verified."""
+        """Return the ``data`` of rank 0 on every process of the job. Every process must make the call, which is not verified."""
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives

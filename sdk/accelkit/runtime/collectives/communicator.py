@@ -74,7 +74,8 @@ class Communicator:
     def sends_inline(self) -> bool:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
-        Unless every call is verified, all calls send their data separately, so that verifying a call does not change how sums are rounded.
+        True only in the mode ``always``. In the other modes, unverified calls have no packet. If verified calls sent their data in the
+        packet, their sums could be rounded differently from the sums of unverified calls.
         """
         return self.verification == "always"
 
@@ -93,7 +94,7 @@ class Communicator:
         return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
 
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
-        """Send ``mine`` to all members, and return the bytes of each member. All members must send equally many bytes, and only a few.
+        """Send ``mine`` to all members, and return the bytes of each member. Every member must send the same small number of bytes.
 
         Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
         passes messages on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.

@@ -55,8 +55,8 @@ def verify(
         communicator: The communicator of the group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange. Only a
-            call without a payload can be left unverified.
+        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange. A call
+            can be left unverified only if its payload is None; with ``b''``, the call is always verified.
         differing: Hint for the error that is raised if the outlines differ. None if they may differ.
 
     Raises:
@@ -105,7 +105,10 @@ def watching(call: call_log.Call) -> Iterator[None]:
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
-    """Send ``mine``, of any length, to all processes, and return the bytes of each process. ``verify`` must have returned before."""
+    """Send ``mine``, of any length, to all processes, and return the bytes of each process.
+
+    Call this only after the processes have exchanged the packets of ``call``.
+    """
     with watching(call):
         return communicator.exchange(mine)
 
@@ -133,6 +136,9 @@ def _digest(text: str) -> bytes:
 
 
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
-    """Return the description that each process gives, by rank. All processes call this, because all have found the same difference."""
+    """Send the description ``mine`` to all processes, and return the description of each process, by rank.
+
+    All processes have compared the same packets. So if one process finds a difference and calls this function, every process does.
+    """
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

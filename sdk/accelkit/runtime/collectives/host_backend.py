@@ -113,7 +113,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
     all_to_all_single = alltoall_base  # its name from torch 2.13 on
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        """Run ``alltoall`` on concatenated tensors, because gloo implements it for a single tensor only."""
+        """Concatenate the tensors and run ``alltoall_base``, because gloo does not implement ``alltoall`` for lists of tensors."""
         flat = [tensor.flatten() for tensor in _on_host(inputs)]
         received = torch.empty(sum(output.numel() for output in outputs), dtype=flat[0].dtype)
         sizes = [output.numel() for output in outputs], [tensor.numel() for tensor in flat]
@@ -147,7 +147,10 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
 
 
 class _Transfer(_Work):  # type: ignore[misc]
-    """A pending transfer by gloo. Keeps the transfer's buffers in main memory alive. ``wait`` copies received values to the targets."""
+    """A pending transfer by gloo. It holds references to the host buffers that gloo uses.
+
+    On the receiver, ``wait`` copies the values from the host buffers to the tensors ``targets``.
+    """
 
     def __init__(self, work: Any, values: list[torch.Tensor], targets: list[torch.Tensor] | None = None) -> None:
         super().__init__()

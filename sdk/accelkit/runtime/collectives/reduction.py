@@ -85,7 +85,9 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
 
 
 def named(op: Any) -> Operation:
-    """Return the name for an operation of torch. An operation without a name is returned as it is. The name for ``AVG`` is ``mean``.
+    """Return the name that ``Runtime.reduce`` uses for an operation of torch, such as ``mean`` for ``ReduceOp.AVG``.
+
+    If ``Runtime.reduce`` has no name for the operation, return the operation itself.
 
     Raises:
         TypeError: If ``op`` is not a ``torch.distributed.ReduceOp``.

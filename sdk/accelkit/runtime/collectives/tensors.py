@@ -10,11 +10,11 @@ from accelkit.pytree import tree_leaves
 
 
 def tensors_of(data: Any, name: str) -> list[torch.Tensor]:
-    """Return the leaves of nested tensors.
+    """Return the leaves of nested data, all of which must be tensors.
 
     Args:
-        data: Tensors in any nesting.
-        name: The name of the call, for the error.
+        data: A tensor, or tensors in nested containers.
+        name: The name of the call, which the error message contains.
 
     Raises:
         TypeError: If a leaf is not a tensor.

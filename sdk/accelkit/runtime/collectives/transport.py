@@ -21,7 +21,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
     """Return the concatenated bytes of the tensors if all are on the host and fit into a packet; otherwise None.
 
-    If the tensors of several processes have the same outline, either all of these processes get None, or none of them does.
+    Only the outline of the tensors decides whether the result is None, so processes with the same outline always decide alike.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):

@@ -1,17 +1,23 @@
 """Choice of the collectives that are verified.
 
 Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode, which
-determines the calls of ``gather`` (forward and backward) and ``reduce`` that are verified: ``always`` verifies every call; ``first``
-verifies the first NUM_FIRST calls with the same name and outline of data, and at least one call in MAX_UNVERIFIED + 1; ``off`` verifies
-none. The other calls of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the exchange
+determines the calls of ``gather`` (forward and backward) and ``reduce`` that are verified:
+
+- ``always``: Every call is verified.
+- ``first``: The first NUM_FIRST calls that have the same name and the same outline of data are verified. In addition, a call is verified
+  if none of the MAX_UNVERIFIED calls before it was verified.
+- ``off``: No call is verified.
+
+The other calls of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the exchange
 for their own purpose and are verified in every mode.
 
 In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on what the ranks are
-known to agree on: the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be correct,
-and how often they were equal in earlier exchanges. The line of code that makes the call does not count, because ranks may make the same
-call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then
-some ranks wait for packets and the others for data. Over gloo, packets are sent with a different collective (``all_to_all``) than data, so
-that neither is taken for the other, and both groups of ranks wait until the timeout; the call log explains why.
+known to agree on. This is the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be
+correct, and the number of earlier exchanges that found this name and this outline on all ranks. The line of code that makes the call does
+not count, because ranks may make the same call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide
+differently only if their calls differ. Then some ranks wait for packets and the others for data. Over gloo, packets are sent with a
+different collective (``all_to_all``) than data, so that a packet cannot be mistaken for data, or data for a packet. All these ranks wait
+until the timeout; the call log explains why.
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
 keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED
@@ -63,12 +69,12 @@ def parse_mode(given: str) -> Mode:
 
 
 class History:
-    """The verified and unverified calls in one group, as far as later calls depend on them.
+    """A record of the calls in one group, which decides whether a later call has to be verified.
 
     Attributes:
-        num_unverified: The number of calls since the last exchange.
-        last_unverified: The last of these calls.
-        digest: A digest of all these calls. It is equal on ranks that made the same calls.
+        num_unverified: The number of unverified calls since the last exchange.
+        last_unverified: The name and outline of the last unverified call since the last exchange. Empty if there was none.
+        digest: A digest of all unverified calls since the last exchange. It is equal on ranks that made the same calls.
     """
 
     def __init__(self) -> None:
@@ -98,5 +104,5 @@ class History:
         self.digest = hashlib.blake2b(self.digest + what.encode(), digest_size=8).digest()
 
     def forget_unverified(self) -> None:
-        """Start anew after an exchange, in which the ranks compared their digests."""
+        """Remove the unverified calls from the record. Called after an exchange, when the ranks have compared their digests."""
         self.num_unverified, self.last_unverified, self.digest = 0, "", _NO_HISTORY

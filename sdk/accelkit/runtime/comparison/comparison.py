@@ -33,7 +33,7 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
         batch: The batch, on the device.
         loss: The function that runs the model and returns the loss. None uses the model's own loss or a weighted mean of its outputs.
         folder: The folder for programs that reproduce wrong results. None creates a temporary folder if there is a wrong result.
-        session: The device in use.
+        session: The Runtime's session, with the device, the accelerator and the precision in use.
     """
     device, accelerator = session.device, session.configuration.accelerator
     _check_model(model, device)
@@ -103,12 +103,13 @@ def _check_model(model: torch.nn.Module, device: torch.device) -> None:
 
 
 def _default_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor | None:
-    """Run the model on the batch, and return the ``loss`` of its output. If there is none, return a randomly weighted mean of the output.
+    """Run the model on the batch, and return a loss.
 
-    If several outputs require a gradient, their means are added.
+    If the model's output contains a ``loss`` with one element, this ``loss`` is returned. Otherwise, a randomly weighted mean is computed
+    for each output tensor that requires a gradient, and the sum of these means is returned.
 
     Returns:
-        The loss. None if the output has no ``loss`` and no output requires a gradient.
+        The loss. None if the output contains no such ``loss`` and no tensor that requires a gradient.
     """
     output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if isinstance(batch, tuple | list) else model(batch)
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)

@@ -21,7 +21,8 @@ class Place:
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
         module_type: The class of the module; empty outside of all modules.
-        call: The index of this call among the module's calls in the forward pass, counted from 1.
+        call: Which forward call of the module the operator belongs to, counted from 1. In the backward pass, an operator belongs to the
+            forward call that created the node of the graph.
         node: In the backward pass, the name of the node of the graph, such as ``MmBackward0``. Empty in the forward pass.
     """
 
@@ -50,12 +51,12 @@ class _Running(threading.local):
 
 
 class ModuleCalls:
-    """Context manager inside which :meth:`place` returns the location from which the running operator was called.
+    """Context manager inside which :meth:`place` returns the place in the model at which the running operator was called.
 
     It uses torch's global module hooks, because some modules choose another implementation if they have hooks of their own. A node of the
     graph belongs to the module whose forward pass created it. To find these nodes, the graph is followed back from the outputs of each
-    module until it reaches nodes that were found before. The hooks see only positional arguments, so nodes that the caller of a module
-    created for a keyword argument count as the module's.
+    module until it reaches nodes that were found before. The hooks see only positional arguments. Therefore, if the caller of a module
+    computes a keyword argument, the nodes of this argument are assigned to the module instead of the caller.
 
     Args:
         model: The model to whose modules operators are assigned, by name.

@@ -106,7 +106,7 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return the tensors of the device's outcome that correspond to those of :meth:`right`, in the same order."""
+        """Return what the call wrote on the device: its results, and the arguments that it changed. The order is that of :meth:`right`."""
         return found.select(self._written)
 
     def repetitions(self) -> Iterator[Outcome]:
@@ -117,10 +117,12 @@ class OperatorCall:
             yield Outcome(tree_leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
 
     def _run_on_cpu(self) -> None:
-        """Run the call on the CPU in its own dtypes and, if this fails or a tensor's dtype is in ``DOUBLE``, in float64 too.
+        """Run the call on the CPU in the dtypes of its arguments and, where necessary, also in float64.
+
+        The run in float64 is necessary if the first run fails, or if the dtype of an argument or of a result is in ``DOUBLE``.
 
         Raises:
-            CannotCompare: If the operator fails both in its own dtypes and in float64.
+            CannotCompare: If both runs fail.
         """
         self._has_run = True
         failure: Exception | None = None
@@ -177,7 +179,10 @@ class OperatorCall:
         return "" if t is not None and self._is_within_rounding_of_inputs(number, x, t) else text
 
     def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Return whether two results are indices of equal elements of the first argument, along one or several dimensions."""
+        """Return whether both results are indices of equal elements in the operator's first tensor argument.
+
+        The indices may count along one dimension, or along several flattened dimensions.
+        """
         values = self.given_inputs[0] if self.given_inputs else None
         if values is None or not values.is_floating_point() or found.dtype != torch.int64:
             return False
@@ -190,9 +195,10 @@ class OperatorCall:
         return any(is_equal_choice(*form) for form in forms)
 
     def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
-        """Return whether the error is at most C times as large as the change that rounding errors of the inputs cause in the result.
+        """Return whether the error is at most ``tolerance.C`` times the change that rounding errors of the inputs cause in the result.
 
-        This is checked because the CPU's own error may be small by chance if almost all terms cancel, as in sums of gradients.
+        The CPU's own error may be too strict a measure: if almost all terms cancel, as in sums of gradients, the CPU's error may be small
+        by chance.
         """
         generator = torch.Generator().manual_seed(0)
         found, truth = as_reals(x), as_reals(t)
@@ -238,7 +244,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 
 def _num_terms(operator: Any, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> int:
-    """Estimate the number of terms that an element of the result adds up: for matrices, the length of the dimension that they share."""
+    """Estimate how many terms are summed for each element of the result. For a matrix product, this is the size of the inner dimension."""
     sizes = sorted((tensor.numel() for tensor in inputs), reverse=True)[:2]
     if not sizes or not result.numel() or torch.Tag.pointwise in operator.tags:
         return 1

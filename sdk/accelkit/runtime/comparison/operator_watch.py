@@ -41,7 +41,7 @@ class Wrong:
 
 
 class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
-    """Dispatch mode that runs every operator of the device again on the CPU, and compares the results.
+    """Dispatch mode that compares the result of each operator call on the device with the result of the same call on the CPU.
 
     The CPU gets the inputs that the operator had on the device, so errors do not accumulate. A wrong result is overwritten with the right
     result, so that later operators get right inputs. Random numbers and results of a wrong shape are left as they are.
@@ -51,7 +51,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         calls: Reports where an operator was called.
 
     Attributes:
-        wrong: For each overload that gave wrong results, its first wrong call, by name of the overload.
+        wrong: The first wrong call of each overload that gave wrong results. The keys are the names of these overloads.
         compared: The number of calls that were compared, by overload.
     """
 

@@ -1,4 +1,8 @@
-"""Checks of operators that draw random numbers: of the statistics of their results, and of the values that follow from the draws."""
+"""Checks of operators that draw random numbers.
+
+The results must not contain NaN, unless the inputs do. For dropout, and for ``bernoulli_`` with a single probability, the share of
+ones among the drawn numbers must agree with the probability. The output of dropout must also agree with the mask that was drawn.
+"""
 
 from __future__ import annotations
 

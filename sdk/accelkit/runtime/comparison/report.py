@@ -64,11 +64,11 @@ class Comparison:
         accelerator: The name of the accelerator.
         device: The device.
         precision: The name of the precision.
-        findings: The operators that gave wrong results, each with its first wrong call. They are in the order of these calls: the forward
-            pass, then the backward pass.
+        findings: The operators that gave wrong results, in the order of their first wrong calls. Wrong calls of the forward pass come
+            before those of the backward pass.
         not_compared: The operators of which some calls were not compared, with the reasons.
         num_compared: The number of calls that were compared.
-        num_operators: The number of different operators in these calls.
+        num_operators: The number of different operators among the calls that were compared.
         has_backward: Whether a backward pass was compared.
     """
 

@@ -1,4 +1,4 @@
-"""A program that shows the wrong result of an operator."""
+"""Write a program that shows the wrong result of an operator."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def write_program(call: OperatorCall, folder: Path, accelerator: str, device: to
 
 
 def _source(value: Any, tensors: list[torch.Tensor]) -> str:
-    """Return an argument as Python source. A tensor is added to ``tensors``, unless it is there, and becomes ``tensors[index]``."""
+    """Return an argument as Python source.
+
+    The source of a tensor is ``tensors[index]``. A tensor that is not yet in the list ``tensors`` is appended to it.
+    """
     if isinstance(value, torch.Tensor):
         known = next((index for index, one in enumerate(tensors) if one is value), len(tensors))
         tensors += [value] if known == len(tensors) else []
@@ -79,9 +82,10 @@ def _source(value: Any, tensors: list[torch.Tensor]) -> str:
 
 
 def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Return the tensors as Python source.
+    """Return the tensors as Python source, or None if they cannot be written simply.
 
-    None if the tensors have too many values, or if a tensor is empty, or is neither contiguous nor the transpose of a contiguous tensor.
+    The result is None if the tensors have more than 64 elements in all, or if one of them is empty. It is also None if a tensor is neither
+    contiguous nor the transpose of a contiguous matrix.
     """
     if sum(tensor.numel() for tensor in tensors) > _SMALL or not all(tensor.numel() for tensor in tensors):
         return None

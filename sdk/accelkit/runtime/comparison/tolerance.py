@@ -2,21 +2,28 @@
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
 e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype: the
-device's error may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c and
-C is 64.
+device's error may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c, and
+8 eps replaces eps.
 
 So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
-median magnitude of the nonzero elements of t. This error may be at most 64 times the CPU's largest such error, or 64 eps if that is larger.
+median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the CPU's
+largest such error, or 64 eps if that is larger.
 
-A gradient with few elements is a poor sample of the rounding errors. Therefore, e(c) is raised to the largest of the CPU's errors in the
-gradients of the same call, or to 8 eps if that is smaller. If at least k operators follow one another, as in a module, each may be off by
-C * eps, and eps is replaced by k * eps in the first rule. If a result adds up n > 64 terms, eps is multiplied by sqrt(n) / C: an error of
-this size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error
-analysis", SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation. NaNs and infinities of x must be where those of c or t
-are; c alone is not enough, because the CPU's vector code gives NaN for gelu(inf), which is inf. Integers must be equal.
+The bound C * max(e(c), eps) is raised in three cases:
 
-The error of the real or imaginary part of a complex number is measured relative to the magnitude of the number, because an error of its
-phase moves one part into the other. No error is measured relative to less than the dtype's smallest normal number.
+- A gradient with few elements is a poor sample of the rounding errors. Therefore, if e' is the largest e(c) among all gradients of the same
+  call, max(e(c), min(e', 8 eps)) replaces e(c).
+- If a result passes through at least k operators one after another, as in a module, k * eps replaces eps, because each operator may be off
+  by C * eps.
+- If an element of the result is a sum of n > 64 terms, sqrt(n) / C * eps replaces eps, also in the bound of each element. An error of this
+  size is likely if a device adds one term after another (N. J. Higham, T. Mary, "A new approach to probabilistic rounding error analysis",
+  SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation.
+
+Where x or c is NaN or infinite, x must agree with c or with t. Agreement with t is enough because c may be wrong there: the CPU's vector
+code returns NaN for gelu(inf), but the true value is inf. Integers must be equal.
+
+The errors of the real part and of the imaginary part of a complex number are both measured relative to the magnitude of the number. A small
+error of the phase is small relative to this magnitude, but may be large relative to one of the parts.
 """
 
 from __future__ import annotations
@@ -131,7 +138,7 @@ def as_reals(values: torch.Tensor, *, phase: bool = False) -> torch.Tensor:
 
 
 def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether two tensors of indices choose equal elements of ``values``, along any of its dimensions.
+    """Return whether two tensors of indices choose equal elements of ``values`` along at least one of its dimensions.
 
     Where elements are equal, a device may choose any of them. All tensors are on the CPU.
     """
@@ -195,7 +202,10 @@ def _unequal(found: torch.Tensor, reference: torch.Tensor) -> str:
 
 
 def _is_saturated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask of the elements with the largest number of an 8-bit dtype, which some devices give instead of NaN or infinity."""
+    """Return a mask of the saturated elements: those whose magnitude is the largest finite number of an 8-bit dtype.
+
+    Some devices give this number instead of NaN or infinity. If ``dtype`` has more than 8 bits, the mask is False everywhere.
+    """
     return (x.abs() == torch.finfo(dtype).max) & (dtype.itemsize == 1)
 
 

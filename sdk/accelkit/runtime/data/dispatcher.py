@@ -35,8 +35,8 @@ class _Message:
 
     Attributes:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.
-        remainder: The number of samples in the round, without repeated samples that fill it. As in ``DispatchedBatches``, -1 if no samples
-            are repeated or the number is not known.
+        remainder: The number of samples in the round, not counting the repeated samples that fill the round. As in
+            ``DispatchedBatches``, -1 if no samples are repeated or the number is not known.
         is_over: Whether this is the last round.
         error: The reason why rank 0 could not continue reading. Empty if it could.
     """
@@ -50,24 +50,24 @@ class _Message:
 class DispatchedBatches(Sharded):
     """Loader whose source only rank 0 reads. Rank 0 sends each process its batch.
 
-    Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer, the
-    other processes raise a CollectiveError that names the process, after the group's timeout.
+    Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer
+    batches, the other processes wait until the timeout of the process group, and then raise a CollectiveError that names this process.
 
     Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 
     Args:
-        loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, it yields the batches of
-            processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
+        loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, the loader yields the
+            batches of processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
         num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The rank of this process in the job.
         even_batches: Whether to fill the last round of an iterable dataset.
-        first: The index of the first round of an iterable dataset to deliver. Earlier rounds are read and dropped.
+        first: For an iterable dataset, the index of the first round that is delivered. Earlier rounds are read and dropped.
         processes_per_share: The number of processes that get the same samples. Their ranks are consecutive.
 
     Attributes:
         is_collective: Always True.
-        remainder: The number of samples in the last round, without repeated samples that fill it. -1 if no samples are repeated or the
-            number is not known.
+        remainder: The number of samples in the last round, not counting the repeated samples that fill the round. -1 if no samples are
+            repeated or the number is not known.
     """
 
     is_collective = True

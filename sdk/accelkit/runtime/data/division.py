@@ -18,8 +18,8 @@ from accelkit.runtime.data.resume import index_sampler, samples_per_batch
 class Division:
     """Description of how a job divides a loader among its processes.
 
-    Positions are counted in samples of the loader's order. If the user wrote the batch sampler, they are counted in batches, because such a
-    sampler may group the samples differently for another batch size.
+    A position is the number of samples that come before it in the loader's order. If the user wrote the batch sampler, a position is a
+    number of batches instead, because the user's sampler may group the samples differently for another batch size.
 
     Attributes:
         loader: The user's loader.
@@ -60,7 +60,7 @@ class Division:
         return self.num_processes * self.processes_per_share == 1
 
     def description(self) -> dict[str, Any]:
-        """Return the settings that decide which samples the job takes in a step, and those on which the order of the samples depends."""
+        """Return the settings that determine the order of the samples and which samples the job takes in each step."""
         _, sampler = index_sampler(self.loader)
         length = None
         if not self.is_stream:
@@ -112,13 +112,16 @@ class Division:
         return position
 
     def _reading(self) -> list[int]:
-        """Return the numbers of workers, of samples per batch and of readers. The order of a stream depends on them if workers read it."""
+        """Return the number of workers, the number of samples in a batch, and the number of processes that read the loader.
+
+        If workers read a stream, the order of the stream depends on these three numbers.
+        """
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared
         return [self.loader.num_workers, self.stride // self.num_processes if is_split else self.batch_stride, readers]
 
     def _obstacle(self, position: int, saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-        """Return why an epoch that was divided as in ``saved`` cannot continue divided as in ``now``, or "" if it can."""
+        """Return why an epoch that was divided according to ``saved`` cannot continue with the settings ``now``, or "" if it can."""
         if (saved["reading"] is None) == self.is_stream:
             return f"its dataset is {'a stream now, and was map-style' if self.is_stream else 'map-style now, and was a stream'}"
         differing = {name for name in now if saved[name] != now[name]}

@@ -10,7 +10,7 @@ from accelkit.runtime.data.resume import dataset_and_samplers
 
 
 class EpochFollowers:
-    """The dataset and the samplers of a loader that have ``set_epoch``.
+    """The parts of a loader (its dataset and samplers) that have the method ``set_epoch``.
 
     Args:
         loader: The user's loader.

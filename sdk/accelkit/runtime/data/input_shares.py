@@ -1,4 +1,4 @@
-"""Divide inputs that every process holds into one share per process."""
+"""Divide inputs into one share per process. Every process holds all of the inputs."""
 
 from __future__ import annotations
 

@@ -32,12 +32,13 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The generator states from which the loader's order is drawn. By default, they are not synchronised.
+        order_states: The generator states from which the loader's order is drawn. None means states that are not synchronised among the
+            processes.
 
     Attributes:
         epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
-        position: How much of this epoch's order the job has taken, or how much this process has taken if the loader's own sampler divides
-            the data. See ``Division`` for the unit.
+        position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler
+            or DataPipe divides the data, the number that this process has taken.
         active: The current pass of the loop. Loaders that ``skip_batches`` derives from this loader share this pass.
     """
 
@@ -94,8 +95,8 @@ class Epochs:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
 
-        After a position has been loaded, setting the saved epoch keeps this position. Setting another epoch makes the next pass start from
-        the beginning.
+        If ``load_state_dict`` has restored a position and ``epoch`` is the saved epoch, the position is kept. Otherwise, the next pass
+        starts from the beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)

@@ -1,4 +1,4 @@
-"""Move batches of any nesting to the device, one batch ahead if the device has streams."""
+"""Move batches of any nested structure to the device. If the device has streams, copies overlap with computation."""
 
 from __future__ import annotations
 
@@ -73,13 +73,14 @@ _pass_numbers = itertools.count(1)
 
 
 class PreparedLoader:
-    """DataLoader that yields its batches on the device. Other attributes (``dataset``, ``batch_size``, ...) are the DataLoader's.
+    """Loader that yields a DataLoader's batches on the device and gives access to the DataLoader's attributes (``dataset``, ...).
 
     Args:
         loader: The user's loader, or this process's share of it.
         device: The device to which batches are moved. None leaves them where they are.
-        accelerator: The accelerator that owns the device. If the device has streams, batches are copied on one of them, one batch ahead,
-            so that copies overlap with computation. If the accelerator implements ``upload``, it copies the batches.
+        accelerator: The accelerator that owns the device. If the accelerator overrides ``upload``, this method copies the batches, except
+            batches that rank 0 reads for all processes. Otherwise, if the device has streams, each batch is copied on a separate stream
+            while the program computes with the previous batch.
         strategy: The strategy that lays out batches on the device.
         epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
         first: The number of batches of the user's loader that each pass skips.
@@ -133,7 +134,7 @@ class PreparedLoader:
 
     @property
     def total_batch_size(self) -> int | None:
-        """The number of samples in a global batch, the batches of all processes together. None if the loader does not specify it."""
+        """The number of samples in a global batch (one batch of each process). None if the loader does not specify a batch size."""
         division = self.epochs.division
         size = batch_size_of(division.loader)
         is_whole = division.step == 1 and not division.is_shared
@@ -141,7 +142,7 @@ class PreparedLoader:
 
     @property
     def remainder(self) -> int:
-        """The number of samples in the last global batch, without repeated samples that fill it. Repeated samples come last.
+        """The number of samples in the last global batch, not counting the repeated samples at its end that fill the batch.
 
         -1 if no samples are repeated, the number is not known, or the loop is not at the last batch.
         """
@@ -162,7 +163,7 @@ class PreparedLoader:
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, the number of samples that were used in it, and the generator states from which its order was drawn.
+        """Return the epoch, the number of its samples that were used, and the generator states from which the samples' order was drawn.
 
         The state is the same on every process, unless ``rng_types`` lacks ``generator``.
         """
@@ -181,10 +182,7 @@ class PreparedLoader:
         self.epochs.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each batch once the next batch is being copied.
-
-        So the last batch is known when it is yielded, and copies overlap with computation.
-        """
+        """Yield each batch, but begin to copy the next batch first, so that copies overlap with computation and ``is_at_end`` is known."""
         copies = self._copies()
         self.epochs.active.number = next(_pass_numbers)
         try:
@@ -237,10 +235,10 @@ class PreparedLoader:
         return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
-        """Count a batch, call the accelerator's ``step_end``, and return the batch, laid out by the strategy.
+        """Count a batch, call the accelerator's ``step_end``, and return the batch in the layout of the strategy.
 
-        The compute stream waits for the copy of this batch, but not for that of the next batch. The batch's memory is kept until the
-        compute stream has used it.
+        The compute stream waits until this batch is copied, but not until the next batch is copied. The memory of this batch is kept
+        until the compute stream has used it.
         """
         self.epochs.position += self.epochs.division.stride
         if self._step_end is not None:

@@ -18,19 +18,20 @@ from accelkit.specs.accelerator import Accelerator
 class OrderStates:
     """The generator states from which a loader's order is drawn.
 
-    At the start of each epoch, rank 0 sends the other ranks the states of its generators: the loader's own (``generator`` of the loader,
-    its samplers and its dataset) and those of Python, NumPy and torch, from which samplers without a ``generator`` draw their order. The
-    states of Python, NumPy and torch apply only while the order is drawn (see ``drawing``). Each process then gets its own states back.
+    At the start of each epoch, rank 0 sends the states of two kinds of generators to the other ranks. The loader's own generators are the
+    attributes ``generator`` of the loader, its samplers and its dataset. Samplers without a ``generator`` draw their order from the
+    generators of Python, NumPy and torch. The other ranks use rank 0's states of Python, NumPy and torch only while the order is drawn
+    (see ``drawing``), and then restore their own states.
 
     Args:
-        division: The loader and the processes that share it. Several processes need a process group.
+        division: The loader and the processes that share it. If there are several processes, the process group must have been created.
         rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch. If
             ``torch`` or the device type is given, torch's host generator or the device's generator keeps the synchronised state after the
             order is drawn.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
         device: The device of the accelerator's generator; None means the current device.
-        number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the call that
-            starts an epoch.
+        number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the log of
+            collective calls.
 
     Attributes:
         start: The states at the start of the current pass: ``host`` and ``generators``. None if no pass is active.
@@ -54,7 +55,7 @@ class OrderStates:
         """Synchronise the processes for a new pass. All processes must call this.
 
         Args:
-            epoch: The number of the pass, for errors.
+            epoch: The number of the epoch, which is shown in errors.
             has_workers: Whether workers of the previous pass are still alive.
 
         Raises:

@@ -116,7 +116,7 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Inside the ``with`` block, set whether passes over these loaders fill their last batches (``even_batches``), and enter ``inner``.
+    """Override the setting ``even_batches`` of loaders inside the ``with`` block, which also runs inside the context ``inner``.
 
     The setting affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
     """

@@ -15,9 +15,10 @@ from accelkit.runtime.data.samplers import cut_evenly
 
 
 def count(batch: Any) -> int | None:
-    """Return the number of samples in a batch: the size of the first dimension of its tensors, and the length of its lists of samples.
+    """Return the number of samples in a batch, which is the length of its tensors and of its lists of strings or numbers.
 
-    None if these sizes differ, or the batch has no such tensors and lists. Such a batch cannot be cut.
+    The length of a tensor is the size of its first dimension; 0-d tensors are ignored. The result is None if these lengths differ or there
+    are none. The batch cannot be cut in this case.
     """
     sizes = {len(column) for column in _columns(batch)}
     return sizes.pop() if len(sizes) == 1 else None
@@ -51,21 +52,23 @@ def rounds(
 ) -> Iterator[tuple[list[Any], int]]:
     """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
-    No sample is lost between rounds. With ``even_batches``, the last round is filled up to a multiple of the number of processes with
-    samples from the beginning, and divided equally. Otherwise, the last shares of this round are shorter or missing.
+    No sample is lost between rounds. With ``even_batches``, samples from the beginning of the stream fill the last round until its size is
+    a multiple of the number of processes, and the round is divided equally. Otherwise, the last shares of this round are shorter or
+    missing.
 
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
-        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify it. A
-            share is a whole batch if ``share`` is None, if the first of several batches has another size, or if the samples of one of the
-            first two batches cannot be counted. With ``even_batches``, the last round is then filled with batches from the beginning.
+        share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify a batch
+            size. Each share is a whole batch if ``share`` is None, if there are several batches and the first does not have ``share``
+            samples, or if the samples of one of the first two batches cannot be counted. In these cases, ``even_batches`` fills the last
+            round with whole batches from the beginning of the stream.
         even_batches: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 
     Yields:
-        The shares, and the number of samples in the round without repeated samples that fill it. This number is -1 if no samples are
-        repeated or the number is not known.
+        The shares, and the number of samples in the round, not counting the repeated samples that fill the round. This number is -1 if no
+        samples are repeated or the number is not known.
 
     Raises:
         PrepareError: If the samples of a later batch cannot be counted.

@@ -1,7 +1,7 @@
-"""Divide samples among the processes of a job: shares of batches of indices, and shares of a stream of samples.
+"""Divide batches of indices, or a stream of samples, among the processes of a job.
 
-The order of the samples is the same as in Accelerate, and the last batches are filled in the same way. These classes only need to know the
-number of processes; nothing in this module communicates.
+The order of the samples and the samples that fill the last batches are the same as in Accelerate. The classes in this module only need to
+know the number of processes; nothing in this module communicates.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Sharded:
     """Base class of samplers and datasets that divide a loader among the processes and fill the last round of an epoch.
 
     Attributes:
-        remainder: The number of samples in the last global batch, without repeated samples that fill it. -1 if no samples are repeated,
-            the number is not known, or the last batch was not reached.
+        remainder: The number of samples in the last global batch, not counting the repeated samples that fill the batch. -1 if no samples
+            are repeated, the number is not known, or the last batch has not been reached.
     """
 
     remainder = -1
@@ -49,8 +49,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it; whole batches are then
             distributed and repeated.
-        remainder: From the last round on, the number of samples in that round, without repeated samples that fill it. -1 before the last
-            round, and if no samples are repeated or the number is not known.
+        remainder: The number of samples in the last round, not counting the repeated samples that fill the round. -1 if no samples are
+            repeated, the number is not known, or the last round has not been reached.
     """
 
     def __init__(
@@ -98,9 +98,10 @@ class ShardedBatches(Sharded, Sampler[Any]):
         return rounds + (self.process_index < rest)
 
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
-        """Yield the batches that were not used before.
+        """Yield the batches of the epoch from position ``self.first`` on.
 
-        The first ``count`` batches of the epoch are appended to ``beginning``. The caller fills the last round with them.
+        The first ``count`` batches of the epoch are appended to ``beginning`` (for torch's ``BatchSampler``, as a single list of indices).
+        The caller fills the last round from ``beginning``.
         """
         if type(self.batches) is BatchSampler:
             order = iter(self.batches.sampler)
@@ -116,7 +117,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield each round once the next round begins, so that the last round, which may need filling, is known."""
+        """Yield each round after the next round has begun, so that the last round, which may need filling, is known."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):
@@ -161,15 +162,18 @@ class ShardedBatches(Sharded, Sampler[Any]):
             yield [held[start : start + piece] for start in range(0, len(held), piece)]
 
     def _pieces(self, batch: Sequence[Any], beginning: Sequence[Any], least: int) -> list[Any]:
-        """Fill a batch up to ``least`` samples and cut it into one piece per process. The sizes of the pieces are as equal as possible."""
+        """Fill a batch up to ``least`` samples from ``beginning``, and cut the batch into one piece per process.
+
+        The sizes of the pieces are as equal as possible.
+        """
         whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
         return cut_evenly(whole, self.num_processes)
 
 
 def num_batches_from(batches: Any, first: int) -> int:
-    """Return the number of items (batches, for a batch sampler) that a sampler yields after the first ``first`` samples.
+    """Return how many items (batches, for a batch sampler) a sampler yields from position ``first`` on.
 
-    For a sampler other than torch's ``BatchSampler``, ``first`` counts items of the sampler, not samples.
+    The position counts samples for torch's ``BatchSampler``, and items of the sampler for any other sampler.
     """
     if type(batches) is not BatchSampler:
         return max(len(batches) - first, 0)
@@ -247,12 +251,12 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
 
 
 class SharedOrder(Sampler[Any]):
-    """Batches of another sampler, started inside a context that makes all processes draw the same order.
+    """Batches of another sampler, whose order is drawn inside a context that makes all processes draw the same order.
 
     Args:
         batches: Any sampler.
-        order: A function that creates the context, called for each pass. The context covers the first batch, because torch's samplers
-            draw their order before they yield this batch.
+        order: A function that creates the context. It is called for each pass. The context is left after the first batch is drawn,
+            because torch's samplers draw their order before they yield the first batch.
     """
 
     def __init__(self, batches: Any, order: Order) -> None:

@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the set of all moments that are in any of ``intervals``, which may overlap."""
+    """Return intervals that do not overlap and that cover the same time as ``intervals``, in order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:

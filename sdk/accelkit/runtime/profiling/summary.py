@@ -240,7 +240,10 @@ def _copies(events: Iterable[Any], num_steps: int) -> list[Copies]:
 
 
 def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
-    """Return the operators inside which torch copied the arguments to the CPU, as its fallback for missing operators does."""
+    """Return the operators that ran on the CPU because the device does not implement them.
+
+    Inside such an operator, torch copies the arguments to the CPU with ``aten::_to_cpu``.
+    """
     calls: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for event in events:
         if event.name == "aten::_to_cpu" and event.parent is not None:
@@ -260,7 +263,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the intervals of forward passes in which Python runs, outside of operators."""
+    """Return the intervals in which a forward pass runs Python code but no operator."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)

@@ -24,7 +24,7 @@ class Change:
 
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
-        aspect: The aspect that changed.
+        aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
         old, new: The old and the new signature, or "" for a record that does not have the member.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.

@@ -51,10 +51,11 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 
 
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
-    """Return whether a change to a data class concerns a plugin with these ``mentions``.
+    """Return whether a change to a data class concerns a plugin whose code mentions the names in ``mentions``.
 
-    If plugins make objects of the class (``is_made``), the change concerns plugins that mention the class and, if the changed member is not
-    a field, also the member. Otherwise, it concerns all plugins that mention the member.
+    If plugins create objects of the class (``is_made``), a change to a field concerns a plugin that mentions the class. A change to any
+    other member concerns a plugin only if it mentions both the class and the member. If plugins only receive objects of the class, a change
+    concerns a plugin that mentions the changed member.
     """
     if change.concerns != "who uses it":
         return False
@@ -65,7 +66,7 @@ def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]
 
 
 def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
-    """Return whether the plugin's own definition already meets the change."""
+    """Return whether the plugin's own definition of the member already agrees with the new specification in the changed aspect."""
     if own is None or change.aspect in ("removed", "renamed"):
         return False
     if change.aspect == "form":

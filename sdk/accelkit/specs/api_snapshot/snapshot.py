@@ -1,8 +1,8 @@
-"""The record of a version: every member of the classes that plugins implement, receive and make, with its signature and default.
+"""The record of a version: every member of the classes that plugins implement, receive or create, with its signature and default.
 
 ``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
-the code, so that no specification changes unnoticed. The record of a released version is never written again: increase the version first.
-``... snapshot --released 2027-01-31`` marks the version as released on that day.
+the code, so that no specification changes unnoticed. The record of a released version never changes: to record changed specifications,
+increase the version first. ``... snapshot --released 2027-01-31`` marks the version as released on that day.
 """
 
 from __future__ import annotations
@@ -91,9 +91,11 @@ def definitions(cls: type, specification: type) -> dict[str, Any]:
 
 
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
-    """Return the public members of a class and its bases, given as ``classes``, the most derived class first.
+    """Return the public members and the ``__init__`` of a class, by name.
 
-    The markers of hooks are also looked up in the ``inherited`` classes.
+    Args:
+        classes: The class and those of its bases whose members are included, in the order of ``__mro__``.
+        inherited: Further bases. A method also counts as a hook if the method of the same name in one of these bases is marked as a hook.
     """
     found: dict[str, Any] = {}
     for cls in reversed(classes):

@@ -25,7 +25,10 @@ _OF_DTYPES = ("dtype", "autocast")
 
 
 def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find attributes whose values are not of the type in the specification, and properties that are replaced by values of another type."""
+    """Find attributes of the plugin whose values have the wrong type.
+
+    The right type is that of the specification's attribute or property of the same name.
+    """
     for name, value in plugin.own.items():
         if name not in plugin.specified or is_method(value) or is_property(value) or hasattr(type(value), "__get__"):
             continue
@@ -39,7 +42,7 @@ def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_device_type(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find an accelerator whose ``device_type`` is missing, or not an identifier in lower case as in ``torch.device``."""
+    """Find an accelerator whose ``device_type`` is not set, or is not an identifier in lower case, such as ``cuda``."""
     found = getattr(plugin.cls, "device_type", None)
     if plugin.kind != "accelerator" or not isinstance(found, str) or (found.isidentifier() and found == found.lower()):
         return

@@ -19,7 +19,7 @@ Arguments = Mapping[str, tuple[str, ...]]
 
 @functools.cache
 def specified_arguments() -> Arguments:
-    """Return the argument names of every hook, by the hook's name, in the order of its signature."""
+    """Return a mapping from the name of each hook to the names of the hook's arguments, in the order of the signature."""
     return {name: tuple(inspect.signature(function).parameters)[1:] for name, function in specified_hooks().items()}
 
 

@@ -34,7 +34,10 @@ class PluginClass:
 
     @functools.cached_property
     def specified(self) -> Mapping[str, Any]:
-        """The public members of the specifications, by name, as in the class. An attribute without a value is ``Parameter.empty``."""
+        """The public members of the specifications, by name. Properties are not evaluated.
+
+        The value of an attribute that is annotated but not assigned is ``Parameter.empty``.
+        """
         found: dict[str, Any] = {}
         for one in reversed(self.specifications):
             found |= dict.fromkeys(inspect.get_annotations(one), inspect.Parameter.empty) | dict(vars(one))
@@ -42,7 +45,7 @@ class PluginClass:
 
     @functools.cached_property
     def own(self) -> Mapping[str, Any]:
-        """The public members that the plugin's own code defines, by name, as they are in the class."""
+        """The public members that the plugin's own code defines, by name. Properties are not evaluated."""
         found: dict[str, Any] = {}
         for one in reversed(self.cls.__mro__):
             root = one.__module__.partition(".")[0]
@@ -85,7 +88,7 @@ def is_method(value: Any) -> bool:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return a hint with the most similar name or, if no name is similar, with ``otherwise`` and all names."""
+    """Return a hint that suggests the most similar name. If no name is similar, the hint lists all names after ``otherwise``."""
     known = list(names)
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known) or 'none'}"

@@ -37,8 +37,8 @@ _READ = ("os.environ", "self.environ", "environ")
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
 
-    If the annotation of a method says that it returns a built-in type that the specification does not allow, only the annotation is
-    reported, and the ``return`` statements are not examined.
+    If the plugin annotates a method with a built-in return type that the specification does not allow, only this annotation is reported,
+    and the ``return`` statements are not examined.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name, specified_hooks().get(name))
@@ -71,7 +71,7 @@ def _hint(expected: str, returned: str) -> str:
 
 
 def _accepted(expected: str) -> set[str]:
-    """Return the built-in types whose values the annotation of a specification accepts."""
+    """Return the names of the types that a result may have if the return annotation in the specification is ``expected``."""
     if expected == "T":
         return set(_BUILTIN) - {"None"}
     found: set[str] = set()
@@ -82,7 +82,7 @@ def _accepted(expected: str) -> set[str]:
 
 
 def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
-    """Return the built-in types that the function certainly returns in one of its ``return`` statements, or at its end."""
+    """Return the names of the built-in types of the values that the function returns. Types that are not certain are left out."""
     statements = list(_own_statements(node.body))
     if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in statements):
         return set()
@@ -118,7 +118,7 @@ def _own_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _can_reach_the_end(body: list[ast.stmt], cls: type) -> bool:
-    """Return whether the end of a block is certainly reachable, judged by the last statement. False if this is not certain."""
+    """Return whether the end of a block can certainly be reached. Only the last statement of the block is examined."""
     last = body[-1]
     if isinstance(last, ast.Raise | ast.While | ast.Assert | ast.Try | ast.TryStar | ast.Match | ast.Return | ast.Continue | ast.Break):
         return False

@@ -58,12 +58,12 @@ def init() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether a device has been used in this process."""
+    """Return whether the devices have been initialised, by ``init`` or by the first use of a device. Also True in later forks."""
     return bool(torch.ops.fake_xpu.is_initialized())
 
 
 def is_in_bad_fork() -> bool:
-    """Return whether this process was forked from a process that had used a device."""
+    """Return whether this process was forked from a process that had already initialised the devices."""
     return bool(torch.ops.fake_xpu.is_in_bad_fork())
 
 

@@ -45,7 +45,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def mem_get_info(device: Device = None) -> tuple[int, int]:
-    """Return the free and the total memory (FAKE_XPU_MEMORY) in bytes."""
+    """Return the free memory and the total memory of the device, in bytes. FAKE_XPU_MEMORY sets the total memory."""
     free, total = torch.ops.fake_xpu.memory_info(index_of(device))
     return free, total
 

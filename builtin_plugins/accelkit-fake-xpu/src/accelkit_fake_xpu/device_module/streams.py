@@ -1,7 +1,7 @@
 """Streams and events.
 
-Kernels run on the caller's thread, in the order of their stream. Non-blocking copies between pinned host memory and the device run on a
-thread that belongs to the stream.
+A kernel runs on the caller's thread, after all earlier work on the same stream. Non-blocking copies between pinned host memory and the
+device run on a thread that belongs to the stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from accelkit_fake_xpu.device_module.devices import Device, index_of
 
 
 class Stream(torch.Stream):
-    """A queue of work on a device. The constructor returns the device's 32 streams in turn."""
+    """A queue of work on a device.
+
+    Besides its default stream, a device has 32 streams. Each call of the constructor returns the next of these 32 streams, in a cycle.
+    """
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
         if identity:  # stream_id, device_index, device_type: an existing stream
@@ -23,7 +26,7 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """A ``torch.Event`` of this device type, created as ``Event(enable_timing=True)``."""
+    """Class whose constructor returns a ``torch.Event`` of this device type, for example ``Event(enable_timing=True)``."""
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
         if interprocess:

@@ -1,0 +1,34 @@
+"""Clipping by the strategy fsdp, in a process group of one process."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from accelkit_builtin.strategies.fsdp import FSDPStrategy
+
+
+@pytest.fixture
+def _process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_process_group")
+def test_the_largest_gradient_is_zero_if_there_are_no_gradients():
+    parameters = [torch.nn.Parameter(torch.ones(2, dtype=torch.float64))]
+    norm = FSDPStrategy().clip_grad_norm_(parameters, 1.0, math.inf)
+    assert (norm.item(), norm.dtype) == (0.0, torch.float64)
+    assert FSDPStrategy().clip_grad_norm_([], 1.0, math.inf).item() == 0.0
+
+
+@pytest.mark.usefixtures("_process_group")
+def test_gradients_are_clipped_to_the_largest_value():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.tensor([3.0, -4.0])
+    assert FSDPStrategy().clip_grad_norm_((one for one in [parameter]), 2.0, math.inf).item() == 4.0
+    torch.testing.assert_close(parameter.grad, torch.tensor([1.5, -2.0]))
