@@ -1,7 +1,7 @@
 """The checks of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
 
 A check is a function. Its first argument is the subject, which represents the plugin under test; parameters may follow. A check passes
-if the function returns. If the check fails, the function raises an AssertionError that says what is wrong::
+if the function returns. A check that fails raises an AssertionError that says what is wrong. An example, without the assertion::
 
     @check("smoke", requires=["memory_statistics"])
     def peak_resets(subject):
@@ -63,8 +63,9 @@ class Check:
             the check then passes, the result is ``over-unsupported``.
         cases: A function that returns the cases. A case is a profile and the parameters of one run of the check. None for a check without
             parameters.
-        needs_hardware: Whether the subject is loaded before the check runs.
-        is_distributed: Whether several processes run the check together. The first parameter of the check is the number of processes.
+        needs_hardware: Whether the check uses an accelerator, which must be loaded before the check runs.
+        is_distributed: Whether several processes can run the check together. If True, the first parameter of each case is the number of
+            processes.
         seconds: The time limit in seconds.
         kind: The kind of plugin that the check tests, or EVERY_KIND.
     """
@@ -112,8 +113,8 @@ def check(
     All arguments except ``over`` are the attributes of :class:`Check` with the same names.
 
     Args:
-        over: The cases of the check: a function that returns them, as in ``Check.cases``, or a list of strings. Each string holds the
-            parameters of one case, separated by commas.
+        over: The cases of the check. Either a function that returns the cases, with their profiles (see ``Check.cases``), or a list of
+            strings. Each string holds the parameters of one case, separated by commas; the profile of this case is ``profile``.
     """
 
     def mark(function: Callable[..., None]) -> Callable[..., None]:
@@ -128,7 +129,7 @@ def check(
 
 
 def one_and_several() -> list[Case]:
-    """Return the cases of a check that runs on one process in the profile ``training``, and on several in the profile ``distributed``."""
+    """Return a case with one process in the profile ``training``, and cases with several processes in the profile ``distributed``."""
     return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]
 
 

@@ -1,8 +1,8 @@
 """Dispatcher coverage: which of the required ATen overloads were called on the device.
 
 The required overloads are those for which torch registers a separate CPU kernel: torch composes all other overloads from these. The
-following are not required: the overloads of formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own
-implementations of convolution and attention, and operators that torch has for its own tests.
+following are not required: overloads for formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own
+implementations of convolution and attention, and operators that exist only for torch's own tests.
 """
 
 from __future__ import annotations

@@ -32,7 +32,10 @@ def describe(subject: Subject) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of everything that can affect a result. Reads metadata; imports neither torch nor a plugin."""
+    """Return the versions of the software that can affect a result, such as torch and the operating system.
+
+    The result also has the name of the processor and the number of its logical cores. Reads metadata; imports neither torch nor a plugin.
+    """
     from accelkit import __version__
     from accelkit.discovery.metadata import installed_version
 

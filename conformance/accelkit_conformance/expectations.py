@@ -1,13 +1,13 @@
 """Expected failures: known defects that a vendor declares in a file, each with a reason and an expiry date.
 
 The file is TOML. The vendor's wheel declares the file with an entry point in the group ``accelkit.conformance``. The name of the entry
-point is that of the accelerator, and its value is ``package:file``, as in ``acme = "vendor_acme:expected_failures.toml"``. A file can also
-be given with ``--expected-failures``::
+point is the name of the accelerator, and the value of the entry point is ``package:file``, as in
+``acme = "vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: Python expression that selects inputs, with shape, ndim, args, kwargs, input, dtype
+    sample = "ndim == 0"                   # optional: Python expression that selects inputs by shape, ndim, args, kwargs, input or dtype
     error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
@@ -110,7 +110,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def read(path: Path, torch_version: str) -> list[Expectation]:
-    """Read the expected failures in a file that apply to this version of torch.
+    """Read a file of expected failures, and return the failures that apply to this version of torch.
 
     Raises:
         UsageError: If the file cannot be read, or an entry is invalid.
@@ -182,7 +182,7 @@ def file_of(distribution: str, name: str) -> Path | None:
         The path; None if the distribution declares no file.
 
     Raises:
-        UsageError: If the declared package does not exist.
+        UsageError: If the file is declared to be in a package that does not exist.
     """
     try:
         entry_points = importlib_metadata.distribution(distribution).entry_points

@@ -14,10 +14,10 @@ _COMPARISONS = ("tolerance", "testing")
 
 
 def failed_step(error: BaseException) -> str:
-    """Return which step of a check raised an error; an empty string if the error has no traceback.
+    """Return the step in which a check raised an error; an empty string if the error has no traceback.
 
-    The step is ``comparison``, ``operator``, ``helper NAME``, where NAME is a function of the suite, or ``end``. At the step ``end``, the
-    suite waits for the device after the test.
+    The steps are ``helper NAME`` (the suite's function NAME prepares the test), ``operator`` (an operator is called), ``comparison`` (the
+    results are compared) and ``end`` (the suite waits for the device after the test).
     """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

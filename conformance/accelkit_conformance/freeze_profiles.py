@@ -10,12 +10,12 @@ from accelkit_conformance.profiles import FOLDER
 
 
 def current() -> list[tuple[Profile, str]]:
-    """Return the tests that the checks define for the installed torch. Imports torch."""
+    """Return all tests for the installed torch, each with the first profile that includes it. Imports torch."""
     return [entry for one in checks.all_checks() for entry in one.ids()]
 
 
 def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """Return the text of a profile file, with one line for all tests that differ only in their last parameter."""
+    """Return the text of a profile file. Tests of a profile that differ only in their last parameter share one line."""
     lines: dict[tuple[str, str], list[str]] = {}
     for profile, test in entries:
         head, comma, last = test.removesuffix("]").rpartition(",")

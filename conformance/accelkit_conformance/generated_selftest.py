@@ -48,7 +48,10 @@ class Outcome:
 
 
 class _Examiner:
-    """Runs tests on mutants one after another. A worker process is used until it has to be replaced."""
+    """Runs tests in a worker process, on one mutant after another.
+
+    If the process cannot run the next test, for example because a fault has spoilt the process, a new process is started.
+    """
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:
         self._order, self._folder, self._numbers = order, folder, numbers

@@ -88,7 +88,7 @@ class Journal:
         """Open the journal for writing.
 
         Args:
-            started: The date and time of the start in ISO 8601.
+            started: The date and time at which the run starts, in ISO 8601.
             is_new: Whether to start a new journal instead of appending to the existing journal. If True, the workers' log
                 files from earlier runs are removed too.
         """

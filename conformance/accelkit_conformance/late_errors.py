@@ -27,9 +27,9 @@ def wait_for_late_errors(subject: Subject) -> None:
 
 
 def find_out_about_numbers(subject: Subject) -> None:
-    """Add the accelerator to ``subject.without_numbers`` if its device cannot hold a single float32 number. Called before any test.
+    """Add the accelerator to ``subject.without_numbers`` if its device cannot hold a single float32 number.
 
-    Some devices hold only tensors of one shape or dtype.
+    Some devices hold only tensors of one shape or dtype. This function is called after the accelerator is loaded, before the first test.
     """
     try:
         _copy_number(subject)
@@ -45,22 +45,21 @@ def _copy_number(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def raises(subject: Subject, *errors: type[BaseException], about: str = "", doing: str, may_be_absent: bool = False) -> Iterator[None]:
-    """Context manager that asserts that the block raises one of ``errors``. The text of the error must contain ``about``, in upper or lower
-    case.
+    """Context manager that asserts that the block raises one of ``errors``, and that the error's text contains ``about``.
 
     At the end of the block, this function waits for the device, because an asynchronous device may report the error late.
 
     Args:
         subject: The plugin under test.
         errors: The classes of errors that the block may raise.
-        about: A text that the error must contain.
+        about: A text that the error must contain. Upper and lower case are not distinguished.
         doing: What the block does, for the message of a failure.
-        may_be_absent: Whether a missing error can mean that the device lacks the tested capability. ``Absent`` is then raised instead of a
-            plain AssertionError.
+        may_be_absent: Whether a missing error can mean that the device lacks the tested capability. If True and no error is raised,
+            this function raises ``Absent``.
 
     Raises:
-        AssertionError: If no error is raised; the subclass ``Absent`` if ``may_be_absent`` is True.
-        WrongError: If the error has another class, or its text does not contain ``about``.
+        AssertionError: If the block raises no error. If ``may_be_absent`` is True, the error is the subclass ``Absent``.
+        WrongError: If the block raises an error that is not one of ``errors``, or whose text does not contain ``about``.
     """
     try:
         yield

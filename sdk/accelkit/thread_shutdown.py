@@ -24,11 +24,11 @@ def wait_for_threads_at_exit() -> None:
 
 @functools.cache
 def wait_for_threads_before_forks() -> None:
-    """Register ``wait_for_torch_threads`` to be called before each fork of this process, if the Python version needs it.
+    """Register ``wait_for_torch_threads`` to be called before each fork of this process. Does nothing in Python 3.11.10 or newer.
 
     A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if another thread of its parent was about
-    to take Python's lock for the first time or to release it for the last time: https://github.com/python/cpython/issues/112275. A thread
-    of gloo may be about to do so right after a collective.
+    to take Python's lock for the first time or to release it for the last time: https://github.com/python/cpython/issues/112275. Right
+    after a collective, a thread of gloo may be in either of these situations.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_torch_threads)
@@ -37,11 +37,13 @@ def wait_for_threads_before_forks() -> None:
 def wait_for_torch_threads() -> None:
     """Wait until torch's threads are idle or have used five more seconds of processor time. Call this before the process exits or forks.
 
-    A thread of gloo releases the tensors of a collective after the program has already continued. A thread of autograd takes Python's
-    lock when it starts, and the first backward pass does not wait for the threads of other devices. Each thread of autograd takes the lock
-    again to release the objects of a backward pass, perhaps after the backward pass has returned. If Python shuts down before one of these
-    threads has finished, the thread is terminated inside C++ code that cannot be unwound, and the process aborts after it has done all its
-    work: https://github.com/pytorch/pytorch/issues/190489.
+    A thread of gloo releases the tensors of a collective after the program has already continued. The first backward pass starts a thread
+    of autograd for each device. Each of these threads takes Python's lock when it starts, and the backward pass does not wait for the
+    threads of devices that it does not use. Each thread of autograd takes the lock again to release the objects of a backward pass, perhaps
+    after the backward pass has returned. If Python shuts down before a thread of gloo or autograd has finished this work, the thread is
+    terminated inside C++ code that cannot be unwound, and the process aborts, although the program has done all its work:
+    https://github.com/pytorch/pytorch/issues/190489.
+
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
     The limit is in processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function

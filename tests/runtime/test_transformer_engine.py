@@ -78,12 +78,12 @@ def test_the_optimizer_that_float16_cannot_have_is_warned_of(error_text):
 @pytest.mark.skipif(not HAS_ALL, reason="a GPU with CUDA, and pip install --no-build-isolation 'transformer-engine[pytorch]'")
 @pytest.mark.parametrize("name", CLASSES)
 def test_layers_are_replaced_and_train(name):
-    rt = accelkit.Runtime("cuda", devices=1, precision=CLASSES[name](TransformerEngineOptions(ignore=["2"])))
-    model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 16))
+    rt = accelkit.Runtime("cuda", devices=1, precision=CLASSES[name](TransformerEngineOptions(ignore=["2", "3"])))
+    model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Linear(64, 16), nn.LayerNorm(16))
     before = model[0].weight.detach().clone()
     model = rt.prepare(model)
     optimizer = rt.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert [type(layer).__module__.partition(".")[0] for layer in model] == ["transformer_engine", "transformer_engine", "torch"]
+    assert [type(layer).__module__.partition(".")[0] for layer in model] == ["transformer_engine", "transformer_engine", "torch", "torch"]
     torch.testing.assert_close(model[0].weight.detach().cpu().float(), before, rtol=0.01, atol=0.01)
     y = model(torch.randn(16, 32, device=rt.device))
     assert y.dtype is torch.float32

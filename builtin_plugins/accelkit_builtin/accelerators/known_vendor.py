@@ -1,7 +1,7 @@
-"""Devices whose vendors have no accelkit plugin yet, from the table in ``known_devices.toml``. This is a fallback, not a claim of support.
+"""Accelerators for the devices in the table ``known_devices.toml``. The vendors of these devices have no accelkit plugin yet.
 
-The attribute ``npu`` of this module is the accelerator for the row ``npu`` of the table. This accelerator is used only if no plugin named
-``npu`` is installed.
+The attribute ``npu`` of this module is the accelerator for the row ``npu`` of the table. This accelerator is a fallback, not a claim that
+accelkit supports the device. The accelerator is used only if no plugin named ``npu`` is installed.
 """
 
 from __future__ import annotations

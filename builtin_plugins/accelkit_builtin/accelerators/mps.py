@@ -59,7 +59,7 @@ class MPSAccelerator(Accelerator):
         self.device_module.synchronize()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory that torch and the driver hold for this process, in bytes. Metal records no peak."""
+        """Return the memory that torch and the driver hold for this process, in bytes. Metal does not record the peak of this memory."""
         module = self.device_module
         return {
             "memory.allocated.bytes": float(module.current_allocated_memory()),

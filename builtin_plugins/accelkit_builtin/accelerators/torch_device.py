@@ -67,9 +67,10 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether there is no module ``torch.<device_type>`` and the package of ``backend`` has not been imported yet.
+        """Return whether torch knows at most the name of this device type.
 
-        torch knows some device types, such as opencl and vulkan, by name only. A package must add the device.
+        torch knows the names of device types such as opencl and vulkan, but a package must add the devices. The result is True if there is
+        no module ``torch.<device_type>``, and the module that ``backend`` names has not been imported yet.
         """
         import torch
 
@@ -106,7 +107,7 @@ def _import(source: str) -> ModuleType:
 
 
 def _example(source: str, module: ModuleType) -> str:
-    """Return an example for an error message, such as ``acme:register_device``.
+    """Return an example of ``MODULE:FUNCTION`` for an error message, such as ``acme:register_device``.
 
     If no function of the module has a name that starts with ``register``, the example is ``acme:FUNCTION``.
     """

@@ -13,7 +13,7 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
 
     Args:
         variable: The value of the environment variable, with entries separated by commas. Each entry is an index, a UUID, the beginning
-            of a UUID, or a MIG slice. None if the variable is not set, so that the process sees all GPUs.
+            of a UUID, or a MIG slice. If the variable is not set, pass None: the process then sees all GPUs.
         uuids: The UUIDs of all GPUs, ordered by index.
     """
     if variable is None:

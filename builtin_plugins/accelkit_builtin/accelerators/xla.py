@@ -58,7 +58,10 @@ class XLAAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether XLA is usable. Reads PJRT_DEVICE, the packages' versions and the PCI bus. Imports neither torch nor torch_xla."""
+        """Return whether XLA is usable. Does not import torch or torch_xla.
+
+        The result depends on PJRT_DEVICE, the PCI bus and the versions of the packages torch and torch_xla.
+        """
         answer = _package()
         if not answer.is_usable:
             return answer
@@ -97,8 +100,8 @@ class XLAAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the device indices that the user's ``devices`` argument stands for.
 
-        On the CPU, a single positive number is the number of processes, each of which has a device of its own. It may exceed the number of
-        devices that exist.
+        On the CPU, a positive number ``n`` requests ``n`` processes rather than ``n`` devices. ``n`` may exceed the number of devices that
+        a process sees, because XLA creates CPU devices in each process.
 
         Raises:
             DevicesError: If the argument cannot be parsed or names devices that do not exist.
@@ -171,7 +174,7 @@ class XLAAccelerator(Accelerator):
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
         """Return the state of XLA's random number generator, a single integer, as a tensor of 8 bytes.
 
-        The state already includes random operations that were traced but have not run yet.
+        A random operation changes the state when it is traced, even if it has not run yet.
         """
         import torch
         import torch_xla.core.xla_model as xm
@@ -204,7 +207,8 @@ class XLAAccelerator(Accelerator):
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
         """Return the capabilities of XLA's device.
 
-        XLA's CPU device has no memory statistics and no bfloat16 units, but computes in float64. Other devices have memory statistics.
+        XLA's CPU device computes in float64, emulates bfloat16 and has no memory statistics. All other devices compute in bfloat16, emulate
+        float64 and have memory statistics.
         """
         if pjrt_device() != "CPU":
             return self.declared_capabilities.updated({"memory_statistics": "native"})
@@ -253,9 +257,10 @@ def _num_chips() -> int:
 
 
 def _take_own_chip() -> None:
-    """Limit a process started by torchrun or accelkit launch to its own chip, selected by LOCAL_RANK and LOCAL_WORLD_SIZE.
+    """Limit this process to its own chip if torchrun or accelkit launch started the process.
 
-    torch_xla.launch does the same in each of its processes.
+    LOCAL_RANK and LOCAL_WORLD_SIZE select the chip. If torch_xla.launch started the process, this function does nothing, because
+    torch_xla.launch itself limits each of its processes to one chip.
     """
     local_rank, local_size = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
     if local_rank.isdigit() and local_size.isdigit() and not os.environ.get("PJRT_LOCAL_PROCESS_COUNT"):

@@ -1,9 +1,9 @@
 """Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-srun, jsrun or mpirun created the processes and set further variables, which are read instead of torch's variables. The variables of srun
-are correct even if the script exported RANK before it called srun, and RANK is therefore 0 in all tasks. srun, jsrun and most versions of
-mpirun also set variables for the local rank and for the number of processes on the machine.
+srun, jsrun or mpirun created the processes and set further variables, which are read instead of torch's variables. If a script
+exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the variables of srun are correct. srun, jsrun and most
+versions of mpirun also set variables for the local rank and for the number of processes on the machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
-    """Return a launcher's claim, with a priority above that of ``torchelastic`` if torch's variables were set by hand.
+    """Return ``claim``, or a copy of it with a higher priority if torch's variables were set by hand.
+
+    The priority of the copy is above the priority of the claim of ``torchelastic``.
 
     Args:
         claim: The launcher's claim on this process.
@@ -32,11 +34,12 @@ def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequenc
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Return whether torch's variables were set by hand, for the same processes as the variables of srun, jsrun or mpirun.
+    """Return whether torch's variables were set by hand and describe the processes that srun, jsrun or mpirun started.
 
     If srun, jsrun or mpirun started torchrun or a similar program, torch's variables describe the processes that this program started,
-    and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised by LOCAL_SIZE and a RANK
-    that differs from the variable in ``process``. Other programs usually set a WORLD_SIZE that differs from the variable in ``size``.
+    and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised if LOCAL_SIZE is set and RANK
+    differs from the rank that srun, jsrun or mpirun set. Other programs are recognised if WORLD_SIZE differs from the world size that srun,
+    jsrun or mpirun set, which is usually the case.
 
     Args:
         environ: The environment variables.

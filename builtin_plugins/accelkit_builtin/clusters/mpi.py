@@ -1,4 +1,4 @@
-"""MPI launchers: mpirun of Open MPI and MPICH (Intel MPI, MVAPICH2), and other launchers that speak PMI."""
+"""MPI launchers: those of Open MPI, MPICH, Intel MPI and MVAPICH2, and other launchers that set the variables of PMI."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Dialect:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """The variables that no other launcher sets."""
+        """Names of this launcher's variables, without PMI_RANK and PMI_SIZE, which several launchers set."""
         return tuple(name for name in (self.local_rank, self.local_size, self.rank, self.size) if name not in _SHARED)
 
 
@@ -66,8 +66,9 @@ class MPIEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim whose priority depends on the launcher.
 
-        MPI's own launchers rank above SLURM, in whose jobs they may run, and below LSF's jsrun, which also sets MPI's variables. Plain PMI
-        ranks below SLURM, because srun sets the variables of PMI too.
+        If a variable shows which MPI launcher started this process, the claim ranks above the claim of SLURM, because the launcher may run
+        in a SLURM job. The claim ranks below the claim of LSF, because jsrun also sets the variables of MPI. If only PMI_RANK and PMI_SIZE
+        are set, the claim ranks below the claim of SLURM, because srun also sets PMI_RANK and PMI_SIZE.
         """
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):
@@ -104,10 +105,10 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_rank(self) -> int:
-        """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or PMI_LOCAL_RANK.
+        """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or the launcher's equivalent.
 
-        Plain PMI sets none of these variables. The rank of a single process is 0. Several processes work out their local ranks when they
-        join the process group.
+        If the launcher sets only PMI_RANK and PMI_SIZE, the local rank of a single process is 0, and several processes work out their local
+        ranks when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -119,10 +120,10 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or PMI_LOCAL_SIZE.
+        """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or the launcher's equivalent.
 
-        Plain PMI sets none of these variables. The value for a single process is 1. Several processes work out the value when they join
-        the process group.
+        If the launcher sets only PMI_RANK and PMI_SIZE, the value for a single process is 1, and several processes work out the value when
+        they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

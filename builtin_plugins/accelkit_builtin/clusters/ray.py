@@ -35,12 +35,12 @@ class RayEnvironment(ClusterEnvironment):
         """Return the variables for actors that train together. Each actor sets its variables in ``os.environ`` before it creates a Runtime.
 
         Args:
-            actors: The machine of each actor as (node id, address), which ``ray.get_runtime_context().get_node_id()`` and
-                ``ray.util.get_node_ip_address()`` return in the actor.
+            actors: One tuple (node id, address) for each actor. In the actor, ``ray.get_runtime_context().get_node_id()`` returns the node
+                id, and ``ray.util.get_node_ip_address()`` returns the address.
             port: A TCP port that is free on the first actor's machine.
 
         Returns:
-            The variables of each actor, in the order given. Ranks are numbered machine by machine, and the first actor has rank 0.
+            The variables of each actor, in the order of ``actors``. Ranks are numbered machine by machine, and the first actor has rank 0.
         """
         nodes = list(dict.fromkeys(node for node, _ in actors))
         order = sorted(range(len(actors)), key=lambda index: nodes.index(actors[index][0]))

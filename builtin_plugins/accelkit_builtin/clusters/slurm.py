@@ -31,7 +31,7 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below the launchers that start their daemons with srun.
+        """Return a claim that ranks below the claims of mpirun and of other launchers that may start their daemons with srun.
 
         The claim ranks above plain PMI, because srun also sets the variables of PMI. If the user set torch's variables by hand for the
         tasks of srun, the claim also ranks above ``torchelastic``.
@@ -164,7 +164,10 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def job_id(self) -> str | None:
-        """Id of the job as scontrol accepts it: ``ARRAYJOB_TASK`` in an array, the leader's number in a heterogeneous job."""
+        """Id of the job, in the form that scontrol accepts.
+
+        In a job array, the id has the form ``ARRAYJOB_TASK``. In a heterogeneous job, the result is the id of the first component.
+        """
         array, task = self.text("SLURM_ARRAY_JOB_ID"), self.text("SLURM_ARRAY_TASK_ID")
         if array and task:
             return f"{array}_{task}"

@@ -29,10 +29,10 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
     """Read a list of tasks per node.
 
     Returns:
-        The number of tasks on the node with the number ``node``, the number of nodes, and the total number of tasks.
+        The number of tasks on the node with the index ``node``, the number of nodes, and the total number of tasks.
 
     Raises:
-        ValueError: If ``written`` is not a list of tasks, or the list is too short.
+        ValueError: If ``written`` is not a list of tasks, or contains no tasks for the node.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):

@@ -26,9 +26,9 @@ class _Process:
 
 
 def is_typed(task: str | None) -> bool:
-    """Return whether a user started this process from an interactive program, such as a shell or a Python prompt.
+    """Return whether a user typed the command of this process into an interactive program.
 
-    The interactive program is one that srun started.
+    Only interactive programs that srun started are considered, such as a shell or a Python prompt.
 
     Args:
         task: The value of SLURM_TASK_PID, the process id of the program that srun started. If no process has this id, for example because

@@ -16,7 +16,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
     CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
-    sizes, the processes tell each other their machines when they join the process group. They also do so if TORCHELASTIC_RUN_ID is not
+    sizes, the processes tell each other where they run when they join the process group. They also do so if TORCHELASTIC_RUN_ID is not
     set, because the variables may then have been set by hand.
     """
 

@@ -30,7 +30,7 @@ class AutocastOptions:
 
 
 class AutocastPrecision(Precision):
-    """Autocast in a dtype narrower than float32, over float32 parameters.
+    """Autocast in a dtype narrower than float32, with float32 parameters.
 
     Args:
         autocast: Options of autocast.
@@ -58,7 +58,7 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """Context manager that raises UnsupportedError if torch rejects the call made inside it, with an error or only with a warning.
+        """Context manager that raises UnsupportedError if the torch call inside it raises an error or warns.
 
         For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
         """
@@ -78,5 +78,5 @@ class AutocastPrecision(Precision):
         return self._context()
 
     def convert_output(self, data: T) -> T:
-        """Return the data, in which tensors of the autocast dtype are cast to float32. Losses and metrics are then computed in float32."""
+        """Return the data with tensors of the autocast dtype cast to float32, so that losses and metrics are computed in float32."""
         return widen(data, self._dtype)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EightBitOptions:
-    """How products with int8 weights are computed.
+    """Options of the quantisation to 8 bits (LLM.int8).
 
     Args:
-        threshold: The absolute value above which features of an input are multiplied in ``compute_dtype`` instead of int8. If it is 0, all
-            features are multiplied in int8.
+        threshold: If the absolute value of any element of an input feature is at least ``threshold``, the feature is multiplied in
+            ``compute_dtype`` instead of int8. If ``threshold`` is 0, all features are multiplied in int8.
         compute_dtype: The dtype of everything that is not quantised.
-        ignore: Layers that stay trainable and are not quantised. Each is given by its name, or by consecutive parts of its name, such as
-            ``lm_head``, ``blocks.0`` or ``lora_A``.
+        ignore: Names of layers that stay trainable and are not quantised. The name of a module selects all layers inside the module. One or
+            more consecutive components of a dotted name are enough: ``lora_A`` also selects ``blocks.0.lora_A``.
     """
 
     threshold: float = 6.0

@@ -46,8 +46,9 @@ _before: list[torch.dtype] = []
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Context manager that makes ``dtype`` the default dtype of floating-point tensors.
 
-    torch has one such setting for all threads. If several threads are inside the block, the last one to enter determines the
-    dtype. When all have left, the setting is what it was before the first one entered.
+    torch has only one default dtype for all threads. If several threads are inside ``default_dtype`` at the same time, the thread that
+    entered last determines the default dtype. When all threads have left, the default dtype is what it was before the first thread
+    entered.
     """
     import torch
 

@@ -1,7 +1,8 @@
-"""``fp8``: matrix products of ``Linear`` layers in float8, forward and backward, with the package torchao. The rest is ``bf16-mixed``.
+"""``fp8``: matrix products of ``Linear`` layers in float8, with the package torchao; everything else is as in ``bf16-mixed``.
 
-Parameters, gradients and the optimizer's state stay in float32. Each product first scales its operands to the range of their float8 dtype
-(e4m3 in the forward pass; e5m2, which has more range and less precision, for gradients). The result is bfloat16.
+Parameters, gradients and the optimizer's state stay in float32. Before each product, in the forward and in the backward pass, torchao
+scales both operands to the range of their float8 dtype. This dtype is e4m3 for inputs and weights. For gradients, it is by default e5m2,
+which has more range and less precision. The result of a product is bfloat16.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Float8Options:
     Args:
         recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one scale per
             row, is more exact, and computes gradients in e4m3 too.
-        ignore: Modules that stay in bfloat16, with everything inside them. Each is given by its name, or by consecutive parts of its
-            name, such as ``lm_head`` or ``blocks.0``.
+        ignore: Names of modules that stay in bfloat16, with everything inside them. One or more consecutive components of a dotted name are
+            enough: ``blocks.0`` also selects ``encoder.blocks.0``.
         pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16. For the gradient of a weight, the inner
             dimension is the number of rows of the layer's input. Without padding, most devices raise an error if this number is not a
             multiple of 16, as can happen when the last batch is not full.
@@ -103,7 +104,8 @@ class Float8(AutocastPrecision):
         The layers remain the same objects and get another class.
 
         Raises:
-            UnsupportedError: If the module has parameters, and none of them is in such a layer.
+            UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already
+                converted.
         """
         chosen = choose_linears(module, self, converted=(self._class,), ignore=self.options.ignore, multiples=(_MULTIPLE, _MULTIPLE))
         for layer in chosen.values():
@@ -113,7 +115,8 @@ class Float8(AutocastPrecision):
     def _convert(self, layer: torch.nn.Linear) -> None:
         """Convert a layer in place, so that it keeps its hooks.
 
-        torchao creates another layer with the same parameters. The additional attributes of that layer are copied into the user's layer.
+        torchao creates a second layer with the same parameters. The attributes of the second layer that the user's layer lacks are copied
+        into the user's layer.
         """
         torchao = self._torchao()
         from accelkit_builtin.precisions.float8_linear import AutocastFloat8Linear

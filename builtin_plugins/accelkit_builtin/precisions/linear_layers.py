@@ -27,19 +27,20 @@ def choose_linears(
 
     Args:
         module: The module to search. It is not changed.
-        precision: The precision, for errors and warnings.
-        converted: Classes of layers that were converted before.
-        ignore: Layers that are not chosen. Each is given by its name within ``module``, by the name of a module that contains it, or by
-            consecutive parts of such a name.
-        multiples: The numbers of which ``in_features`` and ``out_features`` must be multiples.
+        precision: The precision. Errors and warnings contain its name.
+        converted: The classes of layers that are already converted.
+        ignore: Names of layers that are not chosen. The name of a module excludes all layers inside the module. One or more consecutive
+            components of a dotted name are enough.
+        multiples: Two numbers. ``in_features`` must be a multiple of the first number, and ``out_features`` must be a multiple of the
+            second number.
 
     Raises:
-        UnsupportedError: If the module has parameters, but no layer that can be converted or was converted before.
+        UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already converted.
     """
     import torch
 
     layers = dict(module.named_modules())
-    unknown = [one for one in ignore if not any(_is_part(one, name) for name in layers)]
+    unknown = [one for one in ignore if not any(is_ignored(name, [one]) for name in layers)]
     if unknown:
         warnings.warn(
             f"{precision.name} has the option to ignore {', '.join(unknown)}, but {type(module).__name__} has no layer of that name",
@@ -51,7 +52,7 @@ def choose_linears(
         if not isinstance(layer, torch.nn.Linear):
             continue
         shown = name or "it"
-        if any(_is_part(one, name) for one in ignore):
+        if is_ignored(name, ignore):
             reasons.append(f"{shown} is ignored by an option")
         elif type(layer) is not torch.nn.Linear:
             reasons.append(f"{shown} is a subclass of Linear ({type(layer).__name__})")
@@ -72,5 +73,6 @@ def choose_linears(
     return found
 
 
-def _is_part(part: str, name: str) -> bool:
-    return f".{part}." in f".{name}."
+def is_ignored(name: str, ignore: Collection[str]) -> bool:
+    """Return whether the option ``ignore`` of a precision selects the layer with this name, or a module that contains the layer."""
+    return any(f".{part}." in f".{name}." for part in ignore)

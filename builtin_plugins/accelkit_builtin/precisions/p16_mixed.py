@@ -1,7 +1,8 @@
 """``16-mixed``: parameters in float32, the forward pass under the device's own autocast in float16, and scaled losses.
 
-float16 ranges from 6e-8 to 65504. Smaller gradients vanish, so the loss is multiplied by a scale before the backward pass, and gradients
-are divided by it. A scale that is too large makes gradients infinite. The optimizer step is then skipped, and the scale is reduced.
+The positive numbers of float16 range from 6e-8 to 65504. Smaller gradients become zero, so the loss is multiplied by a scale before the
+backward pass, and the gradients are divided by the same scale before the optimizer step. A scale that is too large makes gradients
+infinite. The optimizer step is then skipped, and the scale is reduced.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GradScalerOptions:
-    """Options of ``torch.amp.GradScaler``, under its own names.
+    """Options of ``torch.amp.GradScaler``. They have the names of the arguments of ``GradScaler``.
 
     Args:
         init_scale: The initial scale.
@@ -39,8 +40,9 @@ class GradScalerOptions:
 class Float16Mixed(AutocastPrecision):
     """float16 autocast with float32 parameters and gradient scaling.
 
-    The scale changes only at the first backward pass after a step. Gradients that are accumulated over several backward passes therefore
-    have the same scale, as do the gradients of several optimizers that step without a backward pass in between.
+    The scale changes only at the first backward pass after a step. Gradients that are accumulated over several backward passes are
+    therefore multiplied by the same scale. If several optimizers step without a backward pass in between, the gradients of all these
+    optimizers are multiplied by the same scale, too.
 
     Args:
         scaler: Options of the scaler.
@@ -58,7 +60,7 @@ class Float16Mixed(AutocastPrecision):
         """Check that torch supports autocast and a gradient scaler for this device type.
 
         Raises:
-            UnsupportedError: If torch does not support them in float16.
+            UnsupportedError: If torch does not support float16 autocast or ``torch.amp.GradScaler`` for this device type.
         """
         super().setup(accelerator, device)
         with self._rejected_by_torch(
@@ -85,7 +87,7 @@ class Float16Mixed(AutocastPrecision):
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the gradients of the optimizer's first step, to warn if the program changes them while they are scaled.
+        """Watch the optimizer's gradients until its first step, to warn if the program changes gradients that are multiplied by the scale.
 
         If a program clips scaled gradients, the updates become so small that the model hardly trains, and no error is raised.
         """
@@ -167,7 +169,10 @@ class Float16Mixed(AutocastPrecision):
             self._scaler.load_state_dict(dict(state))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state for a copy. When a module with this precision is copied, the copy gets its own scaler with the same scale."""
+        """Return the attributes for a copy of this precision. The copy gets its own scaler, with the same scale.
+
+        Copying a module that was prepared with this precision also copies the precision.
+        """
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self.state_dict()  # with the results of steps that the scaler has not seen yet

@@ -89,10 +89,11 @@ class QuantizedPrecision(NarrowPrecision):
         return super().convert_module(module)
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run the step and return its result.
+        """Run ``step`` and return its result.
 
         Raises:
-            UnsupportedError: If LBFGS holds quantised weights, because it updates all of its parameters as one vector.
+            UnsupportedError: If the optimizer is LBFGS and any of its parameters is a quantised weight. LBFGS updates all of its
+                parameters as one vector, but quantised weights are frozen.
         """
         import torch
 
@@ -115,14 +116,16 @@ class QuantizedPrecision(NarrowPrecision):
         """Quantise ``weight`` for ``layer``.
 
         Returns:
-            A layer of bitsandbytes' class on the meta device, with the sizes of ``layer``, and the quantised weight.
+            A pair of a bitsandbytes layer and the quantised weight. The bitsandbytes layer has the sizes of ``layer`` and is on the meta
+            device.
         """
 
     @abstractmethod
     def _load(self, layer: Any, state: MutableMapping[str, Any], prefix: str) -> None:
         """Move the quantisation state of the layer's weight, such as its scales, from the state dict to the layer.
 
-        Called before the layer loads the state dict. If the weight in the state dict is not quantised, this method quantises it there.
+        Called before the layer loads the state dict. If the weight in the state dict is not quantised, this method puts a quantised weight
+        in its place.
         Without this method, bitsandbytes' layers refuse to load a state dict that they saved.
         """
 

@@ -1,4 +1,4 @@
-"""``transformer-engine``: float8 with ``Linear`` and ``LayerNorm`` of NVIDIA's Transformer Engine; everything else as in ``bf16-true``."""
+"""``transformer-engine``: float8 with ``Linear`` and ``LayerNorm`` of NVIDIA Transformer Engine; everything else is as in ``bf16-true``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from accelkit import Accelerator, UnsupportedError
-from accelkit_builtin.precisions.linear_layers import choose_linears
+from accelkit_builtin.precisions.linear_layers import choose_linears, is_ignored
 from accelkit_builtin.precisions.optional_package import load_package
 from accelkit_builtin.precisions.true_precision import NarrowPrecision
 
@@ -26,8 +26,8 @@ class TransformerEngineOptions:
     Args:
         recipe: A recipe of ``transformer_engine.common.recipe``, such as ``DelayedScaling(amax_history_len=16)``. None selects Transformer
             Engine's default for this GPU.
-        ignore: Modules to leave unchanged, with everything inside them. Each is given by its name, or by consecutive parts of its name,
-            such as ``lm_head`` or ``blocks.0``.
+        ignore: Names of ``Linear`` and ``LayerNorm`` layers to leave unchanged. The name of a module selects all of these layers inside the
+            module. One or more consecutive components of a dotted name are enough: ``blocks.0`` also selects ``encoder.blocks.0``.
     """
 
     recipe: Any = None
@@ -80,8 +80,9 @@ class TransformerEngine(NarrowPrecision):
             has_bias = linear.bias is not None
             layer = te.Linear(linear.in_features, linear.out_features, bias=has_bias, params_dtype=self.dtype, device=self._device)
             made[id(linear)] = _with_parameters_of(linear, layer)
-        for norm in module.modules():
-            if type(norm) is torch.nn.LayerNorm and norm.elementwise_affine and norm.bias is not None:
+        for name, norm in module.named_modules():
+            is_replaced = type(norm) is torch.nn.LayerNorm and not is_ignored(name, self.options.ignore)
+            if is_replaced and norm.elementwise_affine and norm.bias is not None:
                 layer = te.LayerNorm(norm.normalized_shape, eps=norm.eps, dtype=self.dtype, device=self._device)
                 made[id(norm)] = _with_parameters_of(norm, layer)
         for path, layer in [*module.named_modules(remove_duplicate=False)]:

@@ -1,4 +1,4 @@
-"""``transformer-engine-float16``: like ``transformer-engine``, with parameters and everything else in float16, as in ``16-true``."""
+"""``transformer-engine-float16``: like ``transformer-engine``, but with float16, as in ``16-true``, in place of bfloat16."""
 
 from __future__ import annotations
 

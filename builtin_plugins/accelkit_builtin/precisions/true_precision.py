@@ -45,7 +45,10 @@ class TruePrecision(Precision):
 
 
 class NarrowPrecision(TruePrecision):
-    """A dtype narrower than float32 for everything except results, which are float32, so that losses and metrics have full precision."""
+    """A dtype narrower than float32 for parameters, inputs and arithmetic.
+
+    The outputs of a forward pass are cast to float32, so that losses and metrics have full precision.
+    """
 
     def convert_output(self, data: T) -> T:
         return widen(data, self.dtype)

@@ -22,7 +22,7 @@ CommunicationHook = Literal["fp16_compress", "bf16_compress", "power_sgd", "batc
 class DDPOptions:
     """Options of ``torch.nn.parallel.DistributedDataParallel``, its communication hooks and synchronized batch norm.
 
-    Arguments of DistributedDataParallel have the same names here.
+    An option that is passed to DistributedDataParallel has the name of the corresponding argument.
 
     Args:
         find_unused_parameters: Whether a forward pass may leave parameters unused. If so, every forward pass traverses the autograd graph.
@@ -32,7 +32,7 @@ class DDPOptions:
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
         communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``.
         communication_state: The state of a hook that is given as a function.
-        powersgd_rank: The rank of the approximation of ``power_sgd``.
+        powersgd_rank: The matrix rank to which the hooks ``power_sgd`` and ``batched_power_sgd`` compress gradients.
         sync_batch_norm: Whether batch-norm layers compute their statistics over all processes.
         sync_batch_norm_group: The process group over which ``sync_batch_norm`` computes statistics. None means all processes.
     """

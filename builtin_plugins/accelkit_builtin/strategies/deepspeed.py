@@ -100,7 +100,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return module.to(device)
 
     def wrap_training(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, settings: EngineSettings) -> torch.nn.Module:
-        """Return the module in a DeepSpeedEngine, with the parameters and buffers of rank 0.
+        """Return a DeepSpeedEngine that contains the module. Every process gets rank 0's parameters and buffers.
 
         Raises:
             UnsupportedError: If this Runtime already has an engine, or DeepSpeed does not support the precision on this device.
@@ -219,7 +219,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return gathered
 
     def join(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Return None: uneven inputs are not supported, because sharded steps need every process."""
+        """Return None: uneven inputs are not supported, because every process must take part in every step."""
 
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any

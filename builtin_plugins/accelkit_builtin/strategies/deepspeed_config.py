@@ -24,12 +24,13 @@ class DeepSpeedOptions:
     """How DeepSpeed shards.
 
     Args:
-        stage: The ZeRO stage: 1 shards the optimizer's state, 2 also gradients, 3 also parameters.
+        stage: The ZeRO stage. Stage 1 shards the optimizer's state, stage 2 also shards gradients, and stage 3 also shards parameters.
         offload_optimizer: Whether to keep the optimizer's state in host memory and run its step on the CPU.
         offload_parameters: Whether to keep parameters in host memory (stage 3).
-        config: All other settings: a mapping in the form of DeepSpeed's JSON configuration, or the path of a JSON file. Its values take
-            precedence over the options above. ``"auto"`` means the Runtime's value, or DeepSpeed's default if the Runtime has none. The
-            settings may differ between processes, for example in the paths of offloaded tensors.
+        config: A configuration in DeepSpeed's JSON format, as a mapping or as the path of a JSON file. Its values take precedence over the
+            options above. A setting that is ``"auto"`` gets its value from the options above or from the Runtime. If neither determines
+            the value, DeepSpeed's default is used. The settings may differ between processes, for example in the paths of offloaded
+            tensors.
     """
 
     stage: Literal[1, 2, 3] = 2
@@ -39,7 +40,7 @@ class DeepSpeedOptions:
 
 
 def configuration(options: DeepSpeedOptions, settings: EngineSettings, plugin: str) -> dict[str, Any]:
-    """Return the configuration for ``deepspeed.initialize``, a dict with DeepSpeed's own names.
+    """Return the configuration for ``deepspeed.initialize``: a dict whose keys are the names of DeepSpeed's settings.
 
     Raises:
         UnsupportedError: If DeepSpeed does not support the Runtime's precision.
@@ -111,8 +112,8 @@ def _batch_size(given: Mapping[str, Any], settings: EngineSettings) -> int:
 def _section(precision: Precision, plugin: str) -> str | None:
     """Return the section of DeepSpeed's configuration that enables a precision, or None for float32.
 
-    An instance that the user passes is recognised by its class. An accelerator's own implementation of a precision is recognised by the
-    name of the precision.
+    If the user passes a precision as an object, the precision is recognised by its class. If an accelerator has its own implementation of
+    a precision, the precision is recognised by its name.
     """
     if isinstance(precision, EngineScaledFloat16):
         return "fp16"

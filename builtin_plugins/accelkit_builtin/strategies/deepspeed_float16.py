@@ -12,7 +12,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 
 
 class EngineScaledFloat16(AutocastPrecision):
-    """float16 autocast over float16 parameters, of which the engine's optimizer keeps a float32 copy.
+    """float16 autocast with float16 parameters. The engine's optimizer keeps a float32 copy of the parameters.
 
     Args:
         requested: The precision that the user requested.
@@ -59,5 +59,8 @@ class EngineScaledFloat16(AutocastPrecision):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the engine. A copy of a module with this precision has no engine."""
+        """Return the attributes for a copy of this precision. The copy has no engine.
+
+        Copying a module that was prepared with this precision also copies the precision.
+        """
         return dict(vars(self)) | {"_engine": None}

@@ -1,4 +1,4 @@
-"""Checking whether the package deepspeed can be used for a device, and starting it for that device.
+"""Checking whether the package deepspeed can be used for a device, importing the package, and creating its engine.
 
 Importing deepspeed takes seconds, chooses a device for the whole process, and sets variables in ``os.environ``. The functions of this
 module restore ``os.environ``. DeepSpeed logs through the logger ``DeepSpeed``, whose level is ``WARNING`` unless DeepSpeed's configuration
@@ -30,7 +30,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 
     Args:
         accelerator: The accelerator.
-        plugin: The plugin that needs DeepSpeed, as ``dist==version``, for errors.
+        plugin: The plugin that needs DeepSpeed, as ``dist==version``. The UnavailableError and the ContradictionError contain this text.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
@@ -75,7 +75,7 @@ def load(accelerator: Accelerator) -> None:
 
 
 def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], device: torch.device) -> Any:
-    """Return the DeepSpeedEngine of a module and its optimizer. ``os.environ`` is restored afterwards.
+    """Create and return a DeepSpeedEngine for a module and its optimizer. ``os.environ`` is restored afterwards.
 
     Raises:
         Exception: If DeepSpeed raises an error, which may be of any type.
@@ -92,7 +92,10 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables. Changes that DeepSpeed and its imports make to ``os.environ`` are undone on exit."""
+    """Context manager that sets environment variables and, on exit, restores ``os.environ``.
+
+    It also undoes the changes that DeepSpeed and the packages it imports make to ``os.environ``.
+    """
     before = dict(os.environ)
     os.environ.update(variables)
     try:

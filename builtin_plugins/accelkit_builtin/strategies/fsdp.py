@@ -54,8 +54,8 @@ class FSDPOptions:
 class FSDPStrategy(Strategy):
     """Sharded data parallelism with torch's FSDP2.
 
-    A model that was created on the meta device never exists as a whole: its shards are allocated on the device, and each module's
-    ``reset_parameters`` fills them, one module after another, with the same values for any number of processes.
+    A model that was created on the meta device never exists as a whole. Only its shards are allocated. The ``reset_parameters``
+    methods of its modules then initialise one module after another. The initial values do not depend on the number of processes.
 
     Args:
         options: How to shard.
@@ -72,7 +72,8 @@ class FSDPStrategy(Strategy):
         """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it lacks process groups or pinned memory, or torch has no such module.
+            UnsupportedError: If the accelerator declares that it lacks process groups or pinned memory, or if there is no module
+                ``torch.<device_type>``.
         """
         super().check(accelerator)
         try:
@@ -149,7 +150,7 @@ class FSDPStrategy(Strategy):
         """
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return the mesh over which modules are sharded: one dimension of all processes."""
+        """Return the mesh over which modules are sharded. Its only dimension, ``shard``, contains all processes."""
         import torch.distributed as dist
 
         return make_mesh(device.type, {"shard": dist.get_world_size()})
@@ -269,7 +270,10 @@ def scale_to_norm(
 
 
 def _largest(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return the largest absolute value in the tensors of all processes, or 0, with the dtype and device of ``like``, if all are empty."""
+    """Return the largest absolute value in the tensors of all processes, or 0 if the tensors of all processes are empty.
+
+    If this process's tensors are empty, the result has the dtype and device of ``like``.
+    """
     import torch
     import torch.distributed as dist
 

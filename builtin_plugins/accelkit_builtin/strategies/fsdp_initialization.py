@@ -22,10 +22,11 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 
 
 def fill(module: torch.nn.Module) -> None:
-    """Initialise the parameters with the modules' ``reset_parameters``, and keep this process's shards.
+    """Initialise this process's shards of the parameters with the ``reset_parameters`` method of each module.
 
-    One module after another fills whole parameters on the CPU, with one seed for all processes. The shards are not filled directly: if
-    the generator of a device has no offset, DTensor draws the same random numbers for every shard.
+    On the CPU, every process initialises the whole parameters of one module after another, with the same seed as the other processes. It
+    then copies its own part of these parameters into its shards. The shards are not initialised directly: if the generator of a device
+    has no offset, DTensor draws the same random numbers for every shard.
     """
     import torch
     import torch.distributed as dist

@@ -14,8 +14,9 @@ def checked_options(options: Options | None, kind: type[Options], example: str) 
 
     Args:
         options: The argument of the strategy.
-        kind: The class of the options. The strategy has the same name, with ``Strategy`` instead of ``Options``.
-        example: A correct call, which the error shows.
+        kind: The class of the options, such as ``DDPOptions``. The error derives the name of the strategy, ``DDPStrategy``, from the name
+            of this class.
+        example: An expression that creates the strategy with valid options. The hint of the error contains this expression.
 
     Raises:
         UsageError: If the options are not an instance of ``kind``.

@@ -49,10 +49,10 @@ class ParallelOptions:
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
         tensor: The number of processes that together compute each layer named in ``plan``, each with a part of the weights. These
             processes train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
-        plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules, with ``*`` for any name between two
-            dots, to the styles of ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. None means
-            the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have. Without that attribute,
-            the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
+        plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules to the styles of
+            ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. In a dotted name, ``*`` stands for
+            any single component. None means the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's
+            ``transformers`` have. Without that attribute, the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
         fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped even if ``shard`` is 1.
         context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
         pipeline: Must be 1. There is no pipeline parallelism, and the error for any other size says what to use instead.
@@ -183,10 +183,10 @@ class ParallelStrategy(FSDPStrategy):
         """Divide the layers of the plan over the dimension ``tensor``, in place, if that dimension has more than one process.
 
         Raises:
-            PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if this plan is None and no plan is found for the
-                model.
-            UnsupportedError: If the plan divides the layers that share a tied parameter in different ways, or if the model's own plan has
-                an unknown style.
+            PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if ``ParallelOptions.plan`` is None and no other
+                plan is found for the model.
+            UnsupportedError: If several layers share a parameter and the plan divides these layers differently, or if the plan in the
+                model's ``_tp_plan`` has an unknown style.
         """
         plan = self.parallel_options.plan
         if plan is not None:
@@ -204,7 +204,7 @@ class ParallelStrategy(FSDPStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip gradients and return their norm, as the base class does, but allow gradients on different meshes, unlike torch."""
+        """Clip gradients and return their norm. The gradients may be on different meshes, which torch's own function does not allow."""
         import torch
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

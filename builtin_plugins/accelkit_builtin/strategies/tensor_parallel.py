@@ -50,7 +50,8 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
         plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:
-        PrepareError: If the model has neither ``_tp_plan`` nor modules of these classes, or if no name in ``_tp_plan`` matches a module.
+        PrepareError: If no name in ``_tp_plan`` matches a module, or if the model has neither ``_tp_plan`` nor any of torch's transformer
+            layers.
         UnsupportedError: If the plan has an unknown style.
     """
     from torch.distributed.tensor import Replicate
@@ -137,7 +138,11 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return all places of each parameter, by its ``id``. A place is the parameter's path, its owner, and its name in the owner."""
+    """Return all modules in which each parameter is registered, keyed by the ``id`` of the parameter.
+
+    For each of these modules, the result contains the path of the parameter, the module, and the name of the parameter in the module. A
+    tied parameter is registered in several modules, or under several names.
+    """
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():
         for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):

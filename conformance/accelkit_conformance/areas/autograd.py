@@ -55,9 +55,9 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """ATen overloads with ``_backward`` in their name give the same results as on the CPU, whatever the size and the memory layout of their
-    arguments, with NaN and infinities, in each gradient mode, and on another device, thread or stream. The conditions are the same as in
-    ``operators/conditions`` and ``layout/conditions``."""
+    """A recorded call of an ATen overload with ``_backward`` in its name gives the same results as on the CPU when the call is repeated
+    under other conditions. The conditions are taken from ``operators/conditions`` and ``layout/conditions``. Examples are other sizes and
+    memory layouts of the arguments, NaN and infinities, each gradient mode, and a second device, thread or stream."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -92,8 +92,8 @@ def output_gradients(subject: Subject, layout: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs_require_grad(subject: Subject, name: str) -> None:
-    """If only one input of a function requires a gradient, or if all inputs except one require gradients, the gradients of these inputs
-    match those on the CPU."""
+    """The gradients of a function with several inputs match the gradients that the CPU computes, both if only one input requires a gradient
+    and if all inputs except one require gradients."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]
@@ -149,8 +149,8 @@ def hooks_see_device_tensors(subject: Subject) -> None:
 
 @check("smoke")
 def custom_functions(subject: Subject) -> None:
-    """A ``torch.autograd.Function`` can save tensors on the device. Its ``backward`` receives the saved tensors and the output gradient on
-    the device, and the input gets the right gradient."""
+    """A ``torch.autograd.Function`` can save tensors that are on the device. In its ``backward``, the saved tensors and the output gradient
+    are on the device. The input gets the right gradient."""
     import torch
 
     class Square(torch.autograd.Function):
@@ -176,8 +176,8 @@ def custom_functions(subject: Subject) -> None:
 @check("smoke")
 def no_grad_and_inference_mode(subject: Subject) -> None:
     """Under ``torch.no_grad`` and ``torch.inference_mode``, operators record no graph and give the right values. Results under
-    ``inference_mode`` are inference tensors, and results under ``no_grad`` are not. After the block, graphs are recorded again, even if the
-    block ended with an error."""
+    ``inference_mode`` are inference tensors, and results under ``no_grad`` are not. After a ``with`` block of either mode, graphs are
+    recorded again, even if the block ended with an error."""
     import torch
 
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)

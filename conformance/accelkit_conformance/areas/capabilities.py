@@ -39,7 +39,7 @@ def dtype(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["float16", "bfloat16"], probes="autocast.{0}")
 def autocast(subject: Subject, name: str) -> None:
-    """``torch.autocast`` computes a matmul in the dtype, with the right values."""
+    """Under ``torch.autocast`` to float16 or bfloat16, the result of a matmul of float32 tensors has this dtype and the right values."""
     import torch
 
     x = torch.ones(4, 4, device=subject.device)
@@ -108,8 +108,8 @@ def pinned_memory(subject: Subject) -> None:
 
 @check("smoke", probes="random_state")
 def random_state(subject: Subject) -> None:
-    """The random state of the device can be read and set. After a state has been set, the device draws the same numbers as it drew
-    after this state had been read."""
+    """The random state of the device can be read and set. If the state is read before numbers are drawn, and is set again afterwards, the
+    device draws the same numbers again."""
     import torch
 
     state = subject.accelerator.get_rng_state(subject.device)
@@ -123,7 +123,7 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """A tensor that is created on device 0 has the device index 0. Using an index that no device has raises RuntimeError or
+    """A tensor that is created on device 0 has the device index 0. Creating a tensor on a device that does not exist raises RuntimeError or
     AssertionError."""
     import torch
 
@@ -219,7 +219,8 @@ def fp8(subject: Subject) -> None:
 
 @check("distributed", probes="process_group", over=["2"], is_distributed=True)
 def process_group(subject: Subject, size: str) -> None:
-    """A process group of the accelerator's backend sums tensors on the device over the ranks."""
+    """In a process group of the accelerator's backend, ``all_reduce`` computes the sum of the tensors of all ranks. The tensors are on the
+    device."""
     import torch
     import torch.distributed as dist
 

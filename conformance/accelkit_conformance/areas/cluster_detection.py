@@ -1,5 +1,5 @@
-"""A cluster environment claims the processes of its own jobs, and no other processes. Foreign processes are processes of other cluster
-environments. Their variables are read from the recordings that accelkit ships, and from recordings that the plugin ships."""
+"""A cluster environment claims the processes of its own jobs, and no processes of other cluster environments (foreign processes). The
+variables of foreign processes are read from the recordings that accelkit ships, and from recordings that the plugin ships."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ def _processes(subject: Subject) -> list[Process]:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def own_jobs_are_claimed(subject: Subject) -> None:
-    """``detect_cluster`` claims every process of the plugin's own jobs under the plugin's name, with a reason and with a
-    ``ClusterDetection.priority`` above that of any claim that accelkit's own environments make on the same process.
-    """
+    """``detect_cluster`` claims every process of the plugin's own jobs. The claim contains the plugin's name and a reason. The priority of
+    the claim is not negative, and is higher than the priority of any claim that accelkit's own environments make on the same process."""
     others = _builtins(subject)
     for one in _processes(subject):
         with one.variables() as environ:
@@ -99,7 +98,7 @@ def detection_uses_its_argument(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
     """Even if one of the variables of a process is missing, is empty or has an unexpected value, ``detect_cluster`` raises no error, and
-    returns None or a ClusterDetection, because any program may call ``detect_cluster``."""
+    returns None or a ClusterDetection. The method must not fail, because any program may call it."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:

@@ -45,8 +45,8 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
     """If one of the variables of a process is missing, each rank and size keeps its value, or reading that rank or size raises an error.
-    The error says what to do. It also names a variable, or says that the rank or size is not known before the processes join. In
-    particular, the process does not silently become a job of its own."""
+    The error says what to do. It also names a variable, or says that the rank or size is not known before the processes join the process
+    group. In particular, the process does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -70,7 +70,7 @@ def _check_errors(before: Answers, after: Answers, variables: dict[str, str], ho
 
 
 def _is_unknown(error: AccelkitError) -> bool:
-    """Return whether the error says that the value is not known before the processes join."""
+    """Return whether the error says that the value is not known before the processes join the process group."""
     return type(error).__name__ == "UnknownPlacementError"
 
 
@@ -78,7 +78,7 @@ def _is_unknown(error: AccelkitError) -> bool:
 def unexpected_values_are_named(subject: Subject) -> None:
     """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, each rank
     and size keeps its value, or reading that rank or size raises an error. The error says what to do. It also names the variable, or says
-    that the rank or size is not known before the processes join."""
+    that the rank or size is not known before the processes join the process group."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:

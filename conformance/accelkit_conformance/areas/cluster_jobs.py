@@ -1,5 +1,5 @@
-"""What a cluster environment does in a job: its processes find each other, ``is_preempted`` returns in time, and ``requeue`` without a
-scheduler raises an error or returns False or None. The checks send no requests to a scheduler."""
+"""Behavior of a cluster environment in a job: the processes of the job find each other, ``is_preempted`` returns within a time limit, and
+``requeue`` without a scheduler raises an error or returns False or None. The checks send no requests to a scheduler."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LONGEST_NOTICE_SECONDS = 30.0
 
 @check("distributed", needs_hardware=False, kind="cluster", seconds=180)
 def processes_find_each_other(subject: Subject) -> None:
-    """A job is generated from the plugin's description and started on this machine. Its processes read their ranks from the cluster
-    environment, form a process group and reduce a tensor. Among the described jobs with at least two processes, the check chooses the
-    smallest job. If the plugin ships no description, the check starts a recorded job."""
+    """The check starts a job with at least two processes on this machine. The processes read their ranks from the cluster environment, form
+    a process group and reduce a tensor. The job is the smallest that can be generated from the plugin's description of jobs. If the plugin
+    ships no description, the job is a recorded job."""
     job = job_on_this_machine(subject)
     answers = run_job(subject, job, _JOIN_SECONDS)
     size = len(job)
@@ -39,10 +39,9 @@ def processes_find_each_other(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
-    """``is_preempted`` returns a bool, without an error, in the thread in which a Runtime calls it. ``preemption_poll_seconds`` is a
-    positive number. ``is_preempted`` returns within 30 seconds and within six times ``preemption_poll_seconds``. If ``is_preempted`` takes
-    longer, a Runtime warns that the method does not work.
-    """
+    """``preemption_poll_seconds`` is a positive number. In a background thread, where a Runtime calls ``is_preempted``, this method returns
+    True or False, and raises no error. A call takes at most 30 seconds, and at most six times ``preemption_poll_seconds``. After six times
+    ``preemption_poll_seconds``, a Runtime warns that the method does not work."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
         raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")
@@ -70,9 +69,9 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
-    """Without the scheduler's command or service, ``requeue`` raises one of accelkit's errors, or returns False or None. The error names
-    the plugin and says what to do. ``requeue`` does not end the process. If its request fails, ``requeue`` does not return True. The check
-    does not let ``requeue`` start a program or open a connection, and uses a job id that no scheduler has assigned."""
+    """If all attempts to start a program, open a connection or send a signal fail, as on a machine without a scheduler, ``requeue`` raises
+    one of accelkit's errors, or returns False or None. The error names the plugin and says what to do. ``requeue`` does not end the
+    process, and it may return True only if it has made none of these attempts. The check uses a job id that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

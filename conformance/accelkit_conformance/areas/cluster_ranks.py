@@ -1,5 +1,5 @@
-"""The properties of a cluster environment have values of the right types, the values that the recordings expect, and values that agree on
-all processes of a job. The plugin ships recordings of jobs, or a description from which the suite generates jobs."""
+"""The properties of a cluster environment have the right types and the values that the recordings expect. The values that the processes of
+one job report do not contradict each other. The plugin ships recordings of jobs, or a description from which the suite generates jobs."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def package_has_sample_jobs(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def values_have_the_right_types(subject: Subject) -> None:
-    """Ranks, sizes, port and restart count are ints, the address is a string, the job id is a string or None, and
-    ``creates_processes_externally`` is a bool. All of these are properties, not methods. If the plugin ships no recorded environment, the
-    check gives plausible values to the variables that the plugin reads."""
+    """Ranks, sizes, the port and the restart count are ints, the address is a string, the job id is a string or None, and
+    ``creates_processes_externally`` is a bool. All of these are properties, not methods. If the plugin ships neither a recording nor a
+    description of its jobs, the check gives plausible values to the variables that the plugin reads."""
     for one in own_processes(subject):
         with one.variables() as environ:
             _check_types(read_all(environment_for(subject, environ)), one.name)
@@ -93,8 +93,8 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def properties_match_recordings(subject: Subject) -> None:
     """Every property has the value that the recording expects. If the recording expects an error, at least one property raises this error.
-    In a recording, ``null`` stands for a value that is not known before the processes join. For ``null``, the property is None or raises
-    one of accelkit's errors."""
+    In a recording, ``null`` stands for a value that is not known before the processes join the process group. For ``null``, the property is
+    None or raises one of accelkit's errors."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))
@@ -110,9 +110,9 @@ def properties_match_recordings(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def processes_of_a_job_agree(subject: Subject) -> None:
-    """The processes of each job have the ranks from 0 to ``world_size - 1``, each once. On each machine, they have the local ranks from 0
-    to ``local_world_size - 1``, each once. The node ranks are those from 0 to ``num_nodes - 1``. All processes report the same
-    ``world_size``, ``num_nodes``, ``job_id`` and ``creates_processes_externally``."""
+    """Each global rank from 0 to ``world_size - 1`` belongs to exactly one process of the job. On each machine, each local rank from 0 to
+    ``local_world_size - 1`` belongs to exactly one process. The machines have the node ranks from 0 to ``num_nodes - 1``. All processes
+    report the same ``world_size``, ``num_nodes``, ``job_id`` and ``creates_processes_externally``."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             place = job[0].name.rpartition("-")[0]
@@ -126,7 +126,10 @@ def processes_of_a_job_agree(subject: Subject) -> None:
 
 
 def _check_machines(everyone: list[dict[str, Any]], place: str) -> None:
-    """Check that local ranks and sizes agree with each other on each machine, if all processes know them."""
+    """Check the node ranks of a job, and the local ranks and ``local_world_size`` on each machine.
+
+    Do nothing unless all processes can read these values and ``num_nodes``.
+    """
     if any(isinstance(answers[name], AccelkitError) for answers in everyone for name in PLACEMENT):
         return
     machines: dict[int, list[dict[str, Any]]] = {}
@@ -176,8 +179,8 @@ def main_address_and_port_agree(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two generated jobs, whose job ids are consecutive and whose launchers chose different ports, have different values of ``main_port``,
-    because they may run on one machine."""
+    """Two generated jobs have different values of ``main_port``, so that both jobs can run on one machine. The two jobs have consecutive
+    job ids, and their launchers chose different ports."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]
@@ -226,7 +229,8 @@ def settings_are_compared(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def reading_changes_nothing(subject: Subject) -> None:
-    """Reading all properties changes neither ``os.environ`` nor ``environ``, and a second reading gives the same values."""
+    """Reading all properties of an instance changes neither ``os.environ`` nor the ``environ`` of the instance, and a second reading gives
+    the same values."""
     for one in own_processes(subject):
         with one.variables() as environ:
             before, whole = dict(environ), dict(os.environ)
@@ -246,8 +250,8 @@ def _check_unchanged(before: dict[str, str], after: dict[str, str], which: str, 
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def only_its_own_variables_are_read(subject: Subject) -> None:
-    """Each instance reads the variables in its own ``environ``, even if ``os.environ`` has those of another process of the job, and no
-    value is shared with another instance."""
+    """Each instance reads the variables in its own ``environ``, even if ``os.environ`` contains the variables of another process of the
+    job. Instances share no values."""
     for job in own_jobs(subject):
         first, last = job[0], job[-1]
         with first.variables() as others, last.variables() as environ:

@@ -43,9 +43,9 @@ def all_reduce(subject: Subject, size: str, op: str, dtype: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def strided_and_empty(subject: Subject, size: str) -> None:
-    """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and ``all_reduce`` of an empty tensor raises no error. Unless the
-    backend is gloo, ``all_reduce`` and ``broadcast`` of a slice give the right values and change only the elements of the slice, or raise
-    RuntimeError or ValueError."""
+    """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and ``all_reduce`` of an empty tensor raises no error. For a slice,
+    ``all_reduce`` and ``broadcast`` either give the right values and change only the elements of the slice, or raise RuntimeError or
+    ValueError. If the backend is gloo, slices are not tested."""
     import torch
     import torch.distributed as dist
 
@@ -131,7 +131,8 @@ def reduce_scatter(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def all_to_all(subject: Subject, size: str) -> None:
-    """Part i of rank j becomes part j of rank i, for equal and uneven parts of a tensor and for a list."""
+    """Part i of rank j's input becomes part j of rank i's output. The inputs are a tensor with equal parts, a tensor with uneven parts, and
+    a list of tensors."""
     import torch
     import torch.distributed as dist
 
@@ -271,9 +272,10 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """Each call of the collective gives the right result and writes nothing outside its tensors, or raises an error. The calls combine
     these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether the call is
-    asynchronous. For any two settings, the calls contain every pair of values. For contiguous float32 tensors, without a reduction or with
-    SUM, a call must not raise an error. In ``all_to_all`` (unless the backend is gloo) and ``all_to_all_uneven``, each rank sends parts of
-    different lengths to the ranks of the group, and one part is empty."""
+    asynchronous. For any two settings, the calls contain every pair of values. If the collective does not reduce, no call with contiguous
+    float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error. In
+    ``all_to_all_uneven``, and in ``all_to_all`` with backends other than gloo, each rank sends parts of different lengths to the ranks of
+    the group, and one part is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

@@ -41,8 +41,8 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def names_are_known(subject: Subject) -> None:
-    """No public member has a name that resembles, but is not, the name of a member of the specification. Such a name is probably
-    misspelt, and accelkit would never use the member."""
+    """No public member's name looks like a misspelling of a name in the specification. accelkit would never use a member with a misspelt
+    name."""
     _assert_no_mistakes(subject, "names")
 
 
@@ -94,7 +94,8 @@ def import_needs_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` can be called on the class and returns an Availability. Unless the status is ``usable``, there is a reason."""
+    """``probe()`` can be called on the class and returns an Availability. Unless its status is ``usable``, the Availability has a
+    reason."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
     assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"
@@ -172,7 +173,8 @@ def invalid_devices_are_refused(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def metadata_declares_requirements(subject: Subject) -> None:
-    """The distribution requires ``accelkit`` in its metadata, so that an incompatible version is detected before the plugin is imported."""
+    """The metadata of the plugin's distribution contains a requirement on ``accelkit``, so that an incompatible version of accelkit is
+    detected before the plugin is imported."""
     import importlib_metadata
     from packaging.requirements import Requirement
 
@@ -198,8 +200,8 @@ def detection_changes_nothing(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="cluster")
 def settings_have_the_right_type(subject: Subject) -> None:
-    """The settings that can be read in this process have the types of the specification: ranks, sizes and the port are int. A setting
-    whose variable is missing may raise KeyError or one of accelkit's errors."""
+    """Each property of the cluster environment that can be read in this process has the type of the specification. For example, ranks,
+    sizes and the port are ints. Reading a property whose variable is missing may raise KeyError or one of accelkit's errors."""
     environment = loading.instantiate(subject.cls, subject.record)
     for name, expected in _SETTINGS.items():
         with contextlib.suppress(AccelkitError, KeyError):

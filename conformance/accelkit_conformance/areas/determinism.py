@@ -48,8 +48,9 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
-    """In deterministic mode, an operator whose forward or backward pass could add numbers in any order gives the same result in five runs,
-    bit for bit, or raises a RuntimeError that says that the operator is not deterministic."""
+    """In deterministic mode, five runs of an operator give the same result, bit for bit, or the operator raises a RuntimeError that says
+    that it is not deterministic. The tested operators are those whose forward or backward pass could otherwise add numbers in a different
+    order in each run."""
     import torch
 
     subject.needs("int64")  # the dtype of the indices

@@ -1,5 +1,5 @@
-"""The device exists under its declared type. Tensors are created and operators run on the requested device. Device indices that do not
-exist, and mixtures of devices, raise an error."""
+"""Every device has the type that the accelerator declares. Tensors are created, and operators run, on the requested device. Using a device
+index that does not exist, or tensors on different devices in one operator, raises an error."""
 
 from __future__ import annotations
 
@@ -181,8 +181,7 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """``auto_device_count`` returns the same number before and after the devices are used, and ``device_count`` of the
-    device's module returns this number too."""
+    """``auto_device_count`` and ``torch.<device_type>.device_count`` return the same number before and after the devices are used."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")
@@ -201,8 +200,8 @@ def module_has_required_functions(subject: Subject) -> None:
 
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
-    """``get_device_name`` of the device's module returns a non-empty name. Without an argument, it returns the name of the current device.
-    If ``get_device_properties`` returns a ``name``, the two names are equal. If it returns a ``total_memory``, the value is positive."""
+    """``torch.<device_type>.get_device_name`` returns a non-empty name, by default the name of the current device. If the result of
+    ``get_device_properties`` has an attribute ``name``, the two names are equal. An attribute ``total_memory`` is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -233,7 +232,8 @@ def synchronize_waits(subject: Subject) -> None:
 
 @check("smoke")
 def named_device_everywhere(subject: Subject) -> None:
-    """Modules, optimizer state and ``Runtime`` use the requested device. In ``with device:``, new tensors and modules are on ``device``."""
+    """The parameters and buffers of a module, and the state of its optimizer, are on the requested device. ``Runtime`` uses this device.
+    Inside ``with device:``, new tensors and modules are created on this device."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm
@@ -271,7 +271,7 @@ def mixing_devices_raises(subject: Subject) -> None:
 
 @check("smoke")
 def scalars_come_back(subject: Subject) -> None:
-    """``item``, ``tolist``, ``int``, ``float`` and ``bool`` return Python values of the right type, after all queued work is done."""
+    """``item``, ``tolist``, ``int``, ``float`` and ``bool`` wait for queued work, and return Python values of the right type."""
     import torch
 
     for name in ("float32", "int64"):

@@ -1,5 +1,5 @@
-"""A user's mistake raises an error of the class that torch documents: at the call that contains the mistake or, on an asynchronous device,
-at the latest when the program waits for the device. Afterwards, the device still works."""
+"""A user's mistake raises an error of the class that torch documents. The call that contains the mistake raises the error. An asynchronous
+device may raise the error later, but no later than when the program waits for the device. After the error, the device still works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """A matmul of float32 and another dtype raises RuntimeError, and ``&`` between floats raises RuntimeError or NotImplementedError."""
+    """A matmul of a float32 tensor and a tensor of another dtype raises RuntimeError. ``&`` of two float32 tensors raises RuntimeError or
+    NotImplementedError."""
     import torch
 
     a = torch.ones(2, 2, device=subject.device)
@@ -50,8 +51,8 @@ def dtypes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def indices_outside(subject: Subject) -> None:
-    """An index outside a tensor raises IndexError in Python indexing. In ``sum``, a dimension that does not exist raises IndexError or
-    RuntimeError, and so does an index outside the tensor in ``select``."""
+    """For an index that is out of range, ``tensor[index]`` raises IndexError, and ``select`` raises IndexError or RuntimeError. For a
+    dimension that does not exist, ``sum`` raises IndexError or RuntimeError."""
     import torch
 
     a = torch.ones(3, device=subject.device)

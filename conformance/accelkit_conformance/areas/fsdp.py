@@ -47,7 +47,7 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """Three optimizer steps of a fully sharded model give the same parameters as one process on the whole batch."""
+    """After three optimizer steps, a fully sharded model has the same parameters as a model that one process trains on the whole batch."""
     import torch
 
     model, batch = model_and_batch(int(size))
@@ -115,8 +115,8 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def initialization_from_meta(subject: Subject, size: str) -> None:
-    """If a layer is created on ``meta``, sharded and then initialised, the weights differ from shard to shard, and the backward
-    pass gives the right gradient of the weight."""
+    """If a layer is created on ``meta``, sharded and then initialised, no two shards of its weight have the same values. The backward pass
+    gives the right gradient of this weight."""
     import torch
     from torch.distributed.fsdp import fully_shard
 

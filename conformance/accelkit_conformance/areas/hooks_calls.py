@@ -1,5 +1,5 @@
-"""The implementations of a hook plugin: they return in time and without an error, their results have the right types, and they leave
-everything else as it was."""
+"""The implementations of a hook plugin return in time, without unexpected errors, and with results of the right types. They change neither
+the results of training nor the state of the process."""
 
 from __future__ import annotations
 

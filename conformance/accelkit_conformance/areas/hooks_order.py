@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrappers_pass_results_on(subject: Subject) -> None:
     """A hook wrapper returns a result of the same type as the result of the wrapped hook. If the result of the wrapped hook is a list, the
-    wrapper returns at least as many items. If items were missing, the accelerator's statistics or the precision would be lost.
-    """
+    wrapper returns at least as many items. If a wrapper did not pass results on, the results of other plugins, such as a precision or
+    device statistics, would be lost."""
     calls = HookCalls(subject)
     for hook in calls.wrapped():
         inner = inner_result(hook)
@@ -50,7 +50,7 @@ def wrappers_pass_errors_on(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def wrapped_hooks_are_called_once(subject: Subject) -> None:
-    """A wrapper of the plugin calls the wrapped hook exactly once."""
+    """Each hook wrapper that the plugin implements calls the wrapped hook exactly once."""
     calls = HookCalls(subject)
     for hook in calls.wrapped():
         count: list[int] = []

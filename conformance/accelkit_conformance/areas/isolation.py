@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin and, if it is an accelerator, probing it leave torch's functions, the environment, threads, signal handlers
-    and the working directory unchanged."""
+    """Importing the plugin does not change environment variables, threads, signal handlers, the working directory or torch's functions. If
+    the plugin is an accelerator, probing it does not change them either."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 
 
 @check("contract", needs_hardware=False)
 def importing_initializes_no_driver(subject: Subject) -> None:
-    """After the plugin has been imported and probed, the device's module, if there is one, is not initialised."""
+    """Importing and probing the plugin do not initialise the driver: ``torch.<device_type>.is_initialized`` returns False. The check passes
+    for the CPU, and for a device without this function."""
     assert not in_child(subject.record, "import", "probe", "footprint")["initialized"], "the driver is initialised"

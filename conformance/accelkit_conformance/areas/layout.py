@@ -33,8 +33,8 @@ def _operators() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
-    """For two samples of the operator, strided, offset and transposed copies of the tensors give the same results as on the CPU. The copies
-    and the memory around them remain unchanged, unless the operator changes them on the CPU too."""
+    """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors are the same as on the
+    CPU. If the call on the CPU leaves a copy and the memory around the copy unchanged, the call on the device leaves both unchanged."""
     import torch
     from torch.utils._pytree import tree_map
 

@@ -105,7 +105,7 @@ def training_does_not_leak(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def memory_is_per_device(subject: Subject) -> None:
-    """A tensor on one device is not counted on another device."""
+    """Creating a tensor on one device does not change the number of allocated bytes of another device."""
     other = subject.second_device()
     subject.allocated_before()
     before = subject.accelerator.memory_stats(other)["memory.allocated.bytes"]
@@ -116,8 +116,8 @@ def memory_is_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peaks_are_per_device(subject: Subject) -> None:
-    """A tensor on a device that is not current raises the peak of that device only, and resetting the peak of one device does not change
-    the peak of the other device."""
+    """Creating a tensor on a device that is not current increases the peak memory of this device, but not of the current device. Resetting
+    the peak memory of one device does not change the peak memory of another device."""
     import torch
 
     other = subject.second_device()
@@ -177,7 +177,7 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 
 @check("smoke")
 def free_memory_is_reported(subject: Subject) -> None:
-    """``torch.accelerator.get_memory_info`` (since torch 2.10) and ``mem_get_info`` of the device's module return the free and the total
+    """``torch.accelerator.get_memory_info`` (since torch 2.10) and ``torch.<device_type>.mem_get_info`` return the free and the total
     memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. A tensor of 32 MiB reduces the
     free memory by at least its size in at least one of five attempts. One successful attempt is enough, because other programs may use the
     device at the same time."""
@@ -196,8 +196,8 @@ def _core() -> Iterator[Case]:
 
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_core)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
-    """After an operator and its backward pass have been called three times and their results have been freed, no more bytes are allocated
-    than after the first call."""
+    """An operator and its backward pass are called three times, and the results of each call are freed before the next call. After the
+    third call, no more bytes are allocated than after the first call."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import place
@@ -227,8 +227,8 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("training", requires=["memory_statistics"])
 def errors_leave_nothing(subject: Subject) -> None:
-    """After calls that raise an error (mismatched shapes, an index out of range, a failing hook), no more bytes are allocated than
-    before."""
+    """After calls that raise an error (because of mismatched shapes, an index out of range, or an error in a tensor's gradient hook), no
+    more bytes are allocated than before the calls."""
     import torch
 
     x, y = torch.ones(256, 256, device=subject.device), torch.ones(100, 3, device=subject.device)
@@ -261,7 +261,7 @@ def errors_leave_nothing(subject: Subject) -> None:
 
 @check("smoke")
 def zero_bytes(subject: Subject) -> None:
-    """Tensors without elements can be created, copied, added to, reduced and concatenated."""
+    """Tensors without elements can be created, copied to the CPU, summed and concatenated, and a number can be added to them."""
     import torch
 
     empty = torch.empty(0, 3, device=subject.device)

@@ -66,9 +66,11 @@ def module(subject: Subject, name: str) -> None:
 def _run_on_cpu(info: Any, given: Any) -> Any:
     """Run a module on the CPU, and return its state, arguments and results.
 
-    The module is compared on the device only if the device supports the dtypes of all returned tensors. A module whose constructor has
-    float64 arguments is not run, and only the constructor's arguments are returned. A module without a forward input is not run either, and
-    only its state is returned.
+    The check runs this function to find the dtypes that a module needs. If the device lacks one of these dtypes, the check skips the input
+    ``given``.
+
+    If an argument of the module's constructor is a float64 tensor, the module is not created, and only the constructor's arguments are
+    returned. If ``given`` has no forward input, the module is created but not called, and only its state is returned.
     """
     import torch
 

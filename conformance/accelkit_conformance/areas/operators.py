@@ -1,5 +1,5 @@
-"""On the device, the operators of torch's own database give the results of float64 on the CPU, within eight times the error of the CPU's
-own kernel, or 8 eps if that is larger. The results are on the device, and have the same dtype, shape and ``torch.layout`` as on the CPU."""
+"""The operators of torch's ``op_db`` give the same results on the device as on the CPU in float64. The permitted error is 8 eps or eight
+times the CPU's error in the tested dtype, whichever is larger. The results have the right device, dtype, shape and ``torch.layout``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _forward() -> Iterator[Case]:
 
 
 def names_of(module: str, table: str, profile: Profile = "full") -> Callable[[], Iterator[Case]]:
-    """Return a function that yields one case, in the given profile, for each name in the table ``oracle.<module>.<table>``."""
+    """Return a function that yields a case of the given profile for each name in the table ``oracle.<module>.<table>``."""
 
     return lambda: ((profile, (name,)) for name in getattr(importlib.import_module(f"accelkit_conformance.oracle.{module}"), table))
 
@@ -166,7 +166,7 @@ def overloads(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def calls_outside_op_db(subject: Subject, name: str) -> None:
-    """Calls that torch's own database does not contain (shifts, in-place integer operators, resampling, padding, fused layers, forward-mode
+    """Calls that are not in torch's ``op_db`` (shifts, in-place integer operators, resampling, padding, fused layers, forward-mode
     gradients) give the same results as on the CPU."""
     import torch
     from torch.utils._pytree import tree_leaves
@@ -188,7 +188,7 @@ def calls_outside_op_db(subject: Subject, name: str) -> None:
 
 
 def forward_overloads() -> Iterator[Case]:
-    """Yield a case for each recorded overload, except those that compute gradients."""
+    """Yield a case for each overload in ``oracle.recorded_calls.overloads()`` that does not compute gradients."""
     from accelkit_conformance.oracle.recorded_calls import overloads
 
     yield from (("full", (name,)) for name in overloads() if "_backward" not in name)
@@ -196,9 +196,9 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A recorded call of the overload gives the same results as on the CPU with arguments of other sizes, with NaN and infinities, with
-    ``out=``, in place, in each gradient mode, and on another device, thread or stream. Every pair of these conditions that can be combined
-    occurs in at least one call, and every condition occurs in at least one call in bfloat16 and one in float16."""
+    """A call of the overload gives the same results as on the CPU under each of these conditions: arguments of various sizes, or with NaN
+    and infinities; a call with ``out=``, or in place; each gradient mode; another device, thread or stream. Every pair of conditions that
+    can be combined occurs in at least one call, and every condition occurs in at least one call in bfloat16 and one in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -227,7 +227,7 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
-    """For a tensor of 16,777,228 elements, more than float32 can count one by one, the results are the same as on the CPU."""
+    """Calls on tensors of 16,777,228 elements, which a float32 counter cannot count, give the same results as on the CPU."""
     from torch.utils._pytree import tree_leaves
 
     from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
@@ -242,8 +242,8 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """The operator returns the same results as on the CPU along each of six dimensions, and along a dimension of up to 300 elements that
-    include NaN."""
+    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, and along a dimension of 2, 33 or
+    300 elements, one of which is NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)
@@ -265,8 +265,8 @@ _OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int
     "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
 )
 def wide_integers(subject: Subject, name: str) -> None:
-    """Calls on int64 tensors are computed in 64 bits: results above 2**40 are exact. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an
-    int32 tensor return int64 and are computed in 64 bits too."""
+    """Calls on int64 tensors give exact results, even above 2**40. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an int32 tensor give
+    exact results in int64."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

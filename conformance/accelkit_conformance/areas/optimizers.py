@@ -70,9 +70,9 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
-    """After four steps on the device, the parameters are the same as after four steps with the for-loop implementation in float64 on the
-    CPU. The steps on the device use the for-loop and, where torch supports them for the device, ``foreach`` and ``fused``. The options are
-    those of torch's test configurations. Configurations in which an option is a tensor are skipped."""
+    """After four steps on the device, the parameters are the same as after four steps on the CPU in float64 with the for-loop
+    implementation. The steps on the device are made with each implementation that torch supports for the device: the for-loop, ``foreach``
+    and ``fused``. All other options are those of torch's test configurations. Configurations in which an option is a tensor are skipped."""
     import torch
 
     from accelkit_conformance.oracle import opdb
@@ -123,8 +123,8 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
 
 @check("training", over=["0", "1"])
 def clipping_the_norm(subject: Subject, foreach: str) -> None:
-    """``clip_grad_norm_`` returns the norm with a relative error below 1e-5, and scales all gradients by the same factor to reach the
-    limit. With ``error_if_nonfinite``, it raises RuntimeError for NaN."""
+    """``clip_grad_norm_`` returns the norm of all gradients with a relative error below 1e-5. It scales all gradients by the same factor,
+    so that their norm is the given limit. With ``error_if_nonfinite``, it raises RuntimeError if a gradient contains NaN."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]

@@ -45,9 +45,9 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, an operator on torch's autocast lists for devices other than the CPU computes in the dtype that its list prescribes:
-    the dtype of autocast, float32, or the widest dtype of the arguments. The result and the gradients have the values that the CPU gives
-    for arguments cast to the prescribed dtype."""
+    """Torch has lists of the operators that autocast handles on devices other than the CPU. Under autocast, an operator on one of these
+    lists computes in the dtype that its list prescribes: the dtype of autocast, float32, or the widest dtype of the arguments. The result
+    and the gradients have the values that the CPU gives for arguments cast to the prescribed dtype."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)
@@ -200,9 +200,9 @@ def scaler_unscales_once(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"], over=["one_optimizer", "two_optimizers", "twice"])
 def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
-    """The scaler finds an infinity in any parameter, whatever the dtypes and the number of the parameters. It skips the step of the
-    optimizer that has this parameter, but not the step of another optimizer. One infinity halves the scale once, even if ``unscale_`` was
-    called before the step."""
+    """The scaler finds an infinity or NaN in the gradient of a parameter, whatever the dtype and the position of the parameter. It skips
+    the step of the optimizer that updates this parameter, but not the step of another optimizer. It halves the scale only once, even if
+    ``unscale_`` was called before the step."""
     from accelkit_conformance.oracle.scaler_cases import check_several_dtypes
 
     check_several_dtypes(subject, way)

@@ -15,8 +15,8 @@ _CASES = ("2,ddp", "3,ddp", "2,fsdp", "3,fsdp")
 
 
 def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
-    """Return a trainer under a strategy. If accelkit refuses to combine the precision with the strategy, check that the error names the
-    precision, and return None."""
+    """Return a trainer that uses the precision under test and the given strategy. If accelkit refuses this combination, check that the
+    error names the precision, and return None."""
     from accelkit import AccelkitError
     from accelkit_conformance.oracle.precision_training import trainer
 
@@ -30,8 +30,8 @@ def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> None:
-    """The gradients and the weights after a step are those of one process on the whole batch in float64, within the tolerance of the dtype.
-    The weights are the same on all processes, bit for bit."""
+    """The gradients, and the weights after one optimizer step, match those that one process computes in float64 on the whole batch, within
+    the tolerance of the dtype. The weights are the same on all processes, bit for bit."""
     from accelkit_conformance.oracle.precision_models import ROWS
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, weights_of
 
@@ -79,8 +79,9 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
-    """If the loss of one process is infinite and the precision skips the step or changes its scale, the weights stay as they are and the
-    scale is smaller on all processes. After a further step, all processes have the same scale and weights."""
+    """In one step, the loss of one process is infinite. If the precision then skips this step or changes the loss scale, the weights do not
+    change, and the loss scale decreases on all processes. After a further step, all processes have the same loss scale and the same
+    weights."""
     import torch
 
     from accelkit.specs.overrides import overrides

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def parameters_are_stored_as_declared(subject: Subject) -> None:
-    """The parameters of a prepared module have the dtype that the precision declares: by a name such as bf16-true, or by the dtypes in
-    required_capabilities (float32 if there are none). Their gradients and the optimizer's state have the same dtype."""
+    """The parameters of a prepared module have the dtype that the precision's name states, as in ``bf16-true``. If the name states no
+    dtype, each parameter has the dtype of a ``dtype.*`` entry in ``required_capabilities``, or float32 if there is no such entry. The
+    gradient and the optimizer state of a parameter have the same dtype as the parameter."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
@@ -38,8 +39,9 @@ def parameters_are_stored_as_declared(subject: Subject) -> None:
 
 @check("smoke", kind="precision")
 def layers_compute_as_declared(subject: Subject) -> None:
-    """The layers of a prepared module compute in the dtype that the precision declares: by its name, or by the dtype after ``autocast.`` or
-    ``dtype.`` in required_capabilities."""
+    """The layers of a prepared module compute in the dtype that the precision's name states. If the name states no dtype, the layers
+    compute in the dtype of an ``autocast.*`` entry in ``required_capabilities`` or, if there is no such entry, in the declared dtype of the
+    parameters."""
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
     from accelkit_conformance.oracle.precision_training import trainer
 
@@ -82,7 +84,7 @@ def arguments_are_converted_wherever_they_are(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def arguments_stay_what_they_were(subject: Subject) -> None:
-    """The caller's own arguments are not changed by a forward pass: containers have the same items, and tensors the same values."""
+    """A forward pass does not change the caller's arguments: the containers have the same items, and the tensors have the same values."""
     import torch
 
     model, batch, rest, options = _nested(subject)

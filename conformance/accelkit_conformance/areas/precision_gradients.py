@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def gradients_match_float64(subject: Subject) -> None:
-    """After ``backward`` and ``unscale_gradients``, the gradients of all trainable parameters are those of float64 on the CPU, within eight
-    times the eps of the dtype in which the precision computes."""
+    """After ``backward`` and ``unscale_gradients``, the gradients of all trainable parameters match gradients that the CPU computes in
+    float64. The permitted relative error is eight times the largest eps of the dtypes and quantised formats that the precision declares."""
     _check_gradients(subject, "perceptron")
 
 
 @check("training", kind="precision", over=["convolution", "attention", "normalization"])
 def gradients_of_layers_match_float64(subject: Subject, name: str) -> None:
-    """The gradients of a small convolutional network, of a transformer layer and of a model with batch and layer normalisation are those of
-    float64 on the CPU, within the tolerance of the dtype in which the precision computes."""
+    """The gradients of a small convolutional network, of a transformer layer, and of a model with batch and layer normalisation match
+    gradients that the CPU computes in float64, within the tolerance of the dtype in which the precision computes."""
     _check_gradients(subject, name)
 
 
@@ -33,8 +33,8 @@ def _check_gradients(subject: Subject, name: str) -> None:
 
 @check("smoke", kind="precision")
 def a_step_matches_float64(subject: Subject) -> None:
-    """A step of SGD changes the parameters as in float64, within the tolerance of the dtype: the step is made exactly once, with
-    unscaled gradients."""
+    """After one step of SGD, the parameters match the parameters after the same step in float64, within the tolerance of the dtype. The
+    check fails if the step is made twice or with scaled gradients."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     trained = trainer(subject)
@@ -48,9 +48,9 @@ def a_step_matches_float64(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["Adam", "RMSprop", "momentum"])
 def optimizers_match_float64(subject: Subject, name: str) -> None:
-    """Two steps of common optimizers change the parameters as in float64. The eps of the optimizers is 0.01, and Adam has betas of 0.9,
-    because squares of gradients vanish in float16. The permitted error is four times that of gradients, because these optimizers divide by
-    small numbers."""
+    """After two steps of a common optimizer, the parameters match the parameters after the same steps in float64. Adam and RMSprop have an
+    eps of 0.01, and Adam has betas of 0.9, because squares of gradients vanish in float16. The permitted error is four times the error that
+    is permitted for gradients, because these optimizers divide by small numbers."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of
@@ -73,8 +73,8 @@ def optimizers_match_float64(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision", seconds=300)
 def a_model_learns(subject: Subject) -> None:
-    """In 40 steps, the loss falls below half of its first value, or below 1.2 times the loss after the same steps in float64. Parameters
-    that the precision freezes, such as quantised weights, are frozen in float64 too."""
+    """After 40 steps, the loss is below half of its first value, or below 1.2 times the loss of a float64 model after the same steps.
+    Parameters that the precision freezes, such as quantised weights, are also frozen in the float64 model."""
     from accelkit_conformance.oracle.precision_training import exact, freeze_like, mean_square, sgd, trainer
 
     trained = trainer(subject)
@@ -93,8 +93,9 @@ def a_model_learns(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
-    """The gradients of two backward passes before a step are accumulated: with ``gradient_accumulation_steps=2`` and ``accumulate``, the
-    result is their mean, otherwise their sum. The weights after the next optimizer step match those in float64."""
+    """Two backward passes inside ``accumulate`` accumulate their gradients. With ``gradient_accumulation_steps=2``, the accumulated
+    gradient is the mean of the two gradients. Without this option, it is their sum. The weights after the next optimizer step match the
+    weights after the same step in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"
@@ -121,9 +122,9 @@ def accumulation_adds_up(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["SGD", "LBFGS"])
 def closures_are_used_or_refused(subject: Subject, name: str) -> None:
-    """``optimizer.step(closure)`` uses unscaled gradients, changes the parameters as in float64, and returns the loss that the closure
-    computes. If a precision does not support closures, it raises one of accelkit's errors. The error names the precision, and no parameter
-    changes."""
+    """``optimizer.step(closure)`` uses unscaled gradients, and returns the loss that the closure computes. After the step, the parameters
+    match the parameters after the same step in float64. If the precision does not support closures, ``step`` raises one of accelkit's
+    errors. The error names the precision, and no parameter changes."""
     import torch
 
     from accelkit import AccelkitError

@@ -1,4 +1,5 @@
-"""Methods that a precision inherits cost no time. After teardown, a precision keeps no model alive, and torch's settings are as before."""
+"""Methods that a precision inherits cost no time. After ``Runtime.teardown``, the precision keeps no model alive, and torch's settings are
+what they were before the Runtime was created."""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
 
 @check("smoke", kind="precision")
 def steps_call_only_what_is_overridden(subject: Subject) -> None:
-    """During a step, an inherited method of the precision is called only if the precision overrides another method for the same forward or
-    backward pass. If a precision overrides neither ``convert_module`` nor a method for forward passes, ``prepare`` keeps the class of a
-    module."""
+    """A step calls the precision's methods for forward passes only if the precision overrides at least one of these methods. The same
+    applies to the precision's methods for backward passes, to ``unscale_gradients`` and to ``optimizer_step``. If a precision overrides
+    neither ``convert_module`` nor a method for forward passes, ``prepare`` does not change the class of a module."""
     import sys
 
     from accelkit_conformance.oracle.precision_models import Perceptron
@@ -52,8 +53,9 @@ def steps_call_only_what_is_overridden(subject: Subject) -> None:
 
 @check("smoke", kind="precision")
 def overridden_methods_do_something(subject: Subject) -> None:
-    """No method that is called in every step is overridden by a copy of the default, such as a ``convert_input`` that returns its argument:
-    each override costs time in every step, and an inherited method costs nothing. ``forward_context`` does not return a ``nullcontext``."""
+    """A precision does not override a method of the training step with a copy of the inherited method, such as a ``convert_input`` that
+    returns its argument: each override costs time in every step, and an inherited method costs nothing. An overridden ``forward_context``
+    does not return a ``nullcontext``."""
     import contextlib
 
     runtime = subject.runtime()
@@ -112,8 +114,8 @@ def _torch_settings(subject: Subject) -> dict[str, Any]:
 
 @check("training", kind="precision")
 def a_runtime_starts_again(subject: Subject) -> None:
-    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use, and the gradients match those in
-    float64."""
+    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use. The gradients of a model that is then
+    prepared match the gradients that are computed in float64."""
     from accelkit_conformance.oracle.precision_training import Trainer, check_close, exact_gradients, model_and_data, sgd, trainer
 
     first = trainer(subject)
@@ -174,9 +176,9 @@ def _refers_to(start: object, target: object) -> bool:
 
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
-    """Training with one instance of the precision (with infinite gradients, if the precision scales losses) does not change the scale or
-    the state of another instance. After this training, the gradients that a new instance gives still match those in float64, within the
-    tolerance."""
+    """If one instance of the precision trains a model (with infinite gradients, if the precision scales losses), the scale and the state of
+    another instance do not change. An instance that is created afterwards gives gradients that match, within the tolerance, the gradients
+    that are computed in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 
     first, second = trainer(subject), trainer(subject)

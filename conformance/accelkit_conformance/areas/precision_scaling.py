@@ -1,6 +1,6 @@
 """Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients
-and adapts its scale. Only a precision with a fixed scale that does not compute in float16 need not do so. A skipped step changes neither
-the parameters nor the optimizer's state."""
+and adapts its scale. Neither is required of a precision that has a fixed scale and does not compute in float16. A skipped step changes
+neither the parameters nor the optimizer's state."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def clipping_by_value(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["twice", "clip", "step"])
 def gradients_are_unscaled_once(subject: Subject, then: str) -> None:
-    """After ``unscale_gradients``, the gradients are changed neither by a second call, nor by clipping to a norm that they do not exceed,
-    nor by the step itself. The step gives the same weights as in float64."""
+    """After ``unscale_gradients``, nothing changes the gradients again: neither a second call to ``unscale_gradients``, nor clipping to a
+    norm that the gradients do not exceed, nor the optimizer step. The weights after the step match the weights after a step in float64."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of
@@ -132,8 +132,8 @@ def the_scale_adapts(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def the_scale_grows(subject: Subject) -> None:
-    """If the state of the precision has a ``growth_interval``, like that of torch's GradScaler, the scale grows after ``growth_interval``
-    steps without an infinite gradient, and not earlier."""
+    """If the state of the precision contains a ``growth_interval``, as the state of torch's GradScaler does, the scale grows after
+    ``growth_interval`` steps without an infinite gradient, and does not grow earlier."""
     from accelkit_conformance.results import DECLARED_NONE, NotSupported
 
     trained = _scaled(subject)
@@ -153,7 +153,8 @@ def the_scale_grows(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def schedulers_wait_for_steps(subject: Subject) -> None:
-    """A prepared scheduler steps after each optimizer step, unless the precision skipped that step."""
+    """After an optimizer step, calling ``step`` of a prepared scheduler changes the learning rate. If the precision skipped the optimizer
+    step, calling ``step`` of the scheduler leaves the learning rate as it is."""
     import torch
 
     from accelkit.specs.overrides import overrides
@@ -202,7 +203,7 @@ def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
 
 
 def _scaled(subject: Subject) -> Trainer:
-    """Return a trainer with momentum whose precision scales losses and must skip steps with infinite gradients.
+    """Return a trainer whose precision scales losses and must skip steps with infinite gradients. Its optimizer uses momentum.
 
     A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
 

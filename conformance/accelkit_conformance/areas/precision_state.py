@@ -62,8 +62,8 @@ def checkpoints_restore_everything(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def states_are_safe_and_independent(subject: Subject) -> None:
-    """``state_dict`` returns objects that ``torch.load(weights_only=True)`` accepts. Neither further steps nor ``load_state_dict`` change a
-    state that ``state_dict`` has returned."""
+    """``state_dict`` of the precision returns objects that ``torch.load(weights_only=True)`` accepts. Neither further steps nor a call to
+    ``load_state_dict`` changes a state that ``state_dict`` has returned."""
     import copy
     import io
 
@@ -84,8 +84,8 @@ def states_are_safe_and_independent(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def checkpoints_of_other_precisions_load(subject: Subject) -> None:
-    """``load_state_dict({})`` leaves the scale and the state of the precision as they are, and the precision can still train. ``{}`` is the
-    state of a precision that has nothing to save."""
+    """``load_state_dict({})`` changes neither the scale nor the state of the precision, and training can continue. ``{}`` is the state of a
+    precision that has nothing to save."""
     trained = _trained(subject)
     scale, state = trained.scale(), str(trained.precision.state_dict())
     trained.precision.load_state_dict({})

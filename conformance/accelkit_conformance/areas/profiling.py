@@ -1,4 +1,5 @@
-"""torch.profiler records the kernels of the device with their times and operators, and the memory of the device, and changes no result."""
+"""torch.profiler records the kernels of the device with their times and operators. It also records the memory of the device. Recording
+changes no result."""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
-    """The profiler records the kernels of a matmul that takes at least 10 ms, or of one with 8192 rows if that is faster. In total, the
-    kernels take between a third and 105 % of the elapsed time, which is measured from the call until the device has finished. There are
-    three recordings, and the recording with the largest ratio of kernel time to elapsed time counts."""
+    """The profiler records the kernels of a matmul. The matrices are enlarged until the matmul takes 10 ms or the matrices have 8192 rows.
+    In total, the kernels take between a third and 105 % of the elapsed time, which is measured from the call until the device has finished.
+    There are three recordings, and the recording with the largest ratio of kernel time to elapsed time counts."""
     matmul = _long_matmul(subject)
     found = []
     for _ in range(_RECORDINGS):
@@ -64,8 +65,8 @@ def kernels_have_the_time_that_they_take(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def kernels_start_after_their_call(subject: Subject) -> None:
-    """The kernels of a matmul start after the matmul was called, and end before the device was found to have finished, both with a
-    tolerance of 1 ms. Three recordings are checked, because a busy host can hide an error of a few milliseconds in one of them."""
+    """No kernel of a matmul starts more than 1 ms before the matmul is called, and no kernel ends more than 1 ms after the device has been
+    synchronized. Three recordings are checked, because a busy host can hide an error of a few milliseconds in a single recording."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -87,8 +88,8 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
-    """If an addition of four numbers follows a matmul that takes at least 10 ms (or one with 8192 rows if that is faster), the profiler
-    attributes device time to both operators, and more device time to the matmul."""
+    """If an addition of four numbers follows a matmul, the profiler attributes device time to both operators, and more device time to the
+    matmul. The matrices are enlarged until the matmul takes 10 ms or the matrices have 8192 rows."""
     import torch
 
     matmul = _long_matmul(subject)
@@ -143,8 +144,8 @@ def kernels_have_their_device(subject: Subject) -> None:
 
 @check("training", requires=["profiler_memory"])
 def memory_is_recorded(subject: Subject) -> None:
-    """A tensor of 8 MiB that is created and freed is recorded as one allocation of at least 8 MiB and at most 16 MiB, and as the same
-    number of bytes freed."""
+    """When a tensor of 8 MiB is created and freed, the profiler records one allocation of at least 8 MiB and at most 16 MiB, and then one
+    release of the same number of bytes."""
     import torch
 
     def work() -> None:

@@ -47,8 +47,8 @@ def draws_differ(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def restored_states_repeat(subject: Subject) -> None:
-    """After a saved random state is restored, ``rand``, ``randn``, ``dropout`` and ``randperm`` draw the same numbers as after the state
-    was saved. The saved state is a uint8 tensor on the CPU, and drawing does not change this tensor."""
+    """After a saved random state is restored, ``rand``, ``randn``, ``dropout`` and ``randperm`` repeat the numbers that they drew after the
+    state was saved. The saved state is a uint8 tensor on the CPU, and drawing does not change this tensor."""
     import torch
 
     accelerator, device = subject.accelerator, subject.device
@@ -141,8 +141,8 @@ def generators(subject: Subject) -> None:
 
 @check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
 def continuous_distributions(subject: Subject, name: str) -> None:
-    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (D * sqrt(n) < 2.2, which correct draws exceed once in 8,000 runs),
-    and successive draws are not correlated."""
+    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (its statistic D satisfies D * sqrt(n) < 2.2), and successive draws
+    are not correlated. Correct draws fail the Kolmogorov-Smirnov test once in 8,000 runs."""
     import torch
 
     from accelkit_conformance.oracle.samplers import continuous_draws
@@ -283,8 +283,8 @@ def seeding_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
-    """``initial_seed`` of a generator or of the device's module returns the seed that was set, up to 2**63 - 1. After ``seed``,
-    ``initial_seed`` returns another seed. Two generators with the same state draw the same numbers."""
+    """``initial_seed`` of a generator or of the device's module returns the seed that was set, for seeds up to 2**63 - 1. After a call to
+    ``seed``, ``initial_seed`` returns a different seed. Two generators with the same state draw the same numbers."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 
     check_initial_seeds(subject)
@@ -292,8 +292,8 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """While another device is current, the random state of a device can be saved and restored with the accelerator's functions, with the
-    functions of the device's module (called with the device, with its name, or for all devices), and with ``fork_rng``. Restoring the state
+    """While another device is current, the random state of a device can be saved and restored with the accelerator's functions, with
+    ``fork_rng``, and with functions of the device's module that take the device or its name, or apply to all devices. Restoring the state
     of one device does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 

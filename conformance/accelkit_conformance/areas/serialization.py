@@ -1,5 +1,5 @@
 """Saved tensors can be loaded, to their own device or to the device that ``map_location`` names, and tensors that shared memory before they
-were saved share memory again. Device objects can be pickled and copied."""
+were saved share memory again. Tensors and modules on the device, and ``torch.device`` objects, can be pickled and copied."""
 
 from __future__ import annotations
 
@@ -187,9 +187,9 @@ def files_load_elsewhere(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def another_current_device(subject: Subject) -> None:
-    """Whichever device is current, ``torch.load`` puts a tensor on the device on which it was saved or, if ``map_location`` is a device
-    with an index, on this device. If ``map_location`` or the argument of ``to`` is a device without an index, the tensor is put on the
-    current device."""
+    """Without ``map_location``, ``torch.load`` puts a tensor on the device on which the tensor was saved. If ``map_location`` is a device
+    with an index, ``torch.load`` puts the tensor on the device with this index. Both are true whichever device is current. If
+    ``map_location`` or the argument of ``to`` is a device without an index, the tensor is put on the current device."""
     import torch
 
     other, kind = subject.second_device(), subject.device_type
@@ -211,8 +211,9 @@ def another_current_device(subject: Subject) -> None:
 
 @check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
 def large_tensors(subject: Subject, way: str) -> None:
-    """Tensors of 1 MiB and 5 MiB, and tensors that are a few bytes longer or shorter, are saved and loaded without losing a byte: onto the
-    device and the CPU, from a file, from a file that is mapped into memory, and with pickle."""
+    """Tensors of 1 MiB and 5 MiB, and tensors that have a few bytes more or fewer, lose no byte when they are saved and loaded, either with
+    pickle or with ``torch.save``. ``torch.load`` loads the tensors to the device and to the CPU, with its default arguments, with
+    ``mmap=True`` or with ``weights_only=False``."""
     from accelkit_conformance.oracle.saved_files import check_large_tensors
 
     check_large_tensors(subject, way)

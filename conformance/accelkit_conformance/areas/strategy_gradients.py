@@ -1,5 +1,5 @@
-"""After each step, every process has the same weights, up to 1e-12 in float64, as a single process that trains on the batches
-of the whole job."""
+"""After each step, every process has the weights that a single process gets when it trains on the batches of the whole job. In float64, the
+weights differ by at most 1e-12."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def no_sync(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``: each gradient is that of this process alone, or
-    does not exist yet."""
+    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``. On every process, each gradient that is not sharded is
+    the gradient of the process's own samples, or does not exist yet."""
     import torch
 
     from accelkit import Strategy
@@ -202,8 +202,8 @@ def buffers(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def same_samples_have_the_same_dropout(subject: Subject, size: str) -> None:
-    """After ``seed_everything(per_process=True)``, processes that train on the same samples, as those of a tensor-parallel group do, have
-    the same dropout masks in every step, and processes with other samples have other masks."""
+    """After ``seed_everything(per_process=True)``, processes that train on the same samples, such as the processes of a tensor-parallel
+    group, have the same dropout masks in every step. Processes that train on different samples have different masks."""
     import torch
     import torch.distributed as dist
 

@@ -1,5 +1,6 @@
-"""Gradients are clipped by the norm of the gradients of the whole model, an infinite gradient on one process makes all processes skip the
-step, and a strategy that owns the optimizer takes a step and clears the gradients only when it is told to."""
+"""Gradients are clipped by the norm of the gradients of the whole model. An infinite gradient on one process makes all processes skip the
+step. A strategy that owns the optimizer takes a step only when the program calls ``optimizer.step()``, and clears the gradients only when
+the program calls ``optimizer.zero_grad()``."""
 
 from __future__ import annotations
 

@@ -221,8 +221,8 @@ def events_are_done_after_waiting(subject: Subject) -> None:
 
 @check("training", requires=["events", "pinned_memory"])
 def a_new_recording_replaces_the_old(subject: Subject) -> None:
-    """If an event that has completed is recorded again, it completes only when the new work has completed, and streams that wait for the
-    event see the results of this work."""
+    """If new work is queued and a completed event is then recorded again, the event completes only when the new work has completed. Streams
+    that wait for the event see the results of the new work."""
     from accelkit_conformance.oracle.queued_copies import check_new_recording
 
     check_new_recording(subject)

@@ -45,7 +45,7 @@ def round_trip(subject: Subject, dtype: str) -> None:
 
 @check("smoke", requires=["dtype.{0}"], over=["float32", "bfloat16", "int64", "bool"])
 def within_the_device(subject: Subject, dtype: str) -> None:
-    """``clone`` and ``copy_`` on the device keep every bit, and share no memory with the source."""
+    """``clone`` and ``copy_`` on the device keep every bit. The copies share no memory with the source."""
     here = _bits(dtype)
     there = here.to(subject.device, copy=True)
     clone, target = there.clone(), there.new_empty(there.shape)
@@ -176,9 +176,9 @@ def pinned_copies(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"], over=["float32", "float64", "bfloat16", "int64"])
 def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
-    """If a busy stream copies a tensor on the device to pinned memory, and then this pinned memory back to the device, both with
-    ``non_blocking=True``, the second copy reads what the first copy wrote. The source, the pinned memory and the target may be strided and
-    may have different dtypes."""
+    """If a busy stream copies a tensor from the device to pinned memory, and then copies the pinned tensor back to the device, the second
+    copy reads what the first copy wrote. Both copies have ``non_blocking=True``. The source, the pinned tensor and the target may be
+    strided and may have different dtypes."""
     from accelkit_conformance.oracle.queued_copies import check_order_of_copies
 
     check_order_of_copies(subject, dtype)
@@ -186,8 +186,8 @@ def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
 
 @check("smoke", requires=["pinned_memory"])
 def pinned_memory_is_reused_safely(subject: Subject) -> None:
-    """If some of several tensors are freed in an arbitrary order, the remaining tensors keep their values. The tensors are pinned tensors
-    of several sizes, some without elements, and results of ``to("cpu", non_blocking=True)``."""
+    """Pinned tensors, and results of ``to("cpu", non_blocking=True)``, keep their values when other tensors of these two kinds are freed in
+    an arbitrary order. The tensors have several sizes, and some have no elements."""
     import torch
 
     sizes = (0, 3, 0, 1 << 16, 0, 5)
@@ -276,8 +276,8 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, and write nothing outside their target.
-    They are tested with combinations of source dtype, target dtype, layouts and shape. Each pair, such as a source dtype and a shape,
-    occurs in at least one combination."""
+    The tests combine source dtypes, target dtypes, layouts and shapes. For any two of these settings, each pair of values, such as a source
+    dtype and a shape, occurs in at least one combination."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

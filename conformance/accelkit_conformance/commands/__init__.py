@@ -1,4 +1,4 @@
-"""``accelkit conformance ...``. Each command has its own module, which is imported when the command is invoked."""
+"""The commands of ``accelkit conformance``. Each command has its own module, which is imported when the command is invoked."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ _RANKS: Mapping[Kind, int] = dict.fromkeys(BAD, len(_ORDER)) | {kind: rank for r
 def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
     """Show which tests got worse and which got better from report A to report B. Each is a JSON report or a bundle.
 
-    The order from best to worst is: pass, expected-failure, flaky, unsupported, any failure. The exit code is 1 if a test got worse.
+    From best to worst, the kinds of results are: pass, expected-failure, flaky, unsupported, any failure. The exit code is 1 if a test got
+    worse.
     """
     before, after = bundle.load(a), bundle.load(b)
     differences = _differences(before, after)

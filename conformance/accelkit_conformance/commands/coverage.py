@@ -39,10 +39,11 @@ def command(name: str, models: Sequence[str], timeout: float, as_json: bool) -> 
     """Show which operators the accelerator NAME leaves to the CPU, the most frequently called first.
 
     Small models of five kinds (a transformer, a convolutional network, a diffusion model, a recurrent network and a graph network) are
-    trained for two steps, and the operators of the second step are counted. An operator counts as left to the CPU if it copies between
-    the device and the host in order to compute. If kernels of the device read the host's memory without such a copy, this is not detected.
+    trained for two steps, and the operators of the second step are counted. An operator counts as left to the CPU if it copies tensors
+    between the device and the host in order to compute. An operator that computes on the CPU without such copies is not detected.
 
-    The exit code is 0 if every model was trained, 1 if one could not be, 3 if the plugin is broken, and 4 if its device is not present.
+    The exit code is 0 if every model was trained, 1 if a model could not be trained, 3 if the plugin is broken, and 4 if its device is
+    not present.
     """
     record = find_subject(name, "accelerator")
     require_packages()

@@ -32,14 +32,14 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 @click.option("--watch", "is_watching", is_flag=True, help="Run again each time a file of the plugin's package changes, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
-    """Show what to build next for a new device, the accelerator NAME.
+    """Show what to build next for the accelerator NAME.
 
     The tests are grouped into stages, which are run in order: 'is a plugin', 'copies', 'computes', 'manages its memory', and so on. The
     first stage with a failed test is the next one to work on. The command prints the failed tests of this stage and what they need:
     functions of the driver, and registrations with torch.
 
-    The exit code is 0 if every stage has passed, 1 if one has not, 3 if the plugin is broken, and 4 if its device is not present or is
-    lost.
+    The exit code is 0 if every stage has passed, 1 if a stage has failed, 3 if the plugin is broken, and 4 if its device is not present
+    or is lost.
     """
     record = find_subject(name, "accelerator")
     require_packages()
@@ -103,7 +103,10 @@ def _package_of(record: PluginRecord) -> Path:
 
 
 def _versions(folder: Path) -> dict[Path, int]:
-    """Return, by path, the time of the last change of each file in a package. Python's cache files are left out."""
+    """Return the path of each file in a package, with the time in nanoseconds at which the file was last changed.
+
+    Python's cache files are left out.
+    """
     files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path: path.stat().st_mtime_ns for path in files}
 

@@ -93,8 +93,8 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
     """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
 
-    A test that crashes or hangs is a failure even if it passes when it is run again. If the plugin is broken or its device is not present,
-    only the tests of the contract profile are run. The same is true of a precision or a strategy that no accelerator supports.
+    A test that crashes or hangs is a failure even if it passes when it is run again. Only the tests of the contract profile are run if
+    the plugin is broken, if its device is not present, or if NAME is a precision or a strategy that no accelerator supports.
 
     The exit code is 0 if no test failed, and 1 if a test failed. With --certify, it is also 1 if the run cannot be certified. The exit code
     is 2 for a usage error or if a report could not be written, and 3 if the plugin is broken. It is 4 if the device is not present, if the

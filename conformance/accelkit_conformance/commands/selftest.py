@@ -82,8 +82,9 @@ def command(
 
     Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives.
 
-    With --generated, the mutants are chosen at random. Each is one operator of the device with one fault, such as a wrong last row.
-    --mutants 'generated[add,last_row,3]' runs one of them again. Generated mutants that survive do not affect the exit code.
+    With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong
+    last row. To run such a mutant again, pass its id, as in --mutants 'generated[add,last_row,3]'. Generated mutants that survive do not
+    affect the exit code.
     """
     parallel = parallel or max(1, min(4, os.cpu_count() or 1))
     if num_generated or any(pattern.startswith("generated[") for pattern in patterns):
@@ -141,10 +142,10 @@ def _show(autopsies: list[Autopsy]) -> None:
 
 
 def _sample(patterns: Sequence[str], number: int | None, seed: int) -> list[Generated]:
-    """Return the generated mutants whose ids are ``patterns``. If ``patterns`` is empty, return a random sample of ``number`` mutants.
+    """Return the generated mutants with the ids in ``patterns``. If ``patterns`` is empty, return a random sample of ``number`` mutants.
 
     Raises:
-        UsageError: If an id is invalid, or if no generated mutant has this id with the installed torch.
+        UsageError: If an id is invalid, or if the mutant with this id does not exist for the installed torch.
     """
     chosen = [Generated.from_id(pattern) for pattern in patterns]
     known = generated.operators()

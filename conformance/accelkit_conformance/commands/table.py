@@ -1,4 +1,4 @@
-"""``accelkit conformance table REPORT``: print what is supported according to a report, or insert it into a Markdown page."""
+"""``accelkit conformance table REPORT``: print a report as Markdown tables, or insert the tables into a Markdown page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Insert the table into this Markdown page, between the two comments that mark its place.",
 )
 def command(path: Path, target: Path | None) -> None:
-    """Print what is supported according to a JSON report, as Markdown tables, or insert them into a README."""
+    """Print a JSON report as Markdown tables, or insert the tables into a README.
+
+    The tables show how many tests of each area passed, and which capabilities the plugin declares.
+    """
     made = markdown.table(schema.checked(read(path), path))
     if target is None:
         click.echo(made, nl=False)

@@ -58,7 +58,7 @@ class Mutant:
         name: The name, as in ``--mutants``.
         area: The area whose tests must detect the mutant.
         mechanism: The kind of fault. At most three mutants have the same mechanism.
-        value: The class of the mutant, as in an entry point.
+        value: The location of the mutant's class, written as in an entry point: ``module:Class``.
         description: The fault.
         kind: The kind of the plugin.
         base: The name of the working plugin from which the mutant is derived.
@@ -104,7 +104,7 @@ def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = 
 
 
 def all_mutants() -> list[Mutant]:
-    """Return all mutants, in the order of the modules.
+    """Return all mutants, grouped by module, in the order in which each module defines them.
 
     Raises:
         UnsupportedError: If accelkit-fake-xpu is not installed.

@@ -18,7 +18,7 @@ class OffByAThousandth(Broken):
 
 @mutant("operators", "imprecise")
 class OffByAMillionth(Broken):
-    """Computed results, but not copies, are too large by two millionths, about 17 times the machine epsilon of float32."""
+    """Computed results are multiplied by 1.000002, an error of about 17 times the machine epsilon of float32. Copies are correct."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (
@@ -229,7 +229,7 @@ class AnswersFromTheCPU(Broken):
 
 @mutant("device", "silent fallback")
 class Flickers(Broken):
-    """The first call of nonzero in a process returns a result on the CPU."""
+    """The first call to ``nonzero`` in a process returns a result on the CPU."""
 
     is_first = True
 

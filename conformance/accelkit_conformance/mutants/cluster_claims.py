@@ -18,7 +18,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsJobScript(SlurmEnvironment):
-    """The process of the batch script is claimed, so a program in the script waits for processes that srun has not started."""
+    """The batch script's own process is claimed, so a program that the script starts without srun waits for processes that do not exist."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         job = environ.get("SLURM_JOB_ID")

@@ -20,7 +20,7 @@ _ATTRIBUTE = "_accelkit_precision"
 def backward_of(precision: Precision) -> Callable[..., None]:
     """Return the function that runs the backward pass of a loss.
 
-    If the precision adds nothing, return torch's own function, so that accelkit adds nothing to a step.
+    If the precision overrides no method of the backward pass, return ``torch.Tensor.backward`` itself, so that a step costs no extra call.
     """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward
@@ -43,9 +43,10 @@ def backward_of(precision: Precision) -> Callable[..., None]:
 
 
 def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
-    """Return the function that runs the backward pass of the strategy.
+    """Return the function that runs the backward pass of a loss with an engine strategy.
 
-    For a built-in strategy, this is ``strategy.backward`` itself. For a third-party strategy, the errors of the function name the plugin.
+    For a built-in strategy, this is ``strategy.backward`` itself. For a third-party strategy, it is a wrapper of ``strategy.backward`` that
+    adds the name of the plugin to errors.
     """
     if is_built_in(strategy):
         return strategy.backward
@@ -64,7 +65,7 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
     """Change ``module`` in place so that its forward passes run in this precision. Does nothing if the precision changes no forward pass.
 
     Raises:
-        PrepareError: If an attribute of the instance replaces ``forward``. It would hide the ``forward`` that runs in the precision.
+        PrepareError: If ``module`` has an instance attribute ``forward``, which would bypass the ``forward`` that runs in this precision.
     """
     if not overrides(precision, Precision, "convert_input", "forward_context", "convert_output"):
         return

@@ -91,11 +91,12 @@ class Preemption:
 
     Args:
         cluster: The cluster environment, which is polled if it overrides ``is_preempted``.
-        rank_info: This process's place in the job.
-        collectives: The collectives of the job. Processes use them to agree whether the job is preempted, and whether it was queued again.
+        rank_info: The ranks of this process. Only the main process calls the hook ``requeue``.
+        collectives: The collectives of the job. They tell every process whether any process was told to stop, and whether the scheduler
+            accepted the job again.
         plugin_manager: The manager of the plugins. Its hook ``job_preempted`` tells them that the job stops, and its hook ``requeue``
             puts the job back into the queue.
-        trackers: The trackers. As soon as a preemption is known, they write all values that were logged before.
+        trackers: The trackers. When the processes learn of a preemption, the trackers write everything that was logged until then.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """
 

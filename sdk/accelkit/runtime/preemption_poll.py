@@ -44,9 +44,10 @@ class PreemptionPoll:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to stop, and wait for the thread for at most a second.
+        """Tell the thread to stop, and wait until it has ended, but not longer than one second.
 
-        If ``is_preempted`` of the cluster environment takes longer, the thread ends when ``is_preempted`` returns or the process exits.
+        If ``is_preempted`` of the cluster environment is still running after this second, the thread is left running. The thread then ends
+        when ``is_preempted`` returns or the process exits.
         """
         self._is_stopping.set()
         self._thread.join(_STOP_SECONDS)

@@ -50,14 +50,13 @@ class PreparedObjects:
             getattr(self, field.name).clear()
 
     def innermost_loader(self) -> PreparedLoader | None:
-        """Return the loader whose loop began last, among the loops that are running. None if no loop is running."""
+        """Return the loader that the innermost running loop iterates over. None if no loop over a prepared loader is running."""
         return innermost(self.loaders)
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the current global batch, not counting repeated samples.
+        """Return the number of samples in the current global batch without its repeated samples. None if no sample is known to be repeated.
 
-        Only the last batch of a loader can have repeated samples, which fill this batch. Return None if the current batch has no repeated
-        samples, or if the number is not known.
+        Samples are repeated only to fill the last batch of a loader, so the result is None at all earlier batches.
         """
         loader = self.innermost_loader()
         return loader.remainder if loader is not None and loader.remainder > 0 else None
@@ -79,7 +78,7 @@ class Preparation:
 
     Args:
         session: The device in use.
-        rank_info: This process's place in the job, which decides its share of the data.
+        rank_info: The ranks of this process, which determine the share of the data that this process gets.
         accumulation: The counter of backward passes. Its ``num_steps`` is the number of backward passes per optimizer step.
         options: How objects are prepared.
         objects: The record to which prepared objects are added.
@@ -200,10 +199,10 @@ class Preparation:
         return prepared
 
     def _check_others(self, objects: Sequence[object]) -> None:
-        """Make the first optimizer step report objects that still have parameters which ``prepare`` replaced.
+        """Make optimizers check at their first step whether any object still holds old parameters, which ``prepare`` has replaced.
 
-        An optimizer that still has replaced parameters at its first step raises an error. For other objects that still have replaced
-        parameters, a prepared optimizer warns at its first step.
+        If an optimizer still holds old parameters itself, its first step raises an error. If another object still holds old parameters,
+        the first step of a prepared optimizer warns.
         """
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)
@@ -213,7 +212,10 @@ class Preparation:
             self._moves.is_unsearched = False
 
     def _check_schedulers(self) -> None:
-        """Warn about new schedulers whose number of steps does not fit the prepared loaders. Does nothing before a loader is prepared."""
+        """Warn on the main process if the length of a scheduler, in steps, does not fit the prepared loaders.
+
+        Each scheduler is checked only once. Schedulers that are prepared before any loader are checked when the first loader is prepared.
+        """
         if not self._objects.loaders:
             return
         for scheduler in self._unchecked_schedulers if self._rank_info.is_main_process else ():

@@ -47,7 +47,8 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
         seconds: The timeout of the group in seconds.
 
     Raises:
-        ContradictionError: If a group exists that differs from the job in its size or in the rank of this process.
+        ContradictionError: If a group exists already, and the cluster environment gives a different number of processes or a different rank
+            for this process.
         UnavailableError: If the processes cannot reach each other.
         UnsupportedError: If the group does not reduce tensors on the device.
     """
@@ -129,8 +130,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the placements contradict each other, or if a process group exists that differs from the job in its
-            size or in the rank of this process.
+        ContradictionError: If the placements contradict each other. Also if a process group exists already, and the cluster environment
+            gives a different number of processes or a different rank for this process.
     """
     if not cluster.needs_placement_exchange():
         return False
@@ -164,11 +165,11 @@ _num_stores: collections.Counter[tuple[str, str, int]] = collections.Counter()
 
 
 def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
-    """Return the store through which processes exchange data, with a new key prefix for each use.
+    """Return a store through which the processes of the job exchange data. Each call returns a store with a new key prefix.
 
-    There is one connection per address for the life of the process. Without the prefix, a second group at the same address would find
-    the keys of the first group. If the second group opened its own connection, it could reach the first group's server while that server
-    shuts down.
+    All stores at the same address share one connection, which stays open until this process exits. A new connection could reach the
+    server of an earlier process group while that server shuts down. Because of the prefix, a process group does not find the keys of an
+    earlier process group.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:
@@ -204,11 +205,11 @@ def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -
 
     Args:
         mine: The settings of this process by name. They are compared with those of rank 0.
-        options: The options of the strategy by name. They are compared if the settings are the same.
+        options: The options of the strategy by name. They are compared only if the settings are the same on all processes.
         device: The device of this process.
 
     Raises:
-        CollectiveError: If a process does not have the secret of the job, and is therefore not part of the job.
+        CollectiveError: If the settings of a process are not signed with the secret of this job (see ``job_secret``).
         ContradictionError: On every process, if settings differ. The error names the ranks that differ.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}
@@ -227,7 +228,7 @@ def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -
 
 
 def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list[str]:
-    """Return a description of each value that is not the same on a rank as on rank 0."""
+    """Return a description of each value that differs between rank 0 and another rank."""
     unset = "not set"
     names = list(dict.fromkeys(name for theirs in values for name in theirs))
     return [
@@ -259,7 +260,10 @@ _left: list[Any] = []
 
 
 def _leave_at_exit() -> None:
-    """Leave the group, unless an error ended this process. After an error, the other processes may be waiting inside a collective."""
+    """Leave the process group when this process exits, unless an uncaught error ended the program.
+
+    After an uncaught error, this process does not leave the group, because other processes may be waiting inside a collective.
+    """
     if not hasattr(sys, "last_type"):
         _destroy()
         _left.clear()

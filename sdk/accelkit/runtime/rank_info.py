@@ -15,9 +15,9 @@ P = ParamSpec("P")
 
 
 class RankInfo:
-    """This process's place in the job.
+    """The ranks of this process, and the number of processes in the job.
 
-    The environment is read only once, because training loops read the ranks often.
+    Each value of the cluster environment is read only once and then kept, because training loops use the ranks often.
 
     Args:
         cluster: The cluster environment, which provides the ranks.

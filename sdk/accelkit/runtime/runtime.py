@@ -68,11 +68,10 @@ class Runtime:
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, may
     be empty or not contiguous, and may be on the device or on the host. Results are on the device of the argument and are detached from the
     graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
-    all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data
-    (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot
-    combine because structure, dtype or shape differ, the method raises CollectiveError on each process immediately. It also
-    raises CollectiveError if a process does not make the call before the timeout of the process group. The error then
-    names the missing process, its host and its last call.
+    all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data (unless
+    ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot combine
+    because structure, dtype or shape differ, the method raises CollectiveError on each process immediately. It also raises CollectiveError
+    if a process does not make the call before the group's timeout. The error then names the missing process, its host and its last call.
 
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
@@ -87,7 +86,8 @@ class Runtime:
         even_batches: Whether the last batches are filled with samples from the beginning of the epoch, so that all processes get the
             same number of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
-        rng_types: The generators that are synchronised across processes: any of ``torch``, the device type and ``generator`` (default).
+        rng_types: The generators that are synchronised across processes before each epoch. ``generator`` stands for those that determine
+            the order of a loader, ``torch`` for torch's host generator, the device type for the device's. None means ``generator`` only.
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
@@ -103,7 +103,7 @@ class Runtime:
         plugin_manager: pluggy's manager of the selected plugins and the hook plugins. ``rt.plugin_manager.hook.<name>(...)`` calls a hook.
 
     Raises:
-        AccelkitError: If something cannot be used. The error says which plugin is responsible, why, and what to do.
+        AccelkitError: If the Runtime cannot be created as requested. The error says why, which plugin is responsible, and what to do.
     """
 
     def __init__(
@@ -444,7 +444,7 @@ class Runtime:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether an optimizer step updates the parameters now: inside ``accumulate``, only at the last micro-batch of a step."""
+        """Whether an optimizer step updates the parameters now. Inside ``accumulate``, it does so only at a step's last micro-batch."""
         return self._accumulation.is_complete
 
     @property
@@ -577,7 +577,7 @@ class Runtime:
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and the
-                result is one list. This list has every item of each process's list or tuple; any other data of a process are one item.
+                result is one list, to which each process adds the items of its list or tuple. Other data are added as one item.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
@@ -594,8 +594,8 @@ class Runtime:
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the
-        verification, CPU tensors of at most 103 bytes in total need a single exchange and are added in the order of ranks.
+        integer type; a sum of bools is True if any bool is True. CPU tensors that have at most 103 bytes together are sent in the message
+        that verifies the call, and added in the order of ranks (not if ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification).
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -659,7 +659,7 @@ class Runtime:
         Args:
             path: The folder that contains all checkpoints.
             is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
-                ``wait_for_saves``, waits for the thread and raises its error. A program that ends first also waits, and prints the error.
+                ``wait_for_saves``, waits for the thread and raises its error. If the program ends earlier, it waits and prints the error.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
@@ -688,9 +688,9 @@ class Runtime:
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
-            verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. With ``lazy``, and
-                if nothing is sharded, the tensors of models and optimizers are restored first, and threads verify them while the program
-                goes on. A forward pass, an optimizer step, or any other function of torch waits until the tensors that it gets are
+            verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. ``lazy`` differs
+                only if nothing is sharded: the tensors of models and optimizers are then restored first, and threads verify them while the
+                program goes on. A forward pass, an optimizer step, or any other function of torch waits until the tensors that it gets are
                 verified, and raises CheckpointError if one is damaged. Everything else is verified before it is restored.
 
         Raises:
@@ -885,7 +885,7 @@ class Runtime:
             model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.
             batch: The batch. It is moved to the device.
             loss: A function ``loss(model, batch)`` that returns the loss. If None, the batch is passed to the model (a dict as keywords, a
-                tuple or list as positional arguments), and the loss is the ``loss`` in its output, or else a weighted mean of the outputs.
+                tuple or list as positional arguments). The loss is the model output's ``loss``, or else a weighted mean of the outputs.
             folder: The folder for programs that reproduce wrong results. None creates a temporary folder if a result is wrong.
 
         Returns:
@@ -1012,7 +1012,7 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_backward(self) -> None:
-        """Replace ``self.backward`` with the function that runs the backward pass, to save calls.
+        """Replace ``self.backward`` with the function that runs the backward pass, so that later calls go through fewer functions.
 
         Does nothing before the device has started, or if a subclass overrides ``backward``.
         """

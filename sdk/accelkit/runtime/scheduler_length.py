@@ -1,8 +1,8 @@
-"""Warning for a learning-rate scheduler whose length was taken from a loader before ``prepare``.
+"""Warning for a learning-rate scheduler whose length was computed from a loader before ``prepare``.
 
-On ``n`` processes, a prepared loader has an ``n``-th of the batches, and with gradient accumulation a scheduler steps once every few
-batches. A scheduler that was made for more steps than the job takes never reaches the end of its schedule, and nothing else would report
-this.
+On each of ``n`` processes, a prepared loader yields only ``1/n`` of the batches. With gradient accumulation, a scheduler steps only once
+for several batches. A scheduler that was created for more steps than the job takes never reaches the end of its schedule, and nothing
+else would report this mistake.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ LENGTHS = ("total_steps", "T_max", "T_0", "total_iters")
 
 
 def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_processes: int, accumulation_steps: int) -> None:
-    """Warn if a scheduler's length was probably computed from a loader before ``prepare``, or not divided by ``accumulation_steps``.
+    """Warn if a scheduler's length was probably computed from a loader before ``prepare``, or was not divided by ``accumulation_steps``.
 
-    There is no warning if the length is right for one of the prepared loaders. The warning for a OneCycleLR is given immediately, because a
-    OneCycleLR steps after every batch. The length of a scheduler of another class may be a number of epochs, so the warning is given at
-    the second step of the scheduler's optimizer, and only if the scheduler has stepped since the optimizer's first step.
+    There is no warning if the length is probably the number of optimizer steps in one or more whole epochs of a prepared loader.
+
+    The warning for a OneCycleLR is given immediately, because a OneCycleLR steps after every batch. A program may step a scheduler of
+    another class once per epoch, and the scheduler's length is then a number of epochs. The warning for such a scheduler is therefore given
+    at the second step of its optimizer, and only if the scheduler has stepped since the first step of the optimizer.
 
     Args:
         scheduler: The scheduler to check.
@@ -72,7 +74,10 @@ class _Steps:
         return -(-num_batches // self._accumulation_steps)
 
     def explains(self, length: int) -> bool:
-        """Return whether a scheduler of this length is right for a whole number of epochs of this loader."""
+        """Return whether ``length`` is a multiple of ``per_epoch`` and was probably not computed from a wrong number of steps.
+
+        Always False if ``per_epoch`` is 1, because every length is a multiple of 1.
+        """
         is_whole = self.per_epoch > 1 and length % self.per_epoch == 0
         return is_whole and not any(self.mistaken_units(length))
 
@@ -91,7 +96,12 @@ class _Steps:
         yield from (unit for unit in units if unit > max(self.per_epoch, 1) and length % unit == 0)
 
     def description(self, length: int, unit: int) -> str:
-        """Return the end of the warning. The warning begins with the class and the length of the scheduler."""
+        """Return the part of the warning that says how the length was computed, why that is wrong, and what to do.
+
+        Args:
+            length: The length of the scheduler.
+            unit: The wrong number of steps per epoch from which the length was probably computed.
+        """
         epochs = length // unit
         per_epoch = "the number of batches in an epoch" if unit == self.prepared else "the number of batches before prepare"
         if unit not in (self.prepared, self.unprepared):
@@ -136,7 +146,11 @@ def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
                 _warn(text)
 
     def remove(*_: Any) -> None:
-        """Remove both hooks. This hook was registered last: while torch iterates over the hooks, only the last hook can remove itself."""
+        """Remove the hooks ``before_step`` and ``remove``.
+
+        While torch iterates over the post-hooks, only the last of them can remove itself. ``remove`` is the last, because it was registered
+        last.
+        """
         for handle in handles:
             handle.remove()
 

@@ -38,14 +38,14 @@ class Session:
 
     Args:
         configuration: The selected plugins and devices.
-        rank_info: This process's place in the job.
+        rank_info: The ranks of this process and the number of processes.
         accumulation: The counter of backward passes, which decides when optimizers step.
         process_group: The backend and the timeout of the process group.
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
         configuration: The configuration. If the processes have to work out their placement, starting the device replaces the
-            configuration with a copy that has the devices and the number of machines according to the placement.
+            configuration with a copy. The copy has the devices and the number of machines that result from the placement.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Session:
     def data_group(self) -> dist.ProcessGroup | None:
         """The data-parallel process group of this process, which contains one process for each share of the samples.
 
-        None if each process has a share of its own.
+        None if no two processes get the same share of the samples, so that no group smaller than the whole job is needed.
         """
         self.start()
         return self._data_group

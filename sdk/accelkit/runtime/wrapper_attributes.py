@@ -58,7 +58,14 @@ def attributes_of_child(cls: type) -> dict[str, Any]:
 
 
 def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., Any]:
-    """Return the method with a check: if the method ran a layer, its result must not require gradients."""
+    """Return a function that calls ``method`` and checks its result.
+
+    The function raises UnsupportedError if the method ran a layer and returned a tensor that requires gradients.
+
+    Args:
+        method: A method of the user's module.
+        wrapper: The class name of the strategy's wrapper, for the error.
+    """
 
     @functools.wraps(method)
     def checked(*args: Any, **kwargs: Any) -> Any:

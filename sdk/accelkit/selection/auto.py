@@ -115,7 +115,7 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
 
 
 def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
-    """Return the usable accelerators in order, and every candidate with its verdict.
+    """Return the usable accelerators, in the order of ``records``, and every candidate with its verdict.
 
     Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
     process loads a plugin. If the probe of a vendor's plugin says that the plugin is usable, a trial in a child process checks the plugin,

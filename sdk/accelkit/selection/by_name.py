@@ -60,7 +60,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
     """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
 
     Raises:
-        UnknownNameError, PluginError: If the class cannot be loaded. The text says why and what to do.
+        UnknownNameError, PluginError: If the class cannot be loaded. The error gives the reason and says what to do.
     """
     record = find(kind, name)
     try_unless_known(record)
@@ -68,7 +68,7 @@ def load_named(kind: Kind, name: str) -> Loaded:
 
 
 def try_unless_known(record: PluginRecord) -> Availability:
-    """Return the Availability of a plugin that can be used.
+    """Return the Availability of a plugin, or raise an error if the plugin cannot be used.
 
     A built-in accelerator is probed in this process, and other built-in plugins are not checked. A third-party plugin is loaded and
     checked in a child process, unless the cache says that the plugin has worked before.

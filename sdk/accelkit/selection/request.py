@@ -1,7 +1,7 @@
 """Selection of one accelerator from the user's request, with the Decision that explains the choice.
 
-``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also loads the
-chosen plugin. An argument takes precedence over ``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.
+``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also imports the chosen plugin
+in this process and calls its ``probe``. An argument takes precedence over ``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Devices = int | str | Sequence[int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """The selected accelerator. It has been probed but not loaded, and no driver has been initialised.
+    """The selected accelerator. Its ``probe`` has been called, but not its ``load``, and no driver has been initialised.
 
     Attributes:
         accelerator: The accelerator instance. Its attributes ``name`` and ``plugin`` are set.
@@ -57,8 +57,8 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         cpu: Whether to use the CPU regardless of the environment variables.
 
     Raises:
-        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The text says why and what
-            to do.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The error gives the reason
+            and says what to do.
         ContradictionError: If ``cpu`` is True and ``accelerator`` is neither None nor the name of the CPU.
         UsageError: If ``accelerator`` is neither a name nor an instance.
         AccelkitError: If the module or the ``probe`` of a plugin calls ``select`` while accelkit probes the plugin.
@@ -86,7 +86,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
 
 
 def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decision:
-    """Return the decision that ``select`` would make, without loading the plugin. Third-party plugins are probed in child processes.
+    """Return the decision that ``select`` would make. Third-party plugins are probed only in child processes.
 
     Args:
         accelerator: The accelerator as for ``select``, except that it cannot be an instance.
@@ -95,14 +95,20 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
             a child process, where it may initialise drivers.
 
     Raises:
-        AccelkitError: In the same cases as ``select``.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The error gives the reason
+            and says what to do.
+        UsageError: If ``accelerator`` is not a name, or is ``torch`` without a device type.
+        AccelkitError: If the module or the ``probe`` of a plugin calls ``decide`` while accelkit probes the plugin.
     """
     _refuse_nesting()
     return _decide(accelerator, is_fresh=is_fresh)[0]
 
 
 def resolve(name: str) -> PluginRecord:
-    """Return the record that an accelerator's name refers to, whether or not the accelerator works.
+    """Return the record of the accelerator that a name refers to.
+
+    An alias or ``auto`` refers to the accelerator that ``select`` would choose. An accelerator that any other name refers to is not probed
+    and need not work.
 
     Args:
         name: A name, ``dist:name``, ``torch:<device_type>``, an alias or ``auto``.

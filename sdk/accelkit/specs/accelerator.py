@@ -49,7 +49,7 @@ class Accelerator:
 
     Attributes:
         device_type: The torch device type, as in ``torch.device("acme", 0)``. Required.
-        torch_package: The package whose import adds the device to torch. None if torch supports the device itself.
+        torch_package: The package whose import adds the device to torch. None if torch itself supports the device.
         process_group_backend: The torch.distributed backend. None selects torch's default for the device. Use ``host`` for a device
             without a backend of its own: tensors are then copied through main memory and communicated by gloo.
         compile_backend: The ``torch.compile`` backend for this device. None selects torch's default.
@@ -96,11 +96,11 @@ class Accelerator:
     # -- loading and checking -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Build what has to be built only once on each machine, such as a library for the installed torch. Does nothing by default.
+        """Do the plugin's one-time build on this machine, for example of a library for the installed torch. Does nothing by default.
 
-        Called in a child process, before ``load()``, each time the plugin is tried, so it must return at once if everything is already
-        built. The method has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told what the program is waiting for.
-        ``load()`` must not rely on this method having been called.
+        Called in a child process, before ``load()``, each time the plugin is tried. If everything is already built, the method must return
+        immediately. The method has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told that the program is waiting for
+        the build. ``load()`` must not rely on this method having been called.
         """
 
     def load(self) -> None:
@@ -159,7 +159,7 @@ class Accelerator:
         Called by the constructor of a Runtime, and by a launcher, which may fork afterwards. Must not initialise the driver.
 
         Returns:
-            The indices in the order in which processes use them: at least one, and none twice.
+            The indices in the order in which processes use them. There is at least one index, and no index occurs twice.
 
         Raises:
             DevicesError: If the argument cannot be parsed or names devices that do not exist.
@@ -167,7 +167,7 @@ class Accelerator:
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type)
 
     def get_parallel_devices(self, devices: Sequence[int]) -> list[torch.device]:
-        """Return the torch devices with these indices. Called by the Lightning bridge; a Runtime calls ``device``."""
+        """Return the torch devices with these indices. Called only by the Lightning bridge."""
         return [self.device(index) for index in devices]
 
     def auto_device_count(self) -> int:
@@ -194,7 +194,7 @@ class Accelerator:
     # -- memory and statistics ----------------------------------------------------------------------------------------
 
     def empty_cache(self) -> None:
-        """Return the allocator's cached memory to the device, if it has a cache. Called by ``teardown`` and the Runtime."""
+        """Release the cached memory of the device's allocator, if the allocator has a cache. Called by ``teardown`` and the Runtime."""
         torch_functions.empty_cache(self)
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
@@ -213,7 +213,7 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether ``error`` means that memory ran out. The default reads its text. Called by ``rt.find_executable_batch_size``."""
+        """Return whether ``error`` says that memory ran out. The default reads the message. Called by ``rt.find_executable_batch_size``."""
         return is_out_of_memory(error)
 
     @hookimpl
@@ -232,7 +232,7 @@ class Accelerator:
         """Seed the generators of all devices of this kind. Called if the Runtime was given a seed, and by ``Runtime.seed_everything``.
 
         Raises:
-            UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. A Runtime then warns.
+            UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. A Runtime warns instead.
         """
         torch_functions.manual_seed(self, seed)
 
@@ -290,9 +290,9 @@ class Accelerator:
         return None
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the capabilities of ``device`` (a newer chip may have more), or those of the kind of device if ``device`` is None.
+        """Return the capabilities of ``device``. If ``device`` is None, return the capabilities that all devices of this kind have.
 
-        With None, this method is called by the constructor of a Runtime and must not initialise the driver.
+        The constructor of a Runtime calls this method without a device. In that case, the method must not initialise the driver.
         """
         return self.declared_capabilities
 

@@ -15,9 +15,10 @@ from accelkit.types import ClusterDetection
 class ClusterEnvironment(Variables):
     """The information that a launcher or scheduler gives to a process. Reading it never changes ``environ``.
 
-    The defaults describe a single process that no launcher started. A subclass reads variables with ``number``,
-    ``address``, ``port`` and ``text``, whose errors name the variable and its value. If no variable gives ``local_rank``,
-    ``local_world_size``, ``node_rank`` or ``num_nodes``, the subclass returns ``exchanged_value(name)`` instead of guessing a value.
+    The defaults describe a single process that no launcher started. A subclass reads variables with the methods ``number``,
+    ``address``, ``port`` and ``text``. The errors of these methods name the variable and its value. If no variable gives the value of the
+    property ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``, the property returns ``exchanged_value(name)`` instead of
+    a guess.
 
     Args:
         environ: The environment variables to read. The default is the environment of this process.
@@ -136,7 +137,7 @@ class ClusterEnvironment(Variables):
         )
 
     def known(self, name: str) -> int | None:
-        """Return the property ``name``, or None if it is not known before the processes join the process group."""
+        """Return the value of the property called ``name``, or None if the processes must join the process group to learn it."""
         try:
             return int(getattr(self, name))
         except UnknownPlacementError:
@@ -208,10 +209,10 @@ class ClusterEnvironment(Variables):
         """Return whether the job will soon lose the machine of this process. The default returns False.
 
         Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption, for example a file or the response of a cloud
-        service. A thread of each process calls the method every ``preemption_poll_seconds``. The calls begin at the first use of
+        service. A thread of each process calls the method at intervals of ``preemption_poll_seconds``. The calls begin at the first use of
         ``Runtime.watch_preemption`` or of another method that calls ``watch_preemption``. They end when ``is_preempted`` returns True or
-        the Runtime is torn down. The method may block, because no step waits for it. Use a time limit well below the time between the
-        notice and the end of the machine.
+        the Runtime is torn down. The method may block, because no step waits for it. If the method waits for a response, limit the wait:
+        after the notice, the job must still have time to save before the machine is taken away.
 
         If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If a call raises an error, takes
         longer than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an

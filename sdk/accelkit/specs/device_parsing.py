@@ -14,7 +14,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
 
     Args:
         devices: The devices to use. ``n`` or ``"n"`` selects the first n devices, ``-1``, ``"-1"`` or ``"auto"`` selects all devices,
-            and ``[0, 2]`` or ``"0,2"`` (or ``"0,"``) selects these indices.
+            and ``[0, 2]`` or ``"0,2"`` selects the devices 0 and 2. A string with only one index needs a comma: ``"2,"`` selects device 2.
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
         counts_processes: Whether ``n`` is a number of processes rather than a number of devices. If so, ``n`` may exceed ``count``, and

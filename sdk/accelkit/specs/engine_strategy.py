@@ -1,7 +1,8 @@
 """The specification of a strategy that trains through an engine, which wraps a module together with its optimizer.
 
-The Runtime calls the methods of ``Strategy`` as for every strategy. For every optimizer, it then calls ``wrap_training``. From then on,
-backward passes and the optimizer's ``step`` and ``zero_grad`` call the strategy's methods. A complete strategy with an engine of its own::
+The Runtime calls the methods of the base class ``Strategy`` in the same order as for any other strategy. After ``wrap_module``, the Runtime
+calls ``wrap_training`` once for each optimizer. From then on, a backward pass calls the strategy's ``backward``, and the optimizer's
+``step`` and ``zero_grad`` call the strategy's methods of the same names. A complete strategy with an engine of its own::
 
     from accelkit import EngineStrategy
 
@@ -50,8 +51,8 @@ class EngineSettings:
         device: The device of this process.
         precision: The precision of the Runtime. The module already computes in this precision.
         num_processes: The number of processes in the job.
-        accumulation_steps: The number of backward passes per step. The Runtime divides each loss by this number. Until the gradients are
-            complete, the optimizer's ``step`` does nothing.
+        accumulation_steps: The number of backward passes per step. The Runtime divides each loss by this number. While a step still needs
+            further backward passes, the optimizer's ``step`` does nothing, and the strategy's ``step`` is not called.
         batch_size: The number of samples in a batch of this process. None unless a ``DataLoader`` that has a ``batch_size`` was passed to
             ``prepare`` together with the module.
     """
@@ -64,7 +65,7 @@ class EngineSettings:
 
 
 class EngineStrategy(Strategy, abc.ABC):
-    """A strategy that wraps a module together with its optimizer, and runs backward passes and steps itself, as DeepSpeed does.
+    """A strategy that wraps a module together with its optimizer. Like DeepSpeed, the strategy runs backward passes and optimizer steps.
 
     A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; a class that lacks one cannot be instantiated.
     The training loop stays as it is: the user's optimizer remains the same object, and its ``step`` and ``zero_grad`` call the strategy's
@@ -78,8 +79,8 @@ class EngineStrategy(Strategy, abc.ABC):
         Args:
             module: The module returned by ``wrap_module``. It holds all parameters of the optimizer.
             optimizer: The user's optimizer, which the training loop continues to use. After this method has returned, the optimizer's
-                ``step`` and ``zero_grad`` call the strategy's methods of the same names. While one of these two methods of the
-                strategy runs, the optimizer's ``step`` and ``zero_grad`` are the original methods of the optimizer.
+                ``step`` and ``zero_grad`` call the strategy's methods of the same names. If one of these methods of the strategy
+                calls ``optimizer.step`` or ``optimizer.zero_grad``, the optimizer's original method runs.
             settings: The settings of the training, such as the device and the precision.
         """
 

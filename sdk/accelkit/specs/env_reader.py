@@ -23,8 +23,8 @@ class Variables:
         environ: The environment variables to read. The default is the environment of this process.
 
     Attributes:
-        name: The name of the cluster environment that reads the variables, for errors.
-        plugin: The plugin's ``dist==version``, for errors.
+        name: The name of the cluster environment that reads the variables. Shown in errors.
+        plugin: The ``dist==version`` of the plugin that provides the cluster environment. Shown in errors.
         launcher: The command that sets these variables for the processes that it starts. Errors tell the user to start the program with
             this command.
     """
@@ -138,9 +138,9 @@ def port_for_job(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
-    1250 never get the same port. Two job steps of one numbered job get the same port only if the numbers of the steps differ by a multiple
-    of 16. Other pairs of jobs may get the same port by chance: one pair in 1250 if both jobs have a number, one pair in 20,000 if at least
-    one job is identified by a string.
+    1250 never get the same port. Two steps of the same job get different ports, unless a string identifies the job, or the numbers of the
+    steps differ by a multiple of 16. Two jobs may get the same port by chance if their numbers differ by 1250 or more (one pair of jobs in
+    1250), or if a string identifies at least one of the jobs (one pair of jobs in 20,000).
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.

@@ -1,4 +1,7 @@
-"""The finding of a static check. ``Finding`` is in a module of its own, so that code that reads findings does not import the checks."""
+"""A mistake that a static check reports.
+
+``Finding`` is in a module of its own, so that code that reads findings does not import the checks.
+"""
 
 from __future__ import annotations
 

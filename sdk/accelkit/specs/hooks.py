@@ -1,9 +1,9 @@
 """The hook specifications, and the marker for their implementations in plugins.
 
-If only one plugin can implement a function, it is a method of the plugin's specification. If several plugins can implement or wrap a
-function, it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster environment
-and strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation takes any subset of the
-arguments, by name::
+A function that only one plugin can implement is a method in the specification of the plugin, such as ``Strategy``. A function that several
+plugins can implement or wrap is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision,
+cluster environment and strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation declares
+only the arguments that it uses. The arguments are passed by name::
 
     from accelkit import hookimpl
 
@@ -67,7 +67,7 @@ class AcceleratorHooks:
     def doctor_checks(self) -> Mapping[str, Availability]:  # type: ignore[empty-body]
         """Return additional checks by name, for the table of ``accelkit doctor``. Must not initialise the driver.
 
-        Called by ``accelkit doctor`` in a separate process, after the probe.
+        Called by ``accelkit doctor`` in a child process, after the plugin has been found usable.
         """
 
 
@@ -85,7 +85,7 @@ class PrecisionHooks:
 
 
 class ClusterEnvironmentHooks:
-    """Hooks that detect the launcher or scheduler of the job, and are called when the job is preempted."""
+    """A hook that detects the launcher or scheduler of the job, and hooks that are called when the job is preempted."""
 
     @hookspec
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:

@@ -26,8 +26,8 @@ class Precision:
     Attributes:
         name: The name by which the precision was selected, such as ``bf16-mixed``. Set when accelkit creates the instance.
         plugin: The plugin's ``dist==version``.
-        required_capabilities: The capabilities that the accelerator must not have declared as ``none``, such as
-            ``("autocast.bfloat16",)``.
+        required_capabilities: The capabilities that the precision needs, such as ``("autocast.bfloat16",)``. An accelerator that
+            declares one of them as ``none`` does not support the precision. Undeclared capabilities are accepted.
     """
 
     required_capabilities: ClassVar[tuple[str, ...]] = ()
@@ -51,14 +51,17 @@ class Precision:
     # -- modules and data ---------------------------------------------------------------------------------------------
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module with its parameters and buffers in the dtype of this precision, converted in place where possible.
+        """Convert the module's parameters and buffers to the dtype in which this precision stores them, and return the module.
 
-        Called by ``Runtime.prepare`` for every module, before the strategy places and wraps it.
+        The conversion should be in place if possible. Called by ``Runtime.prepare`` for every module, before the strategy places and wraps
+        the module.
         """
         return module
 
     def convert_input(self, data: T) -> T:
-        """Convert the arguments of a forward pass (in any nesting, with tensors of any dtype) to the dtype in which the precision computes.
+        """Convert the floating-point tensors in the arguments of a forward pass to the dtype in which the precision computes.
+
+        The arguments may be nested, and may contain integer tensors and other objects, which should be returned unchanged.
 
         Called before each forward pass of a prepared module: once with the tuple of positional arguments, once with the dict of keyword
         arguments.
@@ -66,7 +69,10 @@ class Precision:
         return data
 
     def convert_output(self, data: T) -> T:
-        """Convert the result of a forward pass (in any nesting) to what the training loop expects. Called after each forward pass."""
+        """Convert the result of a forward pass, for example to float32, so that losses and metrics have full precision.
+
+        The result may be nested. Called after each forward pass of a prepared module.
+        """
         return data
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -19,10 +19,11 @@ class ProcessGroupOptions:
     """Options for the job's process group, as in ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
 
     Args:
-        process_group_backend: The torch.distributed backend for tensors on the device. ``host`` copies tensors through main memory and
-            communicates them by gloo. None selects the accelerator's default.
-        timeout: The number of seconds after which a collective fails if not every process has called it. None uses ACCELKIT_TIMEOUT, or
-            1800 if that variable is not set.
+        process_group_backend: The torch.distributed backend for tensors on the device. With the backend ``host``, tensors are copied
+            through main memory and communicated by gloo. If None, the strategy selects the backend, which is usually the accelerator's
+            ``process_group_backend``.
+        timeout: The number of seconds after which a collective fails if not every process has called it. If None, the timeout is the value
+            of the environment variable ACCELKIT_TIMEOUT, or 1800 if that variable is not set.
     """
 
     process_group_backend: str | None = None
@@ -41,7 +42,11 @@ class ProcessGroupOptions:
 
 
 def read_seconds(given: Any, source: str) -> float:
-    """Convert ``given`` to a timeout in seconds. Errors name ``source``: the argument, variable or flag that has this value.
+    """Convert ``given`` to a timeout in seconds.
+
+    Args:
+        given: The value of an argument, an environment variable or a command-line flag.
+        source: The name of this argument, variable or flag. Errors show this name.
 
     Raises:
         UsageError: If the timeout is not a positive number.

@@ -40,7 +40,7 @@ class Placement:
     """The placement of one process, computed from the ``Place`` of every process.
 
     Attributes:
-        local_rank, local_world_size, node_rank, num_nodes: The cluster environment's properties with these names.
+        local_rank, local_world_size, node_rank, num_nodes: See the properties of ``ClusterEnvironment`` that have the same names.
     """
 
     local_rank: int
@@ -50,7 +50,10 @@ class Placement:
 
 
 def this_machine() -> tuple[str, str]:
-    """Return the host name, and a machine identifier: the host name with Linux's boot id, because cloned machines may share a name."""
+    """Return the host name of this machine, and an identifier of this machine.
+
+    The identifier consists of the host name and, on Linux, the boot id, because cloned machines may have the same host name.
+    """
     host, boot = socket.gethostname(), ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -60,10 +63,11 @@ def this_machine() -> tuple[str, str]:
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
-    If all processes report a node rank, machines are numbered by node rank. Otherwise, processes are taken to be on the same machine if
-    their machine identifiers are equal and no two of them have the same local rank. (Two processes with the same identifier and the same
-    local rank run in two containers on one host, and each container counts as a machine.) Machines are then numbered in the order of the
-    lowest rank on each machine.
+    If all processes report a node rank, machines are numbered by node rank. Otherwise, all processes with the same machine identifier
+    are taken to be on the same machine, unless some of these processes have the same local rank. Processes with the same identifier and the
+    same local rank run in different containers on one host. Each container then counts as a machine: among the processes that have the
+    same identifier and the same local rank, the process with the lowest rank is taken to be in the first container, the next process in
+    the second container, and so on. Machines are numbered in the order of the lowest rank on each machine.
 
     Args:
         places: The ``Place`` of every process, ordered by rank.

@@ -1,7 +1,8 @@
 """The strategy specification: how one program spans devices.
 
-The Runtime of each process calls the methods of a strategy in this order: ``check`` (in the constructor), ``setup``, ``root_device``,
-``process_group_backend`` and ``device_mesh`` (at the first use of the device), then ``place_module`` and ``wrap_module`` for every module.
+The Runtime of each process calls the methods of a strategy in this order: ``check`` in the constructor of the Runtime; ``setup``,
+``root_device``, ``process_group_backend`` and ``device_mesh`` at the first use of the device; and ``place_module`` and ``wrap_module`` for
+every module.
 A strategy that also runs the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
 
     from accelkit import Strategy
@@ -131,11 +132,14 @@ class Strategy:
         return None
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """Return the device of this process. Called by the Runtime after ``setup``. Does not initialise the driver.
+        """Return the device of this process. Does not initialise the driver.
+
+        Called by the Runtime after ``setup``. ``Runtime.state`` also calls this method, possibly before ``setup``.
 
         Args:
             accelerator: The accelerator of the devices.
-            devices: The indices of the devices of this machine's processes. A single index if each process sees only its own device.
+            devices: The indices of the devices that the processes on this machine use. If each process sees only its own device, there is
+                a single index.
             local_rank: The rank of this process on its machine.
         """
         return accelerator.device(devices[local_rank if len(devices) > 1 else 0])
@@ -143,8 +147,8 @@ class Strategy:
     def process_group_backend(self, accelerator: Accelerator) -> str | None:
         """Return the torch.distributed backend for tensors on the device, or None for torch's default.
 
-        Called by the Runtime of each process before it joins the process group, unless the user named a backend. The default returns the
-        accelerator's ``process_group_backend``.
+        Called by the Runtime of each process before the process joins the process group, unless the user named a backend. The default
+        returns the accelerator's ``process_group_backend``.
         """
         return accelerator.process_group_backend
 
@@ -172,7 +176,8 @@ class Strategy:
         Override this method to use a wrapper of your own.
 
         Args:
-            module: The module, already converted by the precision plugin and placed.
+            module: The module, which the precision plugin has converted. ``place_module`` has moved the module to ``device``, unless the
+                user set ``device_placement`` to False.
             device: The device of this process.
         """
         return module
@@ -189,15 +194,16 @@ class Strategy:
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module that was passed to ``wrap_module``, or ``module`` itself if it is not a wrapper of this strategy.
 
-        Called by ``Runtime.unwrap_model``. For checkpoints, it is called repeatedly until it returns its argument.
+        Called by ``Runtime.unwrap_model``. When a checkpoint is saved or loaded, the Runtime calls this method repeatedly, until the method
+        returns its argument, to find the user's own module.
         """
         return module
 
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return a context manager inside which parameters that the strategy shards in its own way are unsharded, for reading.
+        """Return a context manager inside which the module's parameters are unsharded, so that they can be read.
 
-        Parameters that are DTensors may stay sharded. ``module`` may be wrapped or not. All processes must enter and leave the context
-        together.
+        Parameters that are DTensors may stay sharded, because the caller can unshard DTensors itself. ``module`` may be wrapped or not. All
+        processes must enter and leave the context together.
         """
         return nullcontext()
 
@@ -209,9 +215,10 @@ class Strategy:
         return nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
-        """Return a context manager inside which processes may have different numbers of batches, or None if the strategy cannot do this.
+        """Return a context manager inside which processes may have different numbers of batches, or None if this is not supported.
 
-        Called by ``Runtime.join_uneven_inputs`` on every process. The default returns None if the strategy is distributed.
+        Called by ``Runtime.join_uneven_inputs`` on every process. If the strategy is distributed, the default returns None. Otherwise, the
+        default returns a context manager that does nothing.
 
         Args:
             modules: The modules that ``wrap_module`` returned.

@@ -129,7 +129,7 @@ def set_device(accelerator: Accelerator, device: torch.device) -> None:
 
 
 def manual_seed(accelerator: Accelerator, seed: int) -> None:
-    """Seed the generators of all devices through the device's module. ``torch.accelerator`` has no generators.
+    """Seed the generators of all devices by a function of the device's module, because ``torch.accelerator`` has no such function.
 
     Raises:
         UnsupportedError: If the module has neither ``manual_seed_all`` nor ``manual_seed``.

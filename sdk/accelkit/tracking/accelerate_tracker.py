@@ -1,4 +1,7 @@
-"""Trackers of Hugging Face Accelerate. Nothing is imported from Accelerate: a program that has such a tracker has imported it."""
+"""Adapter for trackers of Hugging Face Accelerate.
+
+The module does not import Accelerate. A program that passes a tracker of Accelerate has already imported Accelerate.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from accelkit.tracking.values import flat
 
 
 class AccelerateTracker(Tracker):
-    """Calls a ``GeneralTracker`` of Accelerate, or an object with the same methods.
+    """A tracker that passes values to a ``GeneralTracker`` of Accelerate, or to an object with the same methods.
 
     Values that a program logs again after a resume are passed to the ``GeneralTracker`` again, because a ``GeneralTracker`` does not report
     which steps it has already recorded.
 
     Args:
-        tracker: The tracker. Its attribute ``main_process_only`` becomes False, so that its methods do not depend on Accelerate's rank.
-            accelkit calls them on the main process only.
+        tracker: The ``GeneralTracker``. Its attribute ``main_process_only`` becomes False, so that its methods do not depend on
+            Accelerate's rank. accelkit calls the methods on the main process only.
     """
 
     def __init__(self, tracker: Any) -> None:
@@ -51,11 +54,13 @@ class AccelerateTracker(Tracker):
 
 
 def _start_accelerate() -> None:
-    """Create Accelerate's ``PartialState`` on the CPU, without a process group. Accelerate's loggers raise an error if no state exists.
+    """Create Accelerate's ``PartialState`` on the CPU, without creating a process group.
+
+    Accelerate's trackers write log messages. Writing a log message raises an error if no ``PartialState`` exists.
 
     Raises:
-        UsageError: If the processes of the job have not joined the process group. Accelerate would create a process group on this process
-            alone.
+        UsageError: If the processes of the job have not joined the process group. In this case, ``PartialState`` would create a process
+            group in which the other processes of the job do not take part.
     """
     accelerate, distributed = sys.modules.get("accelerate"), sys.modules.get("torch.distributed")
     if not hasattr(accelerate, "PartialState"):

@@ -9,7 +9,7 @@ from accelkit.tracking.tracker import Scalar, Tracker
 
 
 class CallableTracker(Tracker):
-    """Calls a function with the values and the step.
+    """A tracker that calls a function with the values and the step of each call of ``rt.log``.
 
     Args:
         function: The function ``function(values, step)``. After a resume, the function is called again for repeated steps.

@@ -16,7 +16,7 @@ STEP = "step"
 
 
 class CSV(MetricsFileTracker):
-    """Writes ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
+    """A tracker that writes two files: ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
 
     The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
     written again with one more column. A value that was not logged in a call is an empty cell. Each row is passed to the operating system

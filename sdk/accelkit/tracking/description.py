@@ -1,4 +1,4 @@
-"""Description of a selection, for experiment trackers."""
+"""Description of a job and its settings, for experiment trackers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from accelkit.tracking.tracker import Scalar
 
 
 class JSONLines(MetricsFileTracker):
-    """Writes ``metrics.jsonl``, with one JSON object for each call of ``rt.log``, and ``hyperparameters.json``.
+    """A tracker that writes two files: ``metrics.jsonl``, with one JSON object for each call of ``rt.log``, and ``hyperparameters.json``.
 
     Each line has ``step`` and the values. Infinities and NaN are written as ``Infinity`` and ``NaN``, as Python's ``json`` writes and
     reads them. Each line is passed to the operating system at once, so it survives the death of the process.

@@ -1,4 +1,7 @@
-"""Loggers of Lightning. Nothing is imported from Lightning: a program that has such a logger has imported it."""
+"""Adapter for loggers of Lightning.
+
+The module does not import Lightning. A program that passes a logger of Lightning has already imported Lightning.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ _STATUS = {"finished": "success", "failed": "failed", "interrupted": "aborted"}
 
 
 class LightningLogger(Tracker):
-    """Calls a ``Logger`` of Lightning or Fabric, or an object with the same methods.
+    """A tracker that passes values to a ``Logger`` of Lightning or Fabric, or to an object with the same methods.
 
     Values that a program logs again after a resume are passed to the ``Logger`` again, because a ``Logger`` does not report which steps it
     has already recorded.
 
     Args:
-        logger: The logger.
+        logger: The ``Logger``.
     """
 
     def __init__(self, logger: Any) -> None:

@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return intervals that do not overlap and that cover the same time as ``intervals``, in order."""
+    """Return the set of intervals that covers the same time as ``intervals``, which may overlap and may be in any order."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -19,7 +19,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def subtract(whole: Sequence[Interval], parts: Sequence[Interval]) -> list[Interval]:
-    """Return the moments of the set ``whole`` that are not in the set ``parts``."""
+    """Return what remains of the set ``whole`` when the time that the set ``parts`` covers is removed."""
     left: list[Interval] = []
     first = 0
     for begin, end in whole:
@@ -37,7 +37,7 @@ def subtract(whole: Sequence[Interval], parts: Sequence[Interval]) -> list[Inter
 
 
 def clip(intervals: Sequence[Interval], whole: Sequence[Interval]) -> list[Interval]:
-    """Return the moments of the set ``intervals`` that are also in the set ``whole``."""
+    """Return the set that covers the time in which the sets ``intervals`` and ``whole`` overlap."""
     return subtract(whole, subtract(whole, intervals))
 
 

@@ -120,7 +120,7 @@ class _Comparison:
     def _renamed(self) -> dict[str, str]:
         """Return the renamed members as ``{old name: new name}``.
 
-        A removed member counts as renamed if an equal new member has a similar name.
+        A removed member counts as renamed if a new member with a similar name has the same form, signature and default.
         """
         found: dict[str, str] = {}
         for name, then in self._olds.items():

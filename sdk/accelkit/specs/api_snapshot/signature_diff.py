@@ -59,7 +59,11 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
 
 
 def _renamed(olds: Sequence[Parameter], news: Sequence[Parameter]) -> dict[str, str]:
-    """Return the parameters that have a new name in the same position. The result is empty if the number of parameters has changed."""
+    """Return the renamed parameters as ``{old name: new name}``.
+
+    A parameter counts as renamed if a parameter of the same kind with a new name has taken its position. The result is empty if the number
+    of parameters has changed.
+    """
     if len(olds) != len(news):
         return {}
     known, gone = {one["name"] for one in news}, {one["name"] for one in olds}

@@ -76,7 +76,7 @@ def _is_unrecorded(base: type) -> bool:
 
 
 def definitions(cls: type, specification: type) -> dict[str, Any]:
-    """Return what a plugin's class defines beyond its specification.
+    """Return what a plugin's class adds or overrides. What the class only inherits from its specification is left out.
 
     Returns:
         A dict with the class's ``members``, the names that its code ``mentions``, and the names of the ``specifications`` that it
@@ -179,10 +179,10 @@ def write(path: Path, released: str = "") -> None:
 
 
 def read(old: str) -> Record:
-    """Read a record that accelkit includes, by its version, or a record from a file.
+    """Read a record of the specifications, either one that accelkit includes or one in a JSON file.
 
     Args:
-        old: A version (``0.1.0``, ``0.1``) or the path of a JSON file.
+        old: The version of an included record (``0.1.0``, ``0.1``), or the path of the JSON file.
 
     Raises:
         UsageError: If there is no such record, or if the record cannot be read.

@@ -1,6 +1,7 @@
-"""Static checks, which find mistakes in a plugin's class without calling it. They do not import torch, and take milliseconds.
+"""Static checks, which find mistakes in the class of a plugin without calling its methods.
 
-``accelkit doctor`` runs them in a child process. The conformance suite runs them in its workers, in the profile ``contract``.
+The checks do not import torch, and take milliseconds. ``accelkit doctor`` runs them in a child process. The conformance suite runs them in
+its workers, in the profile ``contract``.
 """
 
 from __future__ import annotations

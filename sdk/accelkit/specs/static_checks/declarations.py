@@ -42,7 +42,10 @@ def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_device_type(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find an accelerator whose ``device_type`` is not set, or is not an identifier in lower case, such as ``cuda``."""
+    """Find an accelerator whose ``device_type`` is not set or is not valid.
+
+    A valid device type is an identifier in lower case, such as ``cuda``.
+    """
     found = getattr(plugin.cls, "device_type", None)
     if plugin.kind != "accelerator" or not isinstance(found, str) or (found.isidentifier() and found == found.lower()):
         return
@@ -84,7 +87,7 @@ def _meant(key: str) -> str:
 
 
 def _type_of(plugin: PluginClass, name: str) -> Any:
-    """Return the type of an attribute or property of the specification, or None if the type is not known without torch."""
+    """Return the type of an attribute or property of the specification, or None if the type cannot be determined without torch."""
     theirs = plugin.specified[name]
     if is_property(theirs):
         return _PROPERTY_TYPES.get(str(inspect.signature(theirs.fget).return_annotation))

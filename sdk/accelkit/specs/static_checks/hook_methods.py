@@ -25,7 +25,7 @@ def specified_arguments() -> Arguments:
 
 @functools.cache
 def specified_hooks() -> Mapping[str, Any]:
-    """Return the function that specifies each hook, by the hook's name."""
+    """Return a mapping from the name of each hook to the function that specifies the hook."""
     return {
         name: function
         for specification in HOOK_SPECIFICATIONS

@@ -29,7 +29,7 @@ class PluginClass:
 
     @functools.cached_property
     def specifications(self) -> list[type]:
-        """The specifications that the plugin's class inherits from, the most derived first. Empty for hooks."""
+        """The specifications that the plugin's class inherits from, the most derived first. A hook plugin has none."""
         return [one for one in self.cls.__mro__ if one.__module__.startswith(_SPECIFICATIONS)]
 
     @functools.cached_property
@@ -73,7 +73,7 @@ Rule = Callable[[PluginClass], Iterator[tuple[str, str, str]]]
 
 
 def function_of(value: Any) -> Any:
-    """Return the function of a method, classmethod, staticmethod or property, or the value itself."""
+    """Return the function inside a classmethod, staticmethod or property. A value of any other type is returned unchanged."""
     if isinstance(value, property):
         return value.fget
     return value.func if isinstance(value, functools.cached_property) else getattr(value, "__func__", value)
@@ -88,7 +88,10 @@ def is_method(value: Any) -> bool:
 
 
 def did_you_mean(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return a hint that suggests the most similar name. If no name is similar, the hint lists all names after ``otherwise``."""
+    """Return a hint that suggests the most similar name.
+
+    If no name is similar, the hint consists of the text ``otherwise`` and a list of all names.
+    """
     known = list(names)
     near = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known) or 'none'}"

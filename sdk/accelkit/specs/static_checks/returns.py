@@ -1,6 +1,7 @@
-"""The rule about results. It reports methods that certainly return a value of a type that the specification does not allow, such as None.
+"""The rule about the values that methods return. It reports a method if the specification does not allow the type of a returned value.
 
-The source of the methods is read, not run. What cannot be decided is not reported.
+The rule reads the source of the method without running it. A method is reported only if the type of the value is certain. For example, the
+rule reports ``return None`` in a method that has to return a module.
 """
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ def _own_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _can_reach_the_end(body: list[ast.stmt], cls: type) -> bool:
-    """Return whether the end of a block can certainly be reached. Only the last statement of the block is examined."""
+    """Return whether execution can run past the last statement of a block. If this is uncertain, return False.
+
+    Statements before the last one are not examined.
+    """
     last = body[-1]
     if isinstance(last, ast.Raise | ast.While | ast.Assert | ast.Try | ast.TryStar | ast.Match | ast.Return | ast.Continue | ast.Break):
         return False
