@@ -72,9 +72,10 @@ class Expectation:
         return not self.dtypes or any(parameter in self.dtypes for parameter in parameters)
 
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
-        """Return whether this expectation applies to an input, by evaluating ``sample`` with the variables in ``facts``.
+        """Return whether this expectation applies to the input that ``facts`` describes.
 
-        Called only in worker processes, because ``sample`` is code of the plugin.
+        The expression ``sample`` is evaluated with the variables in ``facts``. Call this method only in worker processes, because the
+        expression is code from the plugin.
         """
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
 

@@ -53,7 +53,7 @@ def as_request(record: PluginRecord) -> dict[str, Any]:
 
 
 def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run a module with a request (JSON) on standard input and return its answer, the last line that ``answer`` printed.
+    """Run a module with a request on its standard input, as JSON, and return what the module passed to the function ``answer`` last.
 
     Args:
         module: The name of the module.

@@ -29,8 +29,8 @@ _INTRODUCTION = """\
 
 We also run the [conformance suite](conformance.md) on devices that others publish for PyTorch, if
 they run without special hardware. This page is for their authors and users. It shows what trains,
-what passes, and the defects and limits that we found. For each of these, there is a program in
-plain torch, without accelkit, and what it printed. We wrote the plugins on this page. They are in
+what passes, and the defects and limits that we found. For each defect and each limit, it shows a
+program in plain torch, without accelkit, and the output of the program. We wrote the plugins on this page. They are in
 `examples/published-devices`, and are not published.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and

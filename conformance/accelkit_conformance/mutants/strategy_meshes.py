@@ -58,7 +58,7 @@ class SwapsGroups(TensorParallel):
 
 @mutant(AREA, MECHANISM, kind="strategy", base="parallel")
 class ForgetsReduction(TensorParallel):
-    """Computes each layer from a part of its inputs, and does not add up the parts."""
+    """Each process computes a layer from its part of the inputs, and the partial results are not added up."""
 
     @staticmethod
     def style() -> ParallelStyle:

@@ -1,4 +1,4 @@
-"""Jobs that are generated from a cluster environment's description of its jobs and run on this machine."""
+"""Create jobs from a cluster environment's description, and run their processes on this machine."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
     Raises:
         NotSupported: If the plugin has no such job, or none that can run on this machine.
-        AssertionError: If the address or the port of a job cannot be read, or if two or more of the ports are in use after this function
-            has read them. In the second case, the plugin itself probably listens at these ports.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if the ports of at least two jobs are in use after
+            they were read. In the second case, the plugin itself probably listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"

@@ -29,8 +29,8 @@ _ONLY_ON_CPU = ("_add_relu.Tensor", "_add_relu.Scalar", "sparse.mm.reduce", "nn.
 def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
     """Return whether a result is left out of the comparison.
 
-    An auxiliary result, such as a value that an operator saves for its backward pass, is left out if the device and the CPU return
-    different dtypes, or different shapes of which at least one has no elements.
+    An auxiliary result, such as a value that an operator saves for its backward pass, is left out if the tensors of the device and the
+    CPU differ in dtype, or if they differ in shape and at least one of them is empty.
 
     Args:
         name: The name of the operator in torch's database or in ATen.

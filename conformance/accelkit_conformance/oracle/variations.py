@@ -64,7 +64,7 @@ class Variations:
 
     @property
     def takes_special_values(self) -> bool:
-        """Whether the call has defined results for NaN and infinities."""
+        """Whether the results of the call for NaN and infinities are well defined."""
         return not UNDEFINED_FOR_NAN.search(self._name)
 
     def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:

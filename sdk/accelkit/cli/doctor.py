@@ -1,4 +1,4 @@
-"""``accelkit doctor [NAME]``: test every plugin in a separate process, and check the installation."""
+"""``accelkit doctor [NAME]``: test one plugin or all, each in its own process, and check the installation."""
 
 from __future__ import annotations
 

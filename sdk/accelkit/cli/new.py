@@ -27,7 +27,7 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
     "--output-dir", type=click.Path(path_type=Path), default=".", metavar="DIR", help="The folder in which to create the package's folder."
 )
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
-    """Create a plugin that works at once, with package, tests and CI. Asks nine questions, which docs/new-plugin.md explains.
+    """Create a plugin that works at once, with a package, tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
     KEY=VALUE answers a question. The keys are vendor, distribution, accelerator, torch_device, components, author, email, licence and
     oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.

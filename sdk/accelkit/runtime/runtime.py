@@ -244,7 +244,7 @@ class Runtime:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of shares of the samples: the number of processes, or less if several processes train on the same samples.
+        """The number of shares into which samples are divided: the number of processes, or fewer if some train on the same samples.
 
         With strategy ``parallel``, this is ``replicate`` times ``shard``.
         """

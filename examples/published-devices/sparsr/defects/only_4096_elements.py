@@ -1,4 +1,4 @@
-"""By design, every tensor has 4096 elements. Tensors of any other size are refused, also empty ones."""
+"""By design, every tensor has 4096 elements. Tensors of any other size are refused, including empty tensors."""
 
 import torch
 import torchhd_sparsr

@@ -66,7 +66,7 @@ class Framework:
         return importlib.import_module(f"{self.root}.{path}")
 
     def owns(self, cls: type) -> bool:
-        """Return whether a class is defined in one of the Lightning packages that this framework uses."""
+        """Return whether ``cls`` is defined in ``package`` or in the package of ``fabric``, that is, in Lightning itself."""
         return cls.__module__.partition(".")[0] in (self.package, self.fabric.partition(".")[0])
 
 

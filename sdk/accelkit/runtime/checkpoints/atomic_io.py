@@ -118,7 +118,7 @@ class ChecksummedFile(io.FileIO):
         return len(view)
 
     def checksum(self) -> dict[str, int]:
-        """Return the size and the CRC-32 of the data passed to ``write``, in the form that the function ``checksum`` returns."""
+        """Return the size and the CRC-32 of the data passed to ``write``, as the function ``checksum`` does for a file."""
         return combined(self._blocks)
 
     def block_checksums(self) -> list[int]:

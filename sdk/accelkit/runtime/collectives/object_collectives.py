@@ -33,7 +33,7 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
     """Return the object of each process, in the order of the group. Tensors on the sender's device are moved to this process's device.
 
     Raises:
-        CollectiveError: If a process does not make the call, or an object is not from a process of this job.
+        CollectiveError: If a process does not make the call, or a signature shows that no process of this job sent an object.
     """
     mine = _pickled(data, communicator.ranks[communicator.rank])
     fits = len(mine) < INLINE_BYTES
@@ -49,7 +49,7 @@ def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> A
     The data of the other processes are ignored. The call is not verified: use it only where every process is certain to make the same call.
 
     Raises:
-        CollectiveError: If the object is not from a process of this job.
+        CollectiveError: If a signature shows that no process of this job sent the object.
     """
     is_source = communicator.ranks[communicator.rank] == from_process
     mine = _pickled(data, from_process) if is_source else b""
@@ -72,7 +72,7 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
     """Receive an object from the process whose rank in the job is ``rank``. That process must call ``send``.
 
     Raises:
-        CollectiveError: If the object is not from a process of this job.
+        CollectiveError: If a signature shows that no process of this job sent the object.
     """
     device = _travelling_on(group)
     length = torch.empty(_LENGTH.size, dtype=torch.uint8, device=device)

@@ -32,14 +32,14 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The generator states from which the loader's order is drawn. None means states that are not synchronised among the
-            processes.
+        order_states: The generator states from which the loader's order is drawn. If it is None, a default is
+            used, which does not synchronise the states among the processes.
 
     Attributes:
         epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
         position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler
             or DataPipe divides the data, the number that this process has taken.
-        active: The current pass of the loop. Loaders that ``skip_batches`` derives from this loader share this pass.
+        active: The current pass over the loader. Loaders that ``skip_batches`` derives from this loader share this object.
     """
 
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:

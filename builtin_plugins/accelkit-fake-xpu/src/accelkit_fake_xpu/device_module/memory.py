@@ -15,7 +15,7 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Return the largest number of bytes that tensors held on the device since the start or the last ``reset_peak_memory_stats``."""
+    """Return the peak memory of tensors on the device in bytes, since the start or the last ``reset_peak_memory_stats``."""
     return torch.accelerator.max_memory_allocated(index_of(device))
 
 

@@ -61,7 +61,7 @@ def default_stream(device: Device = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make ``stream`` the current stream of its device, and its device the current device. None changes nothing."""
+    """Make ``stream`` the current stream of its device, and its device the current device. Does nothing if it is None."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
