@@ -75,6 +75,6 @@ def loss_sum(model, texts):
 
 
 def made():
-    """The model and the texts. Their number is that of ten batches of 8, less one."""
+    """The model and the texts. Their number is that of ten batches of 16, less one."""
     torch.default_generator.manual_seed(0)
-    return Transformer().double(), torch.randint(WORDS, (79, LENGTH + 1))
+    return Transformer().double(), torch.randint(WORDS, (159, LENGTH + 1))

@@ -1,6 +1,7 @@
 """What each rank does in test_recovery.py: trains, saves every second step, and may be killed at a step.
 
-``recovery_program.py FOLDER STRATEGY KILLS``: STRATEGY is a name, or the sizes of ``parallel``, as ``shard=2 tensor=2``. KILLS is
+``recovery_program.py FOLDER STRATEGY KILLS``: STRATEGY is a name, or the sizes of ``parallel``, as ``shard=2 tensor=2``; then gradients
+of two batches are accumulated and clipped, and the last batch of an epoch has one sample less. KILLS is
 ``rank@step`` for each life of the job, as ``1@3,0@7``; ``-`` for none. In the environment, SLOW is a pause after each step in seconds,
 REQUEUE=1 asks for the scheduler's queue, and HOLD is a step after which the first life of a SLURM job waits to be told to stop.
 """
@@ -51,8 +52,8 @@ def perceptron():
 
 
 def transformer():
-    """The same of a model whose layers can be divided."""
-    shape = 40, parallel_model.LENGTH + 1
+    """The same of a model whose layers can be divided. The number of texts is that of four batches of 16, less one."""
+    shape = 63, parallel_model.LENGTH + 1
     texts = torch.randint(parallel_model.WORDS, shape, generator=torch.Generator().manual_seed(1))
     return parallel_model.Transformer(dropout=0.3), texts, lambda model, batch: parallel_model.loss_sum(model, batch) / len(batch)
 
@@ -70,13 +71,15 @@ def main() -> None:
     is_parallel = "=" in layout
     strategy = ParallelStrategy(parallel_model.options(**parallel_model.sized(layout.split()))) if is_parallel else layout
     accelerator = os.environ.get("ACCELKIT_ACCELERATOR", "cpu")
-    rt = accelkit.Runtime(accelerator, strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")))
+    options = {"even_batches": False, "gradient_accumulation_steps": 2} if is_parallel else {}
+    rt = accelkit.Runtime(accelerator, strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")), **options)
     (folder / f"pid-{rt.process_index}").write_text(f"{os.getpid()}\n")
     deadly = kill_at(kills, rt.process_index)
     model, data, loss = transformer() if is_parallel else perceptron()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.8)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=4, shuffle=True)
+    size = 16 // rt.data_parallel_size if is_parallel else 4
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=size, shuffle=True)
     model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, loader)
     done = Done()
     rt.register_for_checkpointing(done)
@@ -84,12 +87,15 @@ def main() -> None:
         rt.print(f"resumed after step {done.steps}")
     while done.steps < STEPS:
         for (batch,) in loader:
-            rt.backward(loss(model, batch))
-            if deadly == done.steps:
-                os.kill(os.getpid(), signal.SIGKILL)
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
+            with rt.accumulate(model):
+                rt.backward(loss(model, batch))
+                if deadly == done.steps:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if is_parallel and rt.sync_gradients:
+                    rt.clip_grad_norm_(model.parameters(), 0.3)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
             done.steps += 1
             if done.steps % 2 == 0:
                 rt.save_state(folder / "ckpt", keep_last=2)

@@ -16,10 +16,16 @@ LAYOUTS = {  # and their numbers of processes
     LAYERS: 4,
     COPIES: 4,
     "shard=4": 4,
+    "replicate=4 shard=1": 4,
     FOUR: 4,
     CUBE: 8,
     "replicate=1 shard=4 tensor=2": 8,
+    "replicate=2 shard=4": 8,
+    "shard=8": 8,
+    "shard=1 tensor=2 plan=sequence": 2,
     f"{LAYERS} plan=sequence": 4,
+    f"{COPIES} plan=sequence": 4,
+    f"{CUBE} plan=sequence": 8,
 }
 
 
@@ -53,11 +59,9 @@ def test_layers_in_four_parts(tmp_path):
     run("cpu", tmp_path, 4, f"trains {FOUR}", f"loads {named(FOUR)} {LAYERS}")
 
 
-@pytest.mark.soak
 def test_three_dimensions_on_eight_processes(tmp_path):
-    """Two copies of two shards of two parts of each layer."""
-    run("cpu", tmp_path, 8, f"trains {CUBE}", f"loads {named(CUBE)} {CUBE}")
-    run("cpu", tmp_path, 1, f"loads {named(CUBE)}")
+    """Two copies of two shards of two parts of each layer, and their checkpoint without parts of layers."""
+    run("fake_xpu", tmp_path, 8, f"trains {CUBE}", f"loads {named(CUBE)} replicate=2 shard=4")
 
 
 @pytest.mark.soak
@@ -72,28 +76,29 @@ def test_every_checkpoint_can_be_loaded_in_every_layout(accelerator, tmp_path):
 
 
 def test_a_killed_rank_costs_no_bit(tmp_path):
-    killed(tmp_path, "fake_xpu", LAYERS, 4)
+    killed(tmp_path, "fake_xpu", LAYERS, 4, victim=3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
 def test_a_killed_rank_costs_no_bit_in_any_layout(accelerator, tmp_path):
-    for layout, size in ({"shard=1 tensor=2 plan=sequence": 2} | LAYOUTS).items():
-        killed(tmp_path / named(layout), accelerator, layout, size)
-        print(f"the last of {size} ranks of {layout} killed on {accelerator}: the same weights")
+    for number, (layout, size) in enumerate(LAYOUTS.items()):
+        victim = number % size
+        killed(tmp_path / named(layout), accelerator, layout, size, victim)
+        print(f"rank {victim} of {size} of {layout} killed on {accelerator}: the same weights", flush=True)
 
 
-def killed(folder: Path, accelerator: str, layout: str, size: int) -> None:
-    """Kill the last rank one step after a checkpoint, start the job again, and compare its weights with those of an undisturbed job."""
+def killed(folder: Path, accelerator: str, layout: str, size: int, victim: int) -> None:
+    """Kill a rank one batch after a checkpoint, start the job again, and compare its weights with those of an undisturbed job."""
     found = []
-    for name, kills in (("undisturbed", "-"), ("killed", f"{size - 1}@7")):
+    for name, kills in (("undisturbed", "-"), ("killed", f"{victim}@7")):
         (folder / name).mkdir(parents=True)
         arguments = ["recovery_program.py", size, str(folder / name), layout, kills]
         environ = {"ACCELKIT_ACCELERATOR": accelerator}
         if kills != "-":
             codes, texts = ranks.outcome(*arguments, environ=environ)
-            assert codes[-1] == -signal.SIGKILL, texts[-1]
+            assert codes[victim] == -signal.SIGKILL, texts[victim]
             assert all(codes), texts[codes.index(0)]
         texts = ranks.run(*arguments, environ=environ | {"TORCHELASTIC_RESTART_COUNT": "1"})
         assert ("resumed after step 6" in texts[0]) == (kills != "-"), texts[0]
@@ -104,8 +109,10 @@ def killed(folder: Path, accelerator: str, layout: str, size: int) -> None:
 
 
 def run(accelerator, folder, size, *cases):
-    for text in ranks.run("parallel_program.py", size, accelerator, str(folder), *cases, seconds=600):
-        assert text.count("done") == len(cases)
+    texts = ranks.run("parallel_program.py", size, accelerator, str(folder), *cases, seconds=600)
+    assert all(text.count("done") == len(cases) for text in texts)
+    lines = [line for line in texts[0].splitlines() if line.startswith(("LARGEST", "done"))]
+    print(f"{size} processes on {accelerator}:", *lines, sep="\n  ", flush=True)
 
 
 def test_loaders_and_plans(tmp_path, error_text):
