@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, patch_environment
+from accelerate.utils import DistributedType
 
 from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, set_accelerator_on_import, without_compiling
+from accelkit.bridges.deepspeed.environment import device_index, variables_restored
 from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
@@ -57,6 +58,5 @@ def on(device: torch.device) -> Iterator[None]:
 
     Inside the block, LOCAL_RANK is the index of the device, because DeepSpeed reads the index of its device from LOCAL_RANK.
     """
-    variables = {} if device.index is None else {"LOCAL_RANK": str(device.index)}
-    with patch_environment(**variables), without_compiling():
+    with variables_restored(device_index(device)), without_compiling():
         yield

@@ -119,14 +119,21 @@ def set_accelerator(accelerator: Accelerator) -> Any:
     return used
 
 
-def set_accelerator_on_import(accelerator: Accelerator) -> None:
+def set_accelerator_on_import(accelerator: str | Accelerator) -> None:
     """Make DeepSpeed use the device of ``accelerator`` when this process imports DeepSpeed.
 
-    ``accelerator`` must be loaded. Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
+    Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
+
+    Args:
+        accelerator: The accelerator, by name or as an instance. An accelerator given by name is selected, as by ``Runtime``, and loaded. An
+            instance must be loaded.
 
     Raises:
-        UnavailableError: If DeepSpeed is not installed.
+        UnavailableError: If DeepSpeed is not installed, or the accelerator cannot be used.
+        AccelkitError: If the accelerator cannot be selected or loaded.
     """
+    if isinstance(accelerator, str):
+        accelerator = _loaded(accelerator)
     if "deepspeed" in sys.modules or accelerator.device_type in known_device_types():
         return
 
@@ -139,6 +146,16 @@ def set_accelerator_on_import(accelerator: Accelerator) -> None:
 
     finder = _Finder({_MODULE: use_plugin, "deepspeed": keep_parameters})
     sys.meta_path[:] = [finder, *(other for other in sys.meta_path if not isinstance(other, _Finder))]
+
+
+def _loaded(name: str) -> Accelerator:
+    from accelkit.discovery import loading
+    from accelkit.selection import select
+
+    accelerator: Accelerator = select(name).accelerator
+    with loading.plugin_errors(accelerator.plugin, f"loading the accelerator {name}"):
+        accelerator.load()
+    return accelerator
 
 
 @contextlib.contextmanager

@@ -6,7 +6,10 @@ import signal
 from typing import Any, ClassVar
 
 from accelkit.bridges.lightning.compat import Framework
+from accelkit.runtime.process_group import join
+from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.process_group import ProcessGroupOptions
 
 
 class PluginEnvironment:
@@ -102,3 +105,10 @@ class LightningCluster(ClusterEnvironment):
     @property
     def main_port(self) -> int:
         return int(self._environment.main_port)
+
+
+def join_group(strategy: Any, plugin: Accelerator) -> None:
+    """Start the device of a Lightning strategy, and create the process group, so that Lightning does not create one."""
+    strategy.accelerator.setup_device(strategy.root_device)
+    cluster = LightningCluster(strategy.cluster_environment)
+    join(strategy, cluster, strategy.root_device, plugin.process_group_backend, ProcessGroupOptions().seconds)

@@ -10,6 +10,7 @@ import torch
 from accelkit.bridges.lightning import precisions, strategies
 from accelkit.bridges.lightning.accelerators import load, make_accelerator
 from accelkit.bridges.lightning.compat import FABRICS, TRAINERS, Framework, find_framework
+from accelkit.bridges.lightning.deepspeed import check_deepspeed_precision, is_adapted
 from accelkit.bridges.lightning.environments import make_environment
 from accelkit.bridges.lightning.plugin_precision import make_plugin_precision
 from accelkit.cluster.detection import check_environment, select_cluster
@@ -48,8 +49,9 @@ def trainer_kwargs(
             launcher started, or else all devices (one device with ``strategy="single_device"``).
         num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``,
-            ``fsdp`` (accelkit's, with torch's FSDP2), or an instance of your own strategy class or of Lightning's
-            ``ModelParallelStrategy``.
+            ``fsdp`` (accelkit's, with torch's FSDP2), Lightning's names for DeepSpeed, such as ``deepspeed_stage_2`` and
+            ``deepspeed_stage_3_offload``, or an instance of your own strategy class or of Lightning's ``ModelParallelStrategy`` or
+            ``DeepSpeedStrategy``.
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
@@ -179,6 +181,8 @@ def _precision(
         )
     for one in given_precisions:
         precisions.check_given(one, plugin)
+        if is_adapted(strategy) and not isinstance(one, framework.part("plugins.precision").DeepSpeedPrecision):
+            check_deepspeed_precision(type(one).__name__, plugin, is_lightnings=False)
     if given_precisions:
         return []
     chosen = select_precision(precision, plugin)
@@ -186,7 +190,7 @@ def _precision(
     strategies.check_precision(framework, strategy, chosen.name, plugin, is_lightnings=is_lightnings)
     if not is_lightnings:
         return [make_plugin_precision(framework, chosen, plugin, strategy)]
-    return [precisions.make_precision(framework, chosen, plugin, device)]
+    return [precisions.make_precision(framework, chosen, plugin, device, for_deepspeed=is_adapted(strategy))]
 
 
 def _has(given: list[Any], cls: type) -> bool:

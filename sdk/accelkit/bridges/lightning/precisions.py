@@ -27,16 +27,20 @@ def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.dev
     return is_built_in(chosen) and chosen.name in NAMES and own_precision(accelerator, chosen.name, device) is None
 
 
-def make_precision(framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device) -> Any:
+def make_precision(
+    framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device, *, for_deepspeed: bool = False
+) -> Any:
     """Create Lightning's own plugin for a precision that Lightning has too, and that the accelerator supports.
 
-    In 16-mixed, losses are scaled by the device's own gradient scaler.
+    In 16-mixed, losses are scaled by the device's own gradient scaler, or by DeepSpeed if ``for_deepspeed`` is True.
 
     Raises:
         UnsupportedError: If torch has no autocast or gradient scaler for the precision on this device.
     """
     call(chosen, "setup", accelerator, device)
     plugins = framework.part("plugins.precision")
+    if for_deepspeed:
+        return plugins.DeepSpeedPrecision(chosen.name)
     if chosen.name in _MIXED:
         return plugins.MixedPrecision(chosen.name, accelerator.autocast_device_type)
     if chosen.name in _NARROW:

@@ -16,7 +16,9 @@ import torch
 
 from accelkit.bridges.checked_strategy import checked_strategy
 from accelkit.bridges.lightning.compat import Framework
-from accelkit.bridges.lightning.environments import LightningCluster
+from accelkit.bridges.lightning.deepspeed import NAME as DEEPSPEED
+from accelkit.bridges.lightning.deepspeed import adapt_deepspeed, check_deepspeed_precision, is_adapted, make_deepspeed
+from accelkit.bridges.lightning.environments import join_group
 from accelkit.bridges.lightning.plugin_precision import PluginPrecision
 from accelkit.bridges.lightning.sharding import NAME as FSDP
 from accelkit.bridges.lightning.sharding import make_sharded
@@ -24,9 +26,7 @@ from accelkit.bridges.meshes import meshes_of_any_device_type
 from accelkit.bridges.parameter_swapping import SwappingParameters
 from accelkit.errors import ContradictionError, UnknownNameError, UnsupportedError
 from accelkit.runtime.module_placement import ParameterMoves, follow_parameters, moving
-from accelkit.runtime.process_group import join
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.process_group import ProcessGroupOptions
 
 DDP_OPTIONS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -36,9 +36,8 @@ DDP_OPTIONS: dict[str, dict[str, Any]] = {
 _SHARDED = ("32-true", "bf16-mixed", "bf16-true", "16-true")
 _IN_PROCESS = "Lightning would pickle or fork a process that already uses the device"
 _CUDA_ONLY = "Lightning supports it only on CUDA devices"
-_DEEPSPEED = f"{_CUDA_ONLY}; accelkit.Runtime(strategy='deepspeed') supports it on the devices of plugins"
 _FSDP = f"{_CUDA_ONLY}; accelkit's strategy='fsdp' shards on every device"
-_REFUSED = {"fsdp": _FSDP, "deepspeed": _DEEPSPEED, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
+_REFUSED = {"fsdp": _FSDP, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 
 
 if TYPE_CHECKING:
@@ -130,14 +129,8 @@ class Joining(Theirs):
     plugin: ClassVar[Accelerator]
 
     def setup_environment(self) -> None:
-        _join(self, self.plugin)
+        join_group(self, self.plugin)
         super().setup_environment()
-
-
-def _join(strategy: Theirs, plugin: Accelerator) -> None:
-    strategy.accelerator.setup_device(strategy.root_device)
-    cluster = LightningCluster(strategy.cluster_environment)
-    join(strategy, cluster, strategy.root_device, plugin.process_group_backend, ProcessGroupOptions().seconds)
 
 
 class TrainerDDP(Joining, TrainerPlacing):
@@ -183,6 +176,8 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
             why=f"its strategies are {', '.join(sorted(known))}",
             hint=f"did you mean {near[0]!r}?" if near else "use 'auto', 'ddp' or 'single_device'",
         )
+    if name.startswith(DEEPSPEED):
+        return make_deepspeed(framework, name, plugin)
     raise _refusal(name, plugin)
 
 
@@ -205,17 +200,21 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
                 hint="omit strategy, or use strategy='single_device'",
             )
         return make_strategy(framework, "single_device", plugin, device, num_processes=1)
+    if type(strategy) is strategies.DeepSpeedStrategy:
+        return adapt_deepspeed(framework, strategy, plugin)
     if type(strategy) is strategies.ModelParallelStrategy:  # keep the object, because the user configured its mesh and parallelize_fn
         return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
 
 
 def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator, *, is_lightnings: bool) -> None:
-    """Check that the strategy supports the precision. ModelParallelStrategy supports only some of Lightning's own precisions.
+    """Check that the strategy supports the precision. ModelParallelStrategy and DeepSpeed support only some of Lightning's own precisions.
 
     Raises:
         UnsupportedError: If the strategy does not support the precision.
     """
+    if is_adapted(strategy):
+        check_deepspeed_precision(precision, plugin, is_lightnings=is_lightnings)
     if isinstance(strategy, framework.part("strategies").ModelParallelStrategy) and not (is_lightnings and precision in _SHARDED):
         raise UnsupportedError(
             f"the bridge to Lightning does not support precision {precision!r} with {type(strategy).__name__} on {plugin.name}",
@@ -233,7 +232,7 @@ def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> 
     parent = type(strategy)
 
     def setup_environment(self: Any) -> None:
-        _join(self, plugin)
+        join_group(self, plugin)
         with meshes_of_any_device_type():
             parent.setup_environment(self)
 

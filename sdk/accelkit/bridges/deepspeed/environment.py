@@ -1,0 +1,35 @@
+"""The environment variables that DeepSpeed reads and that frameworks set for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+
+import torch
+
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
+NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
+"""The variables of a job. Where the last two are set, DeepSpeed requires that they are equal."""
+
+
+@contextlib.contextmanager
+def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Set environment variables inside the ``with`` block. When the block ends, all variables in ``NAMES`` are as they were before it."""
+    before = {name: os.environ.get(name) for name in NAMES}
+    os.environ.update(variables or {})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def device_index(device: torch.device) -> dict[str, str]:
+    """Return the variables from which DeepSpeed reads the index of the device of this process."""
+    if device.index is None and "LOCAL_RANK" in os.environ:  # the device has no index, so any value will do
+        return {}
+    return {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
