@@ -233,15 +233,12 @@ def _without_partitioned(module: torch.nn.Module) -> Iterator[None]:
 
     Such a parameter has no values, and a copy of it would not refer to the partitions that DeepSpeed holds.
     """
-    hidden = [(part, dict(part._parameters)) for part in module.modules()]
-    for part, parameters in hidden:
-        for name, parameter in parameters.items():
-            if hasattr(parameter, "ds_id"):
-                part._parameters[name] = None
+    named = [(part, part.named_parameters(recurse=False, remove_duplicate=False)) for part in module.modules()]
+    hidden = [(part, name, parameter) for part, parameters in named for name, parameter in parameters if hasattr(parameter, "ds_id")]
+    for part, name, _ in hidden:
+        setattr(part, name, None)
     try:
         yield
     finally:
-        for part, parameters in hidden:
-            for name, parameter in parameters.items():
-                if hasattr(parameter, "ds_id"):
-                    part._parameters[name] = parameter
+        for part, name, parameter in hidden:
+            setattr(part, name, parameter)
