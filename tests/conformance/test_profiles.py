@@ -106,11 +106,15 @@ def test_a_pattern_selects_an_area_a_glob_or_a_part(error_text):
         ("aten::max_pool2d_with_indices", "operators/forward[nn.functional.max_pool2d,float32]"),
         ("aten::convolution_backward", "operators/forward[nn.functional.conv2d,float32]"),
         ("aten::threshold_backward", "operators/forward[nn.functional.relu,float32]"),
-        ("aten::linalg_pinv", "operators/forward[linalg.pinv.hermitian,float32]"),
     ],
 )
 def test_an_aten_operator_selects_the_tests_of_torchs_operator(operator, test):
     assert test in profiles.select(profiles.suite("training", TORCH).tests, [operator])
+
+
+def test_an_aten_operator_selects_the_tests_of_all_its_variants():
+    selected = profiles.select(profiles.suite("full", TORCH).tests, ["aten::linalg_pinv"])
+    assert {"operators/forward[linalg.pinv,float32]", "operators/forward[linalg.pinv.hermitian,float32]"} <= set(selected)
 
 
 def test_an_aten_operator_without_tests_is_refused():

@@ -33,7 +33,7 @@ class SeedsTheFirstDevice(Broken):
         module.seed_all = seed_all
 
 
-@mutant("random", "seeds")
+@mutant("random", "seeds that stay")
 class SeedKeepsTheSeed(Broken):
     """``seed`` of the device's module does nothing."""
 
