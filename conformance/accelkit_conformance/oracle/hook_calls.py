@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 SECONDS = 2.0
+SECOND_PLUGIN = "accelkit-conformance==0"
+"""The distribution and version of the second plugin that is registered beside the plugin under test."""
 
 
 class HookCalls:
@@ -67,10 +69,7 @@ class HookCalls:
 
         The second plugin's implementation calls ``function``. Errors of ``function`` propagate.
         """
-        manager = PluginManager()
-        manager.add(new_plugin(self._subject), self._subject.record.plugin)
-        manager.add(_implementing(hook, function), "accelkit-conformance==0")
-        return self._limited(manager, hook, {})
+        return self._limited(self._with_second_plugin(hook, function), hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
         """Call a hook as a Runtime does, together with another plugin whose implementation raises an error, and return the result."""
@@ -78,8 +77,9 @@ class HookCalls:
         def fail() -> None:
             raise ValueError("another plugin fails")
 
-        with self.manager.naming_failures(hook):
-            return self.call_around(hook, fail)
+        manager = self._with_second_plugin(hook, fail)
+        with manager.naming_failures(hook):
+            return self._limited(manager, hook, {})
 
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
@@ -99,6 +99,12 @@ class HookCalls:
                 if attempts:
                     return None
                 raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
+
+    def _with_second_plugin(self, hook: str, function: Callable[[], Any]) -> PluginManager:
+        manager = PluginManager()
+        manager.add(new_plugin(self._subject), self._subject.record.plugin)
+        manager.add(_implementing(hook, function), SECOND_PLUGIN)
+        return manager
 
     def _limited(self, manager: PluginManager, hook: str, replaced: dict[str, Any]) -> Any:
         with tempfile.TemporaryDirectory(prefix="accelkit-hooks-") as folder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from accelkit import ClusterEnvironment, ClusterDetection
+from accelkit import ClusterDetection, ClusterEnvironment
 
 
 class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
@@ -19,7 +19,7 @@ class {{ cookiecutter.__class }}Environment(ClusterEnvironment):
     nodes_flag = "{} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a ClusterDetection with a priority above that of a scheduler that runs the launcher (30 to 60), and below torchrun's (100)."""
+        """Return a claim with a priority above that of a scheduler that runs the launcher (30 to 60), and below torchrun's (100)."""
         if environ.get("{{ cookiecutter.accelerator | upper }}_JOB"):
             return ClusterDetection("{{ cookiecutter.accelerator }}_cluster", 70, "{{ cookiecutter.accelerator | upper }}_JOB is set")
         return None
