@@ -56,6 +56,13 @@ def test_every_recording_says_where_it_comes_from_and_is_consistent(path):
         assert len({(one.expected["main_address"], one.expected["main_port"]) for one in job}) == 1, "all ranks meet at one place"
 
 
+def test_the_processes_of_a_job_are_in_the_order_of_their_ranks():
+    jobs = cluster_recordings.jobs([*reversed(RECORDINGS)])
+    ranks = [[one.expected.get("global_rank") for one in job] for job in jobs]
+    assert [0, 1] in ranks
+    assert all(found == sorted(found) for found in ranks if None not in found)
+
+
 def test_the_nested_cases_are_recorded():
     names = {recording.name.rpartition("-")[0] for recording in RECORDINGS}
     assert names >= {

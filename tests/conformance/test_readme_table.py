@@ -61,7 +61,9 @@ def test_it_replaces_what_stands_between_the_marks(write, tmp_path):
     assert text == f"# Acme\n\n{BEGIN}{ask(report).stdout}{END}\n\nThe rest.\n"
 
 
-@pytest.mark.parametrize("text", ["# Acme\n", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{END}"])
+@pytest.mark.parametrize(
+    "text", ["# Acme\n", f"{BEGIN}", f"{END}{BEGIN}", f"{BEGIN}{END}{END}", f"{END}{BEGIN}{END}", f"{BEGIN}{BEGIN}{END}"]
+)
 def test_a_page_without_the_marks_is_left_alone(write, tmp_path, text, error_text):
     page = tmp_path / "README.md"
     page.write_text(text)

@@ -31,7 +31,7 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
             raise PrepareError(
                 f"the tensor-parallel plan has {pattern!r}, and {type(module).__name__} has no module of that name",
                 why=f"its modules include {', '.join(map(repr, similar or names[1:4]))}",
-                hint="print the names with model.named_modules(); * stands for any name between two dots",
+                hint="print the names with model.named_modules(); * stands for any part of a name that has no dot",
             )
 
 

@@ -182,9 +182,18 @@ def _class_of(record: PluginRecord) -> type:
 
 
 def jobs(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the jobs whose processes have all been recorded. Processes in the same file with the same job id form a job."""
+    """Return the jobs whose processes have all been recorded, each in the order of the ranks.
+
+    Processes in the same file with the same job id form a job.
+    """
     groups: dict[tuple[str, str], list[Process]] = {}
     for one in processes:
         if "world_size" in one.expected:
             groups.setdefault((one.name.rpartition("-")[0], str(one.expected.get("job_id"))), []).append(one)
-    return [group for group in groups.values() if len(group) == group[0].expected["world_size"]]
+    whole = [group for group in groups.values() if len(group) == group[0].expected["world_size"]]
+    return [sorted(group, key=_rank) for group in whole]
+
+
+def _rank(process: Process) -> int:
+    rank = process.expected.get("global_rank")
+    return rank if isinstance(rank, int) else 0  # None if the rank cannot be read before the processes join

@@ -26,11 +26,12 @@ def put(made: str, path: Path, what: str) -> None:
         what: The subcommand that generated the new text, such as ``matrix``. The markers contain its name.
 
     Raises:
-        UsageError: If the page has no start marker that is followed by an end marker, or if a marker occurs again after these two markers.
+        UsageError: If the page does not have each marker once, the start marker before the end marker.
     """
-    before, first, rest = path.read_text("utf-8").partition(begin(what))
-    _, last, after = rest.partition(end(what))
-    if not (first and last) or first in after or last in after:
+    text, first, last = path.read_text("utf-8"), begin(what), end(what)
+    before, _, rest = text.partition(first)
+    _, found, after = rest.partition(last)
+    if not found or (text.count(first), text.count(last)) != (1, 1):
         raise UsageError(
             f"{path} does not have the markers for the {what}",
             why="each of the two markers must occur once, in this order",
