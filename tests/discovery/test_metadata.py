@@ -58,6 +58,17 @@ def test_torch_is_imported_without_backends_whose_entry_points_cannot_be_read(pl
     assert os.environ.get(autoload.VARIABLE) == before
 
 
+def test_a_failed_import_of_torch_names_the_distribution_whose_entry_points_cannot_be_read(plugin_site):
+    info = plugin_site.install("vendor-some", accelerators={"some": "Some"})
+    (info / "entry_points.txt").unlink()
+    (info / "entry_points.txt").symlink_to("entry_points.txt")
+    accelkit.refresh()
+    error = autoload.explain(OSError("too many levels of symbolic links"))
+    assert error.plugin == "vendor-some"
+    assert "too many levels of symbolic links" in error.why
+    assert "pip install --force-reinstall vendor-some" in error.hint
+
+
 def test_metadata_that_is_not_text_does_not_hide_a_plugin(plugin_site):
     info = plugin_site.install("vendor-some", accelerators={"some": "Some"}, version="3.1")
     (info / "METADATA").write_bytes(b"Name: \xff\xfe\n")

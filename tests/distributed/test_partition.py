@@ -189,6 +189,11 @@ def test_a_stream_of_short_batches_is_cut_anew(sizes, share, world, drop_last, e
             assert batch["scale"].item() == 2.0
 
 
+def test_one_sample_fills_the_only_round_of_many_processes():
+    ((shares, remainder),) = rounds([torch.tensor([7])], 5, 1, even_batches=True, drop_last=False)
+    assert ([share.tolist() for share in shares], remainder) == ([[7]] * 5, 1)
+
+
 def test_batches_that_cannot_be_cut_are_given_whole(error_text):
     ragged = [[torch.zeros(3), torch.zeros(2)], [torch.zeros(1), torch.zeros(5)], [torch.ones(1), torch.zeros(2)]]
     ((first, second), _), (last, remainder) = rounds(ragged, 2, 2, even_batches=True, drop_last=False)

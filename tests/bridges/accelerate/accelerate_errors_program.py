@@ -62,6 +62,10 @@ def megatron():
     return accelerator("fake_xpu")
 
 
+def megatron_by_argument():
+    return accelerator("fake_xpu", megatron_lm_plugin=object())
+
+
 def tensor_parallelism_by_plugin():
     from accelerate.utils import TorchTensorParallelPlugin
 

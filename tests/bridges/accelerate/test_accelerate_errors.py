@@ -21,6 +21,7 @@ REFUSED = {
     "fsdp_in_fp16": ("UnsupportedError", "FSDP", "fake_xpu", "mixed_precision='bf16'"),
     "deepspeed": ("UnavailableError", "DeepSpeed", "pip install 'accelkit[deepspeed]'"),
     "megatron": ("UnsupportedError", "Megatron-LM"),
+    "megatron_by_argument": ("UnsupportedError", "Megatron-LM", "megatron_lm_plugin="),
     "tensor_parallelism_by_plugin": ("UnsupportedError", "torch_tp_plugin=", "ParallelismConfig(tp_size=...)"),
     "tensor_parallelism_and_fsdp": ("UnsupportedError", "request no FSDP", "DistributedConfig(tp_size=2, fsdp_size=2)"),
     "tensor_parallelism_and_deepspeed": ("UnsupportedError", "DeepSpeed splits models in its own way", "deepspeed_plugin="),
