@@ -16,13 +16,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, ContradictionError, UnavailableError
-from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, without_compiling
+from accelkit.bridges.deepspeed import check_accelerator, device_index_variables, set_accelerator, without_compiling
 
 if TYPE_CHECKING:
     import torch
 
 MINIMUM = (0, 19, 8)  # this version supports managed_gradient_accumulation=false in every stage
-_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
@@ -80,10 +79,7 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
     Raises:
         Exception: If DeepSpeed raises an error, which may be of any type.
     """
-    variables = {"DS_ACCELERATOR": device.type}
-    if device.index is not None or "LOCAL_RANK" not in os.environ:  # DeepSpeed reads the device's index from these variables
-        variables |= {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}
-    with _environment(variables):
+    with _environment({"DS_ACCELERATOR": device.type} | device_index_variables(device)):
         import deepspeed
 
         with without_compiling():

@@ -14,7 +14,6 @@ A cache that cannot be read or written, or that another user could have written,
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -87,7 +86,7 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
     found = {} if is_fresh else {record: verdict for record in records if (verdict := _recall_probe(record, state)) is not None}
     fresh = _ask_all([record for record in records if record not in found])
     for record, verdict in fresh.items():
-        _write(record, verdict, state or "", is_probe=True)
+        _write(record, verdict, state or "", is_probe=True, is_of_probe=True)
     return found | fresh
 
 
@@ -123,7 +122,7 @@ def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = Fals
         verdict: The verdict of a trial, or of a probe if ``is_of_probe`` is True.
         is_of_probe: Whether the plugin was only probed. ``tried`` still tries such a plugin.
     """
-    _write(record, dataclasses.replace(verdict, is_of_probe=is_of_probe))
+    _write(record, verdict, is_of_probe=is_of_probe)
 
 
 def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
@@ -137,7 +136,7 @@ def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
     return None
 
 
-def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe: bool = False) -> None:
+def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe: bool = False, is_of_probe: bool = False) -> None:
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
@@ -149,7 +148,7 @@ def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe:
                 f"The results of testing plugins are not cached, so plugins are tested each time: {error}", RuntimeWarning, stacklevel=2
             )
             return
-        facts = {"cached_at": time.time(), "machine_state": state, "is_of_probe": verdict.is_of_probe}
+        facts = {"cached_at": time.time(), "machine_state": state, "is_of_probe": is_of_probe}
         with atomic_file(path, writer=str(os.getpid()), is_durable=False, mode=0o600) as temporary:
             temporary.write_text(json.dumps(verdict.as_dict() | facts), "utf-8")
 

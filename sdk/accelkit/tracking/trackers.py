@@ -114,7 +114,7 @@ class Trackers:
             for tracker in tuple(self._active):
                 self._call(tracker, "rewind", saved := self._state_of(tracker))
                 if saved is None and any(one is tracker for one in self._active):  # it may have begun a new run
-                    self._call(tracker, "log_hyperparameters", self._hyperparameters | {"accelkit": self._describe()})
+                    self._call(tracker, "log_hyperparameters", self._recorded_hyperparameters())
 
     def _open(self) -> None:
         if self._process is not None:
@@ -126,8 +126,11 @@ class Trackers:
             if isinstance(tracker, FolderTracker):
                 tracker.run_folder = run_folder
             self._call(tracker, "open", self._state_of(tracker))
-        self._call_each("log_hyperparameters", self._hyperparameters | {"accelkit": self._describe()})
+        self._call_each("log_hyperparameters", self._recorded_hyperparameters())
         atexit.register(self._close_at_exit)
+
+    def _recorded_hyperparameters(self) -> dict[str, Any]:
+        return self._hyperparameters | {"accelkit": self._describe()}
 
     def _state_of(self, tracker: Tracker) -> Mapping[str, Any] | None:
         state: Mapping[str, Any] | None = self._states.get("trackers", {}).get(self._key(tracker))

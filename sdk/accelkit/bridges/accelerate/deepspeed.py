@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
 from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, set_accelerator_on_import, without_compiling
-from accelkit.bridges.deepspeed.environment import device_index, variables_restored
+from accelkit.bridges.deepspeed.environment import device_index_variables, variables_restored
 from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
 
@@ -58,5 +58,5 @@ def on(device: torch.device) -> Iterator[None]:
 
     Inside the block, LOCAL_RANK is the index of the device, because DeepSpeed reads the index of its device from LOCAL_RANK.
     """
-    with variables_restored(device_index(device)), without_compiling():
+    with variables_restored(device_index_variables(device)), without_compiling():
         yield

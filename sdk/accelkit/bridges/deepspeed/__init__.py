@@ -9,6 +9,7 @@
     import deepspeed
 """
 
+from accelkit.bridges.deepspeed.environment import device_index_variables
 from accelkit.bridges.deepspeed.installation import (
     check_accelerator,
     install,
@@ -17,4 +18,11 @@ from accelkit.bridges.deepspeed.installation import (
     without_compiling,
 )
 
-__all__ = ["check_accelerator", "install", "set_accelerator", "set_accelerator_on_import", "without_compiling"]
+__all__ = [
+    "check_accelerator",
+    "device_index_variables",
+    "install",
+    "set_accelerator",
+    "set_accelerator_on_import",
+    "without_compiling",
+]

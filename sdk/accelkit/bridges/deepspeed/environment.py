@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
@@ -28,7 +30,7 @@ def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[N
                 os.environ[name] = value
 
 
-def device_index(device: torch.device) -> dict[str, str]:
+def device_index_variables(device: torch.device) -> dict[str, str]:
     """Return the variables from which DeepSpeed reads the index of the device of this process."""
     if device.index is None and "LOCAL_RANK" in os.environ:  # the device has no index, so any value will do
         return {}

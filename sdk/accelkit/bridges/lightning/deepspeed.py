@@ -17,7 +17,7 @@ import torch
 
 from accelkit.bridges.checked_strategy import checked_strategy
 from accelkit.bridges.deepspeed import without_compiling
-from accelkit.bridges.deepspeed.environment import device_index, variables_restored
+from accelkit.bridges.deepspeed.environment import device_index_variables, variables_restored
 from accelkit.bridges.deepspeed.installation import known_device_types
 from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.environments import join_group
@@ -40,29 +40,23 @@ def is_adapted(strategy: Any) -> bool:
     return type(strategy).__module__ == __name__
 
 
-def make_deepspeed(framework: Framework, name: str, plugin: Accelerator) -> Any:
-    """Create the DeepSpeedStrategy that Lightning has registered as ``name``, such as ``deepspeed_stage_3``, and adapt it to the plugin.
+def make_deepspeed(framework: Framework, strategy: Any, plugin: Accelerator) -> Any:
+    """Adapt a DeepSpeedStrategy to the device of a plugin, and return it.
+
+    Args:
+        framework: The Trainer or Fabric that will use the strategy.
+        strategy: A name that Lightning has registered, such as ``deepspeed_stage_3``, or a DeepSpeedStrategy. The object stays the same,
+            because the user configured it.
+        plugin: The accelerator.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed or too old.
         UnsupportedError: If DeepSpeed cannot use the device, or the strategy has options that the bridge does not support.
         ContradictionError: If DeepSpeed already uses another device in this process.
     """
-    _use_device(plugin)
-    return _adapted(framework, framework.strategy_registry.get(name), plugin)
-
-
-def adapt_deepspeed(framework: Framework, strategy: Any, plugin: Accelerator) -> Any:
-    """Adapt a DeepSpeedStrategy to the device of a plugin. The object stays the same, because the user configured it.
-
-    Raises:
-        UnavailableError, UnsupportedError, ContradictionError: As ``make_deepspeed``.
-    """
-    _use_device(plugin)
-    return _adapted(framework, strategy, plugin)
-
-
-def _adapted(framework: Framework, strategy: Any, plugin: Accelerator) -> Any:
+    _use_device(plugin)  # before Lightning creates a strategy, which imports DeepSpeed
+    if isinstance(strategy, str):
+        strategy = framework.strategy_registry.get(strategy)
     if plugin.device_type not in known_device_types():
         _check_options(strategy, plugin)
     strategy.config.setdefault("zero_force_ds_cpu_optimizer", False)  # keep the user's optimizer if its state is offloaded
@@ -155,7 +149,7 @@ def _everywhere(framework: Framework, parent: Any, plugin: Accelerator) -> dict[
 
     @contextlib.contextmanager
     def sharded_context(self: Any) -> Iterator[None]:
-        with variables_restored(device_index(self.root_device)), getattr(parent, sharded)(self):
+        with variables_restored(device_index_variables(self.root_device)), getattr(parent, sharded)(self):
             yield
 
     return {"setup_environment": setup_environment, distributed: setup_distributed, sharded: sharded_context}
@@ -210,7 +204,7 @@ def _creating_engine(strategy: Any, plugin: Accelerator, precision: Any) -> Iter
     device = strategy.root_device
     numbered = [torch.device(one.type, one.index or 0) for one in strategy.parallel_devices]  # the CPU has no index
     try:
-        with variables_restored(device_index(device)), _devices(strategy, numbered), without_compiling():
+        with variables_restored(device_index_variables(device)), _devices(strategy, numbered), without_compiling():
             yield
     except ValueError as error:
         if _LACKS_PRECISION not in str(error):

@@ -17,7 +17,7 @@ import torch
 from accelkit.bridges.checked_strategy import checked_strategy
 from accelkit.bridges.lightning.compat import Framework
 from accelkit.bridges.lightning.deepspeed import NAME as DEEPSPEED
-from accelkit.bridges.lightning.deepspeed import adapt_deepspeed, check_deepspeed_precision, is_adapted, make_deepspeed
+from accelkit.bridges.lightning.deepspeed import check_deepspeed_precision, is_adapted, make_deepspeed
 from accelkit.bridges.lightning.environments import join_group
 from accelkit.bridges.lightning.plugin_precision import PluginPrecision
 from accelkit.bridges.lightning.sharding import NAME as FSDP
@@ -201,7 +201,7 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
             )
         return make_strategy(framework, "single_device", plugin, device, num_processes=1)
     if type(strategy) is strategies.DeepSpeedStrategy:
-        return adapt_deepspeed(framework, strategy, plugin)
+        return make_deepspeed(framework, strategy, plugin)
     if type(strategy) is strategies.ModelParallelStrategy:  # keep the object, because the user configured its mesh and parallelize_fn
         return _joining_first(strategy, plugin, framework)
     raise _refusal(type(strategy).__name__, plugin)
