@@ -1,6 +1,6 @@
 """Measure the performance of a device. The numbers are informative; no test passes or fails because of them.
 
-``python -m accelkit_conformance.benchmarks`` runs in its own process and reads a request (JSON) from standard input.
+``measure`` runs this module in a child process, which reads a request (JSON) from its standard input.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Measure copies of 64 MiB in GB/s: between host and device (with pageable and with pinned host memory), and within the device."""
+    """Measure the bandwidth in GB/s of 64 MiB copies: between host (pageable and pinned memory) and device, and within the device."""
     import torch
 
     host = torch.ones(_COPY_BYTES // 4)
@@ -94,9 +94,9 @@ def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Measure square matmuls of each dtype in GFLOP/s (2 n^3 operations per matmul).
+    """Measure the rate in GFLOP/s of square matmuls in each dtype. An n x n matmul counts as 2 n^3 operations.
 
-    The best result counts as the measured peak of the device; each row shows its share of that peak.
+    The highest rate counts as the measured peak of the device. The name of each row also gives the rate as a percentage of this peak.
     """
     import torch
 
@@ -112,7 +112,7 @@ def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _collectives(accelerator: Any) -> dict[str, Any]:
-    """Measure an all-reduce of 16 MiB between two processes in GB/s (bytes of one rank divided by seconds)."""
+    """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes. The rate is the bytes of one rank divided by the time."""
     rows = []
     if accelerator.capabilities().can("process_group"):
         import tempfile

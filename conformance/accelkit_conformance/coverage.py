@@ -1,8 +1,9 @@
 """Dispatcher coverage: which of the required ATen overloads were called on the device.
 
-The required overloads are those for which torch registers a separate CPU kernel: torch composes all other overloads from these. The
-following are not required: overloads for formats that are specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own
-implementations of convolution and attention, and operators that exist only for torch's own tests.
+An overload is required if torch registers a separate CPU kernel for it, because torch composes the overloads without a separate kernel from
+the overloads with one. There are three exceptions, which have a separate CPU kernel but are not required: overloads for formats that are
+specific to a device (quantized, sparse, nested, MKL-DNN), the CPU's own implementations of convolution and attention, and operators that
+exist only for torch's own tests.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def news(self) -> tuple[str, ...]:
-        """Return the names that were recorded since the last call of this method, sorted."""
+        """Return, in alphabetical order, the names that were first recorded after the previous call to this method."""
         new = self._seen - self._told
         self._told |= new
         return tuple(sorted(new))

@@ -32,9 +32,10 @@ def describe(subject: Subject) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the software that can affect a result, such as torch and the operating system.
+    """Return the versions of the software that can affect the results of tests, such as torch and the operating system.
 
-    The result also has the name of the processor and the number of its logical cores. Reads metadata; imports neither torch nor a plugin.
+    The returned dictionary also contains the name of the processor and the number of logical cores. This function reads metadata. It
+    imports neither torch nor a plugin.
     """
     from accelkit import __version__
     from accelkit.discovery.metadata import installed_version

@@ -5,7 +5,7 @@ point is the name of the accelerator, and the value of the entry point is ``pack
 ``acme = "vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``::
 
     [[expected_failure]]
-    test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of them
+    test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of globs
     dtypes = ["float32", "bfloat16"]       # optional
     sample = "ndim == 0"                   # optional: Python expression that selects inputs by shape, ndim, args, kwargs, input or dtype
     error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
@@ -65,7 +65,10 @@ class Expectation:
     origin: str = ""
 
     def matches(self, test: str) -> bool:
-        """Return whether this expectation applies to a test. Brackets in the glob are literal."""
+        """Return whether this expectation applies to a test.
+
+        ``self.test`` is a glob in which brackets stand for themselves, because the ids of tests contain brackets.
+        """
         if not _pattern(self.test).match(test):
             return False
         parameters = test.removesuffix("]").partition("[")[2].split(",")
@@ -164,7 +167,7 @@ def _parse(path: Path, number: int, entry: Mapping[str, Any]) -> list[Expectatio
 
 
 def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
-    """Return those expected failures in a report that had already expired when the run started, each as ``test (date)``.
+    """Return the expected failures whose expiry date was before the start of the run, each as ``test (date)``.
 
     Defects of torch are left out, because the vendor is not responsible for them.
 

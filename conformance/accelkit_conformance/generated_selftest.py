@@ -1,8 +1,8 @@
 """Mutation testing with generated mutants: run a sample of the mutants, and report which of them the suite detects.
 
-A mutant is killed if a test of its own area fails with the fault, and the same test then passes without the fault. Both runs of the test
-use the same worker process, unless the first run makes the process unusable. Many mutants can share a worker process, because they differ
-only in their fault.
+Each mutant has one fault, which can be switched on and off. A mutant is killed if a test of its area fails while the fault is on, and then
+passes while the fault is off. Both runs of the test use the same worker process, unless the first run makes the process unusable. Many
+mutants can share a worker process, because they differ only in their faults.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
     Args:
         outcomes: The outcomes.
-        key: A function that returns the group of an outcome, such as the axis or the area of its mutant.
+        key: A function that returns the group of an outcome: either the area of its mutant, or the axis (the kind of fault, a key of
+            ``AXES``) of its mutant.
 
     Returns:
         For each group, the name of the group and a list of counts: the number of mutants in the group, followed by the number of mutants

@@ -83,8 +83,8 @@ def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: s
 def _is_wrong(error: BaseException) -> bool:
     """Return whether an error shows that the device computes wrong results. Any other error may mean that the device lacks a capability.
 
-    A device that lacks a capability usually raises an error. If a call works although the device lacks the
-    capability (for example, if autocast has no effect), the check raises ``Absent``.
+    A device that lacks a capability usually raises an error. If the device raises no error, but the call has no effect (for example, if
+    autocast leaves the dtype unchanged), the check raises ``Absent``, which does not count as a wrong result.
     """
     return failed_step(error) == "comparison" and not isinstance(error, (WrongError, Absent))
 

@@ -11,7 +11,7 @@ from accelkit_conformance.subject import Subject
 
 
 def wait_for_late_errors(subject: Subject) -> None:
-    """Wait until the device has finished the work of a test. If the device reports an error late, this test fails and not the next test.
+    """Wait until the device has finished the work of a test. Without this wait, a late error would make the next test fail instead.
 
     This function calls the accelerator's ``synchronize``. If the accelerator does not support ``synchronize``, this function copies a
     number from the device to the host instead. If the device cannot hold a single number, the copy is omitted, and this function does not

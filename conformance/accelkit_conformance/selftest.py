@@ -227,8 +227,12 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
     """Yield the problems of a self-test.
 
-    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. If ``is_whole`` is True, it is also a
-    problem if too few mutants were killed, not counting the mutants that ``narrow`` returns.
+    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. In a self-test with all mutants, it is
+    also a problem to have killed fewer than ``LEAST_COUNTED`` mutants. The killed mutants that ``narrow`` returns are not counted.
+
+    Args:
+        autopsies: The results of the mutants that were run.
+        is_whole: Whether these are all mutants of the suite.
     """
     for one in autopsies:
         if not one.is_killed:

@@ -1,4 +1,4 @@
-"""Run steps with a plugin in a new process and report what the steps changed in that process."""
+"""Import and probe a plugin in a new process, and report what this changed in that process."""
 
 from __future__ import annotations
 

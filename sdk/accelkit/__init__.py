@@ -57,7 +57,7 @@ def __getattr__(name: str) -> object:
 
 
 def _missing(name: str) -> Exception:
-    """Return the error to raise for a name that is not an attribute of accelkit. A submodule is not an attribute before it is imported."""
+    """Return the error to raise for a name that is not an attribute of accelkit, such as a submodule that has not been imported."""
     path = os.path.join(__path__[0], name)
     if os.path.exists(f"{path}.py") or os.path.isdir(path):
         return AttributeError(f"module {__name__!r} has no attribute {name!r} yet: it is a module that has not been imported")

@@ -15,7 +15,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
     Args:
         path: The file to replace. Its folder must exist.
         writer: A name that distinguishes writers that may write the same path at the same time.
-        is_durable: Whether to flush the file and its entry in the folder to disk. A cache does not need this.
+        is_durable: Whether to flush the file and its entry in the folder to disk. A file in a cache need not be flushed.
         mode: The permissions of the file, before the umask is applied.
 
     Raises:
@@ -45,7 +45,7 @@ def is_replaceable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[Path]:
-    """Yield a path to which to write a file that a user has named.
+    """Yield the path to write to, for an output file that a user has named.
 
     If ``is_replaceable(path)``, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example for /dev/stdout,
     the yielded path is ``path`` itself.

@@ -1,4 +1,4 @@
-"""The capabilities of an accelerator. Imports neither torch nor anything else from the project."""
+"""The capabilities of an accelerator. This module imports neither torch nor other modules of accelkit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ CAPABILITY_KEYS: Mapping[str, str] = {
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:
-    """Check that every key is a known capability or has a prefix, as in ``dtype.float32`` or a plugin's own ``acme.x``.
+    """Check that every key is in CAPABILITY_KEYS or has a prefix, as in ``dtype.float32`` or a plugin's own ``acme.x``.
+
+    A prefix ends with a dot. Every prefix is accepted.
 
     Raises:
         TypeError: If ``keys`` is a string, or holds anything other than strings.
@@ -93,7 +95,7 @@ class Capabilities(Mapping[str, Support]):
         return cls(declared)
 
     def updated(self, declared: Mapping[str, Support]) -> Self:
-        """Return a copy in which the entries of ``declared`` replace the previous ones."""
+        """Return a copy that also contains the entries of ``declared``. If a key already has a value, the new value replaces it."""
         return type(self)(self._declared | dict(declared))
 
     def can(self, key: str) -> bool:

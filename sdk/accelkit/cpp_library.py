@@ -1,7 +1,7 @@
-"""The C++ library of a PyTorch device. It is compiled from the source in its package on first use, or shipped compiled in its wheel.
+"""The C++ library of a PyTorch device. Its package contains the source, which is compiled on first use.
 
-torch's C++ interface changes with every minor version, so a compiled library works with only one minor version. A wheel that contains
-source works with every torch that its code supports. This module does not import torch.
+A wheel may also contain compiled libraries. torch's C++ interface changes with every minor version, so a compiled library works with
+only one minor version. The source works with every version of torch that its code supports. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class CppLibrary:
     ``.h`` file, all ``.cpp`` files are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
-    used if it was compiled from the same sources, with the same flags, and for the minor version of torch that is installed. Otherwise, the
-    sources are compiled; if there is no compiler, the error names the versions of torch for which the wheel contains libraries, and the
-    installed version.
+    used if it was compiled from the sources in the wheel, with the flags that a compilation now would use, and for the minor version of
+    torch that is installed. Otherwise, the sources are compiled; if there is no compiler, the error names the versions of torch for which
+    the wheel contains libraries, and the installed version.
 
     The compiler is the value of ``CXX``, or the first of c++, g++ and clang++ that is installed. In the sources, the macro ``BACKEND_NAME``
     expands to a string literal with the value of ``name``. The environment variable ``NAME_CXXFLAGS``, with the name in capitals, can
@@ -197,10 +197,11 @@ class CppLibrary:
         return library
 
     def prebuild(self) -> Path:
-        """Compile the library for the installed torch into the folder ``prebuilt`` beside the sources, for a wheel, and return its path.
+        """Compile the library for the installed torch, copy it to the folder ``prebuilt`` beside the sources, and return the copy's path.
 
-        Called by the build of a wheel. Removes from the folder all libraries that were compiled from other sources or with other flags.
-        Keeps libraries that were compiled from the same sources, with the same flags, for other versions of torch.
+        The build of a wheel calls this method, so that the wheel contains the compiled library. Removes from the folder all libraries that
+        were compiled from other sources or with other flags. Keeps libraries that were compiled from the same sources, with the same flags,
+        for other versions of torch.
 
         Raises:
             BuildError: If the library cannot be compiled.

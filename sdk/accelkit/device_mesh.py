@@ -16,7 +16,7 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
     """Return a mesh of the devices of all processes. All processes must call this function, because it creates process groups.
 
     Args:
-        device_type: The device type of torch.
+        device_type: The torch device type.
         sizes: The size of each dimension by name. Their product is the number of processes. Neighbours in the last dimension have
             consecutive ranks.
     """

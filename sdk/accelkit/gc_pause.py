@@ -13,8 +13,8 @@ def collector_paused() -> Iterator[None]:
     """Disable garbage collection inside the block, and restore the previous setting afterwards.
 
     After ``import torch``, about 170,000 objects exist that the collector has not examined. The next few thousand allocations anywhere in
-    the program start a collection of all these objects, which takes 70 ms. That collection would free nothing, because the objects created
-    by importing and configuring stay alive.
+    the program start a collection of all these objects, which takes 70 ms. That collection would free nothing, because the imported
+    modules keep these objects alive.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -29,7 +29,7 @@ class Peer:
 
     Attributes:
         title: The name of the class or package in error messages, such as ``Lightning's Fabric``.
-        package: The name that error messages about functions use, or "" if these messages use ``title`` as well.
+        package: The name in error messages about functions, such as ``accelerate``. If ``package`` is "", ``title`` is used instead.
         page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 
@@ -89,7 +89,7 @@ def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> 
     """Return the error for arguments that ``function``, for example ``Runtime``, does not accept. The hint is about the first argument."""
     names = list(given)
     listed = ", ".join(f"{name}=" for name in names)
-    what = f"Runtime has no argument {listed}" if len(names) == 1 else f"Runtime has no arguments {listed}"
+    what = f"{function.__name__} has no {'argument' if len(names) == 1 else 'arguments'} {listed}"
     row = _find(names[0], ("arguments",))
     if row is not None:
         hint = _hint(row) if len(names) == 1 else f"instead of {names[0]}=, {_hint(row)}"

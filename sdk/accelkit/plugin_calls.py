@@ -1,8 +1,8 @@
-"""Calls to plugin methods. An error or a wrong return value becomes an error that names the plugin.
+"""Calls to plugin methods. Outside training steps, an error or a wrong return value becomes an error that names the plugin.
 
-In training steps, an error keeps its type, because programs may catch it (an out-of-memory error, for example), and only gets a note that
-names the plugin. Most values that plugins return in training steps are checked only after something has failed, so that a call that
-succeeds costs next to nothing.
+In training steps, an error keeps its type, because programs may catch it (an out-of-memory error, for example). A note that names the
+plugin is added to the error. Most values that plugins return in training steps are checked only after something has failed, so that a call
+that succeeds costs next to nothing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
     """Add a note to ``error``, which a method of the plugin raised during a training step. The note names the plugin.
 
     No note is added to accelkit's own errors, to errors of built-in plugins, to errors of methods that the plugin does not override, or to
-    errors that the user's optimizer raises when the method calls it.
+    errors that the user's optimizer raises in its ``step``.
     """
     is_its_own = getattr(type(plugin), method) is not getattr(_specification(plugin), method)
     if isinstance(error, AccelkitError) or is_built_in(plugin) or not is_its_own:

@@ -101,8 +101,8 @@ class PluginManager(pluggy.PluginManager):
     def _owner_of(self, error: BaseException) -> str:
         """Return the owner of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
-        The plugin that raised the error is the one that pluggy called last. A wrapper through which the error passes comes earlier in the
-        traceback, and plugins that the implementation uses come later.
+        Of the plugins in the traceback, the last one that pluggy called raised the error. Before this plugin come wrappers through which
+        the error passed. After this plugin come plugins that its implementation called directly, without pluggy.
         """
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):

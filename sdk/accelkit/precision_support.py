@@ -1,4 +1,4 @@
-"""The precisions that a device supports, derived from their required capabilities and the accelerator's declared capabilities."""
+"""The precisions that a device supports, derived from the precisions' required capabilities and the accelerator's declared capabilities."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _outside_this_namespace() -> set[int]:
 
 @functools.cache
 def _is_own_group(gid: int) -> bool:
-    """Return whether the group is this user's private group: it has the user's name and no other members."""
+    """Return whether the group is this user's private group: it is named like the user and has no members other than the user."""
     import grp
     import pwd
 

@@ -92,7 +92,7 @@ def get_logger(name: str, log_level: str | int | None = None) -> RankLogger:
     """Return a logger that emits messages on the main process of the job only, unless a call says otherwise.
 
     The logger passes messages to ``logging.getLogger(name)``, so handlers and levels are set in the usual way. It can be created before a
-    Runtime. Until a Runtime exists, the rank is detected from the variables of the launcher. Neither this call nor logging imports torch.
+    Runtime. Until a Runtime exists, the rank is detected from the launcher's variables. Neither this function nor the logger imports torch.
 
     Args:
         name: The name of the logger, such as ``__name__``.

@@ -26,9 +26,9 @@ def wait_for_threads_at_exit() -> None:
 def wait_for_threads_before_forks() -> None:
     """Register ``wait_for_torch_threads`` to be called before each fork of this process. Does nothing in Python 3.11.10 or newer.
 
-    A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if another thread of its parent was about
-    to take Python's lock for the first time or to release it for the last time: https://github.com/python/cpython/issues/112275. Right
-    after a collective, a thread of gloo may be in either of these situations.
+    A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if, at the fork, another thread of the
+    parent process was about to take the GIL for the first time, or to release the GIL for the last time
+    (https://github.com/python/cpython/issues/112275). Right after a collective, a thread of gloo may be about to do so.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_torch_threads)
@@ -37,12 +37,15 @@ def wait_for_threads_before_forks() -> None:
 def wait_for_torch_threads() -> None:
     """Wait until torch's threads are idle or have used five more seconds of processor time. Call this before the process exits or forks.
 
-    A thread of gloo releases the tensors of a collective after the program has already continued. The first backward pass starts a thread
-    of autograd for each device. Each of these threads takes Python's lock when it starts, and the backward pass does not wait for the
-    threads of devices that it does not use. Each thread of autograd takes the lock again to release the objects of a backward pass, perhaps
-    after the backward pass has returned. If Python shuts down before a thread of gloo or autograd has finished this work, the thread is
-    terminated inside C++ code that cannot be unwound, and the process aborts, although the program has done all its work:
-    https://github.com/pytorch/pytorch/issues/190489.
+    While the program continues, threads of torch may still have work to do for which they need the GIL:
+
+    - After a collective, a thread of gloo releases the tensors of the collective.
+    - The first backward pass starts a thread of autograd for each device. Each of these threads takes the GIL when it starts. The backward
+      pass does not wait for the threads of devices that it does not use.
+    - After a backward pass, a thread of autograd may take the GIL again to release the objects of the backward pass.
+
+    If Python shuts down before a thread has finished this work, the thread is terminated inside C++ code that cannot be unwound. The
+    process then aborts, although the program is complete: https://github.com/pytorch/pytorch/issues/190489.
 
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 

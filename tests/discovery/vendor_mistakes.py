@@ -195,6 +195,13 @@ MISTAKES = [
         "take step too",
     ),
     Mistake(
+        "keyword_only",
+        "precision",
+        plugin("Precision", "def optimizer_step(self, optimizer, *, step): return step()"),
+        "Plugin.optimizer_step takes 'step' only as a keyword argument",
+        "remove the *",
+    ),
+    Mistake(
         "generator",
         "precision",
         plugin("Precision", "def forward_context(self):\n    yield"),

@@ -189,9 +189,9 @@ def orders():
             seeded(number)
             passes = [[batch.tolist() for batch in loader] for _ in range(3)]
             found[name].append([passes, [torch.rand(1).item(), random.random()]])
-    for name in ("torch", "cpu"):
+    for name in ("torch", "cpu", "torch generator"):
         seeded(100 + RANK)
-        passed(prepared(makers["shuffle"](None), rng_types=(name,)))
+        passed(prepared(makers["shuffle"](None), rng_types=name.split()))
         found[name] = torch.rand(1).item()
     return found
 

@@ -22,8 +22,9 @@ INSTALL_HINT = "install a torch build for ROCm (see https://pytorch.org/get-star
 def uuids() -> list[str]:
     """Return the UUID of each AMD GPU of this machine that this process may see, in ROCm's order.
 
-    A UUID is ``GPU-`` followed by 16 hexadecimal digits. The list is empty without the kernel driver. A topology node without SIMD
-    units is a CPU and is skipped. A GPU that was not passed to the container cannot be read and is skipped too.
+    A UUID is ``GPU-`` followed by 16 hexadecimal digits. If the kernel driver is not loaded, the list is empty. The kernel's topology
+    also lists CPUs, which have no SIMD units and are skipped. In a container, GPUs that were not passed to the container cannot be read
+    and are skipped too.
     """
     found = []
     for node in sorted((entry for entry in _entries() if entry.name.isdecimal()), key=lambda entry: int(entry.name)):
@@ -37,10 +38,10 @@ def uuids() -> list[str]:
 
 
 def visible(environ: Mapping[str, str]) -> list[int]:
-    """Return the indices of the machine's AMD GPUs that ROCm would show, in ROCm's order.
+    """Return the indices of the machine's AMD GPUs that ROCm shows to a process with the variables ``environ``, in ROCm's order.
 
-    ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. ``HIP_VISIBLE_DEVICES`` (or, if it is not set,
-    ``CUDA_VISIBLE_DEVICES``) then selects from these GPUs, which are renumbered from 0.
+    ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. The selected GPUs are renumbered from 0. ``HIP_VISIBLE_DEVICES`` (or, if
+    ``HIP_VISIBLE_DEVICES`` is not set, ``CUDA_VISIBLE_DEVICES``) then selects from the renumbered GPUs.
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)

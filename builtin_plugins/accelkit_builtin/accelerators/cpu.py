@@ -51,12 +51,12 @@ class CPUAccelerator(Accelerator):
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Parse ``devices`` as a number of processes. All processes compute on the same CPU, whose cores torch uses through threads.
+        """Return one index for each process that ``devices`` requests. All processes compute on the same CPU.
 
-        ``-1`` and ``"auto"`` mean one process.
+        A number ``n`` requests ``n`` processes. ``-1`` and ``"auto"`` request one process. A list can contain only the index 0.
 
         Raises:
-            DevicesError: If ``devices`` cannot be parsed.
+            DevicesError: If ``devices`` cannot be parsed, or is a list with an index other than 0.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=True)
 

@@ -50,8 +50,8 @@ class NVML:
 
     The probe does not use ``pynvml``, because the probe must also work without the extra ``cuda``, which installs ``pynvml``. ``pynvml``
     would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes
-    28 ms to import, which would slow down every probe in a child process. ``board_stats`` reads NVML through torch, which requires
-    ``pynvml``.
+    28 ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. ``board_stats`` reads NVML
+    through torch, which requires ``pynvml``.
     """
 
     soname = "libnvidia-ml.so.1"
@@ -87,7 +87,7 @@ class NVML:
 
 
 class CUDAAccelerator(Accelerator):
-    """NVIDIA GPUs through CUDA, and AMD GPUs if torch was built for ROCm, in which case their device type is also cuda."""
+    """NVIDIA GPUs through CUDA, and AMD GPUs through ROCm. In torch, the device type of AMD GPUs is also cuda."""
 
     device_type = "cuda"
     process_group_backend = "nccl"
@@ -175,10 +175,10 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities. With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
+        """Return ``declared_capabilities``. With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
 
-        bfloat16 is native from compute capability 8.0 on, float8 from 8.9 on. AMD GPUs have bfloat16, and those of
-        the families gfx94, gfx95 and gfx120 also have float8.
+        On NVIDIA GPUs, bfloat16 is native from compute capability 8.0 on, and float8 is native from compute capability 8.9 on. On AMD
+        GPUs, bfloat16 is native, and float8 is native in the families gfx94, gfx95 and gfx120.
         """
         if device is None:
             return self.declared_capabilities
@@ -212,10 +212,10 @@ class CUDAAccelerator(Accelerator):
 
 
 def board_stats(device: torch.device) -> dict[str, float]:
-    """Return NVML's readings for the whole board, keyed by quantity and unit. Creates no CUDA context.
+    """Return NVML's readings for the whole board, under keys such as ``board.power.watts``. Creates no CUDA context.
 
-    Quantities that the board does not measure are left out. The result is empty without ``nvidia-ml-py`` (the extra ``cuda``), or if
-    NVML cannot see the board, as is the case for AMD GPUs.
+    Quantities that the board does not measure are left out. The result is empty if ``nvidia-ml-py`` (the extra ``cuda``) is not
+    installed, if NVML does not find the board, or if the board is an AMD GPU.
     """
     try:
         import pynvml

@@ -1,7 +1,7 @@
 """Accelerators for the devices in the table ``known_devices.toml``. The vendors of these devices have no accelkit plugin yet.
 
-The attribute ``npu`` of this module is the accelerator for the row ``npu`` of the table. This accelerator is a fallback, not a claim that
-accelkit supports the device. The accelerator is used only if no plugin named ``npu`` is installed.
+This module has one attribute for each row of the table. For example, ``known_vendor.npu`` is the accelerator class for the row ``npu``.
+The class is a fallback, which is used only if no plugin named ``npu`` is installed. A row does not mean that accelkit supports the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Any device that torch itself knows or that a package adds, selected as ``torch:<device_type>`` with no plugin at all."""
+"""Any device that torch itself knows or that a package adds to torch.
+
+The user selects the device as ``torch:<device_type>``. The device needs no plugin of its own.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ _VARIABLE = "ACCELKIT_IMPORT"
 
 
 class TorchDeviceAccelerator(Accelerator):
-    """Any device type that torch supports, as torch:<device_type>."""
+    """Any device type that torch supports. The user selects it as torch:<device_type>."""
 
     backend: ClassVar[str] = ""
 
@@ -67,17 +70,17 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether torch knows at most the name of this device type.
+        """Return whether a package still has to add the device, although torch may already know the name of the device type.
 
-        torch knows the names of device types such as opencl and vulkan, but a package must add the devices. The result is True if there is
-        no module ``torch.<device_type>``, and the module that ``backend`` names has not been imported yet.
+        For example, torch knows the names opencl and vulkan without having such devices. The result is True if there is no module
+        ``torch.<device_type>``, and the module in the device's ``torch.backends`` entry point has not been imported yet.
         """
         import torch
 
         return not hasattr(torch, self.device_type) and self.backend.partition(":")[0] not in sys.modules
 
     def _objection(self) -> str:
-        """Return torch's error message for the device type, or "" if torch knows it."""
+        """Return the error message of ``torch.device(device_type)``, or "" if torch knows the device type."""
         import torch
 
         try:
@@ -88,7 +91,7 @@ class TorchDeviceAccelerator(Accelerator):
 
 
 def _registered() -> str:
-    """Return the device type that a package has registered with torch, or "" if there is none. torch allows at most one."""
+    """Return the device type that a package registered in torch's only slot for out-of-tree devices, or "" if the slot is free."""
     import torch
 
     name = torch.device("privateuseone").type
@@ -96,7 +99,7 @@ def _registered() -> str:
 
 
 def _import(source: str) -> ModuleType:
-    """Import ``MODULE``, and call the function if ``source`` is ``MODULE:FUNCTION``."""
+    """Import and return the module that ``source`` names. If ``source`` is ``MODULE:FUNCTION``, also call the function."""
     name, _, function = source.partition(":")
     module = importlib.import_module(name)
     if function:
@@ -107,9 +110,9 @@ def _import(source: str) -> ModuleType:
 
 
 def _example(source: str, module: ModuleType) -> str:
-    """Return an example of ``MODULE:FUNCTION`` for an error message, such as ``acme:register_device``.
+    """Return an example of ``MODULE:FUNCTION`` for an error message, such as ``acme:register_device`` for the module ``acme``.
 
-    If no function of the module has a name that starts with ``register``, the example is ``acme:FUNCTION``.
+    The name of the function starts with ``register``. If the module has no such function, the result ends in ``:FUNCTION``.
     """
     name = source.partition(":")[0]
     functions = [each for each in dir(module) if each.startswith("register") and callable(getattr(module, each))]

@@ -98,13 +98,13 @@ class XLAAccelerator(Accelerator):
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Return the device indices that the user's ``devices`` argument stands for.
+        """Return the device indices that the user's ``devices`` argument selects.
 
-        On the CPU, a positive number ``n`` requests ``n`` processes rather than ``n`` devices. ``n`` may exceed the number of devices that
-        a process sees, because XLA creates CPU devices in each process.
+        On the CPU, a positive number ``n`` requests ``n`` processes, and the result has one index for each process. Any ``n`` is allowed,
+        because XLA creates CPU devices in each process.
 
         Raises:
-            DevicesError: If the argument cannot be parsed or names devices that do not exist.
+            DevicesError: If the argument cannot be parsed, or selects a device that does not exist.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=self.is_simulated)
 
@@ -154,7 +154,10 @@ class XLAAccelerator(Accelerator):
         """Do nothing: XLA's runtime cannot reset the peak."""
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return memory statistics and how often this process compiled and ran a graph. A program that compiles in every step is slow."""
+        """Return memory statistics, and the numbers of graph compilations and graph executions in this process.
+
+        A program that compiles a graph in every step is slow.
+        """
         from torch_xla.debug import metrics
 
         counted = {"xla.compilations": ["CompileTime"], "xla.executions": ["ExecuteTime", "ExecuteReplicatedTime"]}
@@ -172,7 +175,7 @@ class XLAAccelerator(Accelerator):
             xm.set_rng_state(seed % 2**63, device=str(device))
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor:
-        """Return the state of XLA's random number generator, a single integer, as a tensor of 8 bytes.
+        """Return the state of XLA's random number generator as a tensor of 8 bytes, which contain one integer.
 
         A random operation changes the state when it is traced, even if it has not run yet.
         """

@@ -1,9 +1,10 @@
-"""Recognition of torch's variables that a user exported by hand for the processes of srun, jsrun or mpirun.
+"""Functions that recognise whether a user set torch's variables (RANK, WORLD_SIZE) by hand in the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-srun, jsrun or mpirun created the processes and set further variables, which are read instead of torch's variables. If a script
-exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the variables of srun are correct. srun, jsrun and most
-versions of mpirun also set variables for the local rank and for the number of processes on the machine.
+The launcher that created the processes (srun, jsrun or mpirun) also set its own variables. The launcher's variables are read instead of
+torch's variables, for two reasons. If a script exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the
+variables of srun are correct. In addition, srun, jsrun and most versions of mpirun set the number of processes on the machine, which the
+user may not have set.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
     """Return ``claim``, or a copy of it with a higher priority if torch's variables were set by hand.
 
-    The priority of the copy is above the priority of the claim of ``torchelastic``.
+    The copy ranks above the claim of ``torchelastic``.
 
     Args:
-        claim: The launcher's claim on this process.
+        claim: A claim that srun, jsrun or mpirun started this process.
         environ: The environment variables.
-        process: The names of the launcher's own variables for the rank of a process, the preferred one first.
-        size: The names of the launcher's own variables for the world size, the preferred one first.
+        process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
+        size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.
     """
     if not is_by_hand(environ, process, size):
         return claim
@@ -39,7 +40,7 @@ def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequenc
     If srun, jsrun or mpirun started torchrun or a similar program, torch's variables describe the processes that this program started,
     and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised if LOCAL_SIZE is set and RANK
     differs from the rank that srun, jsrun or mpirun set. Other programs are recognised if WORLD_SIZE differs from the world size that srun,
-    jsrun or mpirun set, which is usually the case.
+    jsrun or mpirun set. These two sizes usually differ, because such programs usually start several processes each.
 
     Args:
         environ: The environment variables.

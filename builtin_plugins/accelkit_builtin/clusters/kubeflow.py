@@ -16,7 +16,8 @@ class KubeflowEnvironment(ClusterEnvironment):
     Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the rank of the pod), WORLD_SIZE (the number
     of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
     pkg/runtime/framework/plugins/torch) sets only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. The
-    PET_* variables are meant for torchrun, which starts several processes in a pod. torchrun's own variables then describe these processes.
+    PET_* variables are meant for torchrun. If the command of the pod is torchrun, torchrun may start several processes in the pod. This
+    environment does not describe these processes, because torchrun sets variables of its own, which ``torchelastic`` reads.
     """
 
     launcher = "torchrun, which reads the PET_* variables, or as one process per pod"
@@ -24,7 +25,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below every launcher that may run in the pod."""
+        """Return a claim that ranks below the claim of every launcher that may run in the pod."""
         if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
             return None
         if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):

@@ -15,7 +15,9 @@ class LocalEnvironment(ClusterEnvironment):
         return ClusterDetection("local", 0, "no launcher or scheduler started this process")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
-        """Check that no launcher started several processes. In this environment, each process would train its own model.
+        """Check that no launcher started this process as one of several processes.
+
+        In this environment, the processes would not communicate, so each process would train its own model.
 
         Raises:
             ContradictionError: If WORLD_SIZE is not 1, or RANK is not 0.

@@ -107,8 +107,8 @@ class MPIEnvironment(ClusterEnvironment):
     def local_rank(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or the launcher's equivalent.
 
-        If the launcher sets only PMI_RANK and PMI_SIZE, the local rank of a single process is 0, and several processes work out their local
-        ranks when they join the process group.
+        If the launcher sets only PMI_RANK and PMI_SIZE, the value is 0 if ``world_size`` is 1. If ``world_size`` is larger, the processes
+        work out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -122,8 +122,8 @@ class MPIEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or the launcher's equivalent.
 
-        If the launcher sets only PMI_RANK and PMI_SIZE, the value for a single process is 1, and several processes work out the value when
-        they join the process group.
+        If the launcher sets only PMI_RANK and PMI_SIZE, the value is 1 if ``world_size`` is 1. If ``world_size`` is larger, the processes
+        work out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

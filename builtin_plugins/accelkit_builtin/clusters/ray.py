@@ -20,9 +20,10 @@ class RayEnvironment(ClusterEnvironment):
     nodes_flag = "ScalingConfig(num_workers=...) on {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks above SLURM and MPI, and below torchrun.
+        """Return a claim that ranks above the claims of SLURM and MPI, and below the claim of torchrun.
 
-        A worker inherits variables of SLURM and MPI from the process that started Ray on its machine.
+        The claims of SLURM and MPI may be wrong, because a worker inherits the variables of SLURM and MPI from the process that started
+        Ray on the machine.
         """
         if not environ.get("RAY_RAYLET_PID"):
             return None
@@ -32,7 +33,9 @@ class RayEnvironment(ClusterEnvironment):
 
     @staticmethod
     def variables(actors: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
-        """Return the variables for actors that train together. Each actor sets its variables in ``os.environ`` before it creates a Runtime.
+        """Return the environment variables, such as RANK and WORLD_SIZE, for actors that train together.
+
+        Each actor must set its variables in ``os.environ`` before it creates a Runtime.
 
         Args:
             actors: One tuple (node id, address) for each actor. In the actor, ``ray.get_runtime_context().get_node_id()`` returns the node

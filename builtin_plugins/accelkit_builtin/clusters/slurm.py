@@ -31,10 +31,10 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below the claims of mpirun and of other launchers that may start their daemons with srun.
+        """Return a claim that ranks below the claim of any launcher that may start its daemons with srun, such as mpirun.
 
-        The claim ranks above plain PMI, because srun also sets the variables of PMI. If the user set torch's variables by hand for the
-        tasks of srun, the claim also ranks above ``torchelastic``.
+        If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun also sets these variables.
+        If the user set torch's variables by hand for the tasks of srun, the claim ranks above the claim of ``torchelastic``.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
@@ -85,7 +85,9 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """This node's entry in SLURM_STEP_TASKS_PER_NODE, which has the form ``2(x3),1``.
+        """Number of tasks on this node. Read from SLURM_STEP_TASKS_PER_NODE, which lists the number of tasks of each node.
+
+        The list ``2(x3),1`` means 2 tasks on each of the first three nodes, and 1 task on the fourth node.
 
         Raises:
             UsageError: If the list cannot be read.
@@ -122,8 +124,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """Value of MASTER_ADDR if set, else the first node of the step.
 
         Raises:
-            ContradictionError: If MASTER_ADDR is not set, and rank 0 may be on a node other than the first. This is the case if several
-                nodes are used with ``--distribution=arbitrary``, or if this process is rank 0 and is on another node.
+            ContradictionError: If MASTER_ADDR is not set, and rank 0 is perhaps not on the first node of the step: either several nodes
+                are used with ``--distribution=arbitrary``, or this process is rank 0 and is not on the first node.
             UsageError: If MASTER_ADDR is not set, and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:

@@ -17,7 +17,7 @@ _PART = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 def expand_nodes(written: str) -> Iterator[str]:
     """Return an iterator over the names in a node list, in order.
 
-    The names are those that ``scontrol show hostnames`` prints: none is left out, and leading zeros are kept.
+    The names are exactly those that ``scontrol show hostnames`` prints, with their leading zeros.
 
     Raises:
         ValueError: If ``written`` is not a node list. The error is raised before the first name is returned.
@@ -26,13 +26,14 @@ def expand_nodes(written: str) -> Iterator[str]:
 
 
 def tasks_on(node: int, written: str) -> tuple[int, int, int]:
-    """Read a list of tasks per node.
+    """Return the number of tasks on the node with the index ``node``, the number of nodes, and the total number of tasks.
 
-    Returns:
-        The number of tasks on the node with the index ``node``, the number of nodes, and the total number of tasks.
+    Args:
+        node: The index of the node.
+        written: A list of the number of tasks on each node. ``2(x3),1`` means 2 tasks on each of three nodes, and 1 task on a fourth.
 
     Raises:
-        ValueError: If ``written`` is not a list of tasks, or contains no tasks for the node.
+        ValueError: If ``written`` is not such a list, or does not give the node at least one task.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):
@@ -60,7 +61,7 @@ def reserved_ports(written: str) -> Sequence[int]:
 
 
 def _items(written: str) -> list[str]:
-    """Split at commas and white space that are not inside brackets."""
+    """Return the parts of ``written`` that are separated by commas or white space outside brackets."""
     items, position = [], 0
     while position < len(written):
         if written[position] in ", \t\n":

@@ -1,9 +1,11 @@
 """Distinguish commands typed into the shell of ``srun --pty`` from processes that srun started as tasks.
 
-Environment variables do not distinguish them. All tasks of ``srun --ntasks-per-node=4 --pty bash`` have SLURM_PTY_PORT, although the user
-works in the first task only. If the user calls srun in this shell, all tasks of the new step have SLURM_PTY_PORT too, because srun passes
-its environment on to the tasks. Process groups distinguish commands from tasks: a shell that has a terminal creates a new process group for
-each command, in the shell's session. Neither srun nor the shell of a script creates such process groups.
+Environment variables do not distinguish commands from tasks. srun sets SLURM_PTY_PORT in every task of
+``srun --ntasks-per-node=4 --pty bash``, although the user works in the first task only. If the user calls srun again in this shell, all
+tasks of the new step have SLURM_PTY_PORT too, because srun passes its environment on to the tasks.
+
+Process groups distinguish commands from tasks. A shell that has a terminal creates a new process group for each command. The process group
+belongs to the shell's session. Neither srun nor a shell that runs a script creates a process group of this kind.
 """
 
 from __future__ import annotations
@@ -26,13 +28,11 @@ class _Process:
 
 
 def is_typed(task: str | None) -> bool:
-    """Return whether a user typed the command of this process into an interactive program.
-
-    Only interactive programs that srun started are considered, such as a shell or a Python prompt.
+    """Return whether this process executes what a user typed into a shell or a Python prompt that srun started.
 
     Args:
         task: The value of SLURM_TASK_PID, the process id of the program that srun started. If no process has this id, for example because
-            a container has its own process ids, every process that has a terminal is assumed to come from a typed command.
+            a container has its own process ids, the result is True for every process that has a terminal.
     """
     here = _look(os.getpid())
     program = int(task) if task and task.isascii() and task.isdigit() else 0

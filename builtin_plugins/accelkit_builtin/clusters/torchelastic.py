@@ -108,8 +108,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        Without TORCHELASTIC_RUN_ID, the variables may have been set by hand. The processes then exchange this information even if this
-        process has all values, because a process on another machine may lack some values.
+        The result is True if the variables in this process do not give all ranks and sizes. If TORCHELASTIC_RUN_ID is not set, the result
+        is True for every job of several processes, because the variables may have been set by hand: a process on another machine may then
+        lack variables that this process has. After the exchange, the result is False.
         """
         return (
             self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))

@@ -22,10 +22,10 @@ class XLAEnvironment(ClusterEnvironment):
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below torchrun and above MPI.
+        """Return a claim that ranks below the claim of torchrun and above the claim of MPI.
 
         A process that torchrun started may also have the variables of torch_xla.launch. If MPI started a program that calls
-        torch_xla.launch, the variables of MPI describe that program and not this process.
+        torch_xla.launch, the variables of MPI describe that program and not the processes that torch_xla.launch started.
         """
         if not environ.get(_LOCAL_RANK):
             return None
@@ -99,7 +99,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def _is_on_cpu(self) -> bool:
-        """Whether XLA uses the CPU. torch_xla.launch then runs the program in one process, and sets none of the variables for TPUs."""
+        """Whether XLA uses the CPU. If so, torch_xla.launch runs the program in one process and does not set the variables for TPUs."""
         return self.environ.get("PJRT_DEVICE", "").upper() == "CPU"
 
     def _addresses(self) -> list[str]:

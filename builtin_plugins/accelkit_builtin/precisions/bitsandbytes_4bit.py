@@ -19,7 +19,7 @@ class FourBitOptions:
 
     Args:
         quant_type: The 4-bit format: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a 4-bit float.
-        is_nested: Whether the scales of blocks of weights are quantised too, which saves 0.4 bits per weight.
+        is_nested: Whether the scale of each block of weights is quantised too. This saves 0.4 bits per weight.
         compute_dtype: The dtype of computation, and of the parameters that are not quantised.
         ignore: Names of layers that stay trainable and are not quantised. The name of a module selects all layers inside the module. One or
             more consecutive components of a dotted name are enough: ``lora_A`` also selects ``blocks.0.lora_A``.

@@ -30,8 +30,9 @@ class Float8Options:
     Args:
         recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one scale per
             row, is more exact, and computes gradients in e4m3 too.
-        ignore: Names of modules that stay in bfloat16, with everything inside them. One or more consecutive components of a dotted name are
-            enough: ``blocks.0`` also selects ``encoder.blocks.0``.
+        ignore: Names of ``Linear`` layers that compute in bfloat16 instead of float8. The name of a module selects all layers inside the
+            module. Instead of a full dotted name, one or more consecutive components of the name can be given: ``blocks.0`` also
+            selects ``encoder.blocks.0``.
         pad: Whether the inner dimension of a product is padded with zeros to a multiple of 16. For the gradient of a weight, the inner
             dimension is the number of rows of the layer's input. Without padding, most devices raise an error if this number is not a
             multiple of 16, as can happen when the last batch is not full.

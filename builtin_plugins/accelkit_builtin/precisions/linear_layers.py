@@ -22,15 +22,15 @@ def choose_linears(
 ) -> Mapping[str, torch.nn.Linear]:
     """Return the layers to convert, by name.
 
-    Only layers of the class ``torch.nn.Linear`` itself are chosen, because subclasses compute something else. Warns about names in
+    Only layers of the class ``torch.nn.Linear`` itself are chosen, because a subclass may override ``forward``. Warns about names in
     ``ignore`` that match nothing.
 
     Args:
         module: The module to search. It is not changed.
         precision: The precision. Errors and warnings contain its name.
         converted: The classes of layers that are already converted.
-        ignore: Names of layers that are not chosen. The name of a module excludes all layers inside the module. One or more consecutive
-            components of a dotted name are enough.
+        ignore: Names of layers that are not chosen. The name of a module excludes all layers inside the module. Instead of a full dotted
+            name, one or more consecutive components of the name can be given.
         multiples: Two numbers. ``in_features`` must be a multiple of the first number, and ``out_features`` must be a multiple of the
             second number.
 

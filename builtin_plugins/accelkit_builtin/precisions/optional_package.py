@@ -16,7 +16,7 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
     """Import a module that a precision needs, and return it.
 
     Args:
-        precision: The precision. The message of the error contains its name.
+        precision: The precision. The message of the error contains the name of the precision.
         module: The name of the module, such as ``torchao.float8``. If its top-level package, such as ``torchao``, is not
             found, the error says that the distribution is not installed.
         distribution: The name of the distribution that provides the module.

@@ -1,4 +1,4 @@
-"""``32-true``: float32, which is torch's default. Prepared modules are returned unchanged, and nothing is added to a step."""
+"""``32-true``: float32, which is torch's default. This precision converts no modules, inputs or outputs, and adds no work to a step."""
 
 from __future__ import annotations
 

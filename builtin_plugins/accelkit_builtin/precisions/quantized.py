@@ -1,8 +1,9 @@
 """Precisions that store the weights of ``Linear`` layers in fewer bits, with the package bitsandbytes.
 
-These weights are frozen; other parameters are trained. bitsandbytes' own layers are used, so that code that looks for them, such as
-adapters, finds them. Weights are quantised on the device on which they are used. The ``to`` method of bitsandbytes' layers cannot quantise
-on an out-of-tree device, so bitsandbytes' operators are called directly. They work on any device.
+These weights are frozen; other parameters are trained. Converted layers have bitsandbytes' own classes, because some libraries, such as
+adapter libraries, look for layers of these classes. Weights are quantised on the device on which they are used. The ``to`` method of
+bitsandbytes' layers cannot quantise on an out-of-tree device. Therefore, bitsandbytes' operators, which can quantise on such a device, are
+called directly.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
 class QuantizedPrecision(NarrowPrecision):
-    """Quantised weights of ``Linear`` layers. Everything else has one dtype.
+    """Quantised weights of ``Linear`` layers. All other parameters, the buffers and the inputs have one dtype.
 
     Args:
-        compute_dtype: The dtype of everything except quantised weights.
-        ignore: Layers whose weights stay in ``compute_dtype``.
+        compute_dtype: The dtype of computation, and of everything that is not quantised.
+        ignore: Names of layers or modules. The weights of these layers, and of all layers inside these modules, are not quantised.
     """
 
     def __init__(self, compute_dtype: ComputeDtype, ignore: Collection[str]) -> None:
@@ -73,12 +74,12 @@ class QuantizedPrecision(NarrowPrecision):
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Quantise the weights of the ``Linear`` layers in place, and return the module.
 
-        The layers remain the same objects and get another class and weight. A weight that is shared with other layers (tied embeddings)
-        is not quantised.
+        The layers remain the same objects, but get a new class and a new weight. A weight that also belongs to a layer that is not
+        converted, such as an embedding (tied weights), is not quantised.
 
         Raises:
-            UnsupportedError: If the module has parameters, but no ``Linear`` layer outside ``ignore`` and no layer that was converted
-                before.
+            UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already
+                converted.
         """
         chosen = choose_linears(module, self, converted=self._classes(), ignore=self._ignore)
         others = [layer for name, layer in module.named_modules() if name not in chosen]

@@ -26,8 +26,9 @@ class TransformerEngineOptions:
     Args:
         recipe: A recipe of ``transformer_engine.common.recipe``, such as ``DelayedScaling(amax_history_len=16)``. None selects Transformer
             Engine's default for this GPU.
-        ignore: Names of ``Linear`` and ``LayerNorm`` layers to leave unchanged. The name of a module selects all of these layers inside the
-            module. One or more consecutive components of a dotted name are enough: ``blocks.0`` also selects ``encoder.blocks.0``.
+        ignore: Names of ``Linear`` and ``LayerNorm`` layers that are not replaced. The name of a module selects all ``Linear`` and
+            ``LayerNorm`` layers inside the module. Instead of a full dotted name, one or more consecutive components of the name can be
+            given: ``blocks.0`` also selects ``encoder.blocks.0``.
     """
 
     recipe: Any = None
@@ -64,12 +65,15 @@ class TransformerEngine(NarrowPrecision):
         self._device = device
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module with Transformer Engine's layers in place of torch's. The new layers get copies of the original parameters.
+        """Replace ``Linear`` and ``LayerNorm`` layers of the module with layers of Transformer Engine, and return the module.
 
-        Hooks on the replaced layers are not carried over. Layers of Transformer Engine that the module already has are kept.
+        A ``Linear`` layer is replaced if its ``in_features`` and ``out_features`` are multiples of 16. A ``LayerNorm`` layer is replaced if
+        it has a weight and a bias. Layers that ``ignore`` selects are not replaced. A new layer gets copies of the replaced layer's
+        parameters, but not the replaced layer's hooks. Layers of Transformer Engine that the module already contains are kept.
 
         Raises:
-            UnsupportedError: If the module has parameters, but no ``Linear`` whose dimensions are multiples of 16.
+            UnsupportedError: If the module has parameters, but contains no ``Linear`` layer that can be replaced and none of these layers
+                of Transformer Engine: ``Linear``, ``LayerNormLinear``, ``LayerNormMLP`` and ``TransformerLayer``.
         """
         import torch
 

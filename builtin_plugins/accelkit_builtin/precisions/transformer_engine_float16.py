@@ -1,4 +1,4 @@
-"""``transformer-engine-float16``: like ``transformer-engine``, but with float16, as in ``16-true``, in place of bfloat16."""
+"""``transformer-engine-float16``: float8 as in ``transformer-engine``; everything else is as in ``16-true``."""
 
 from __future__ import annotations
 

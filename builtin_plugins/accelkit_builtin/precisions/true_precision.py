@@ -37,7 +37,7 @@ class TruePrecision(Precision):
         return cast(data, self.dtype, torch.is_floating_point)
 
     def forward_context(self) -> AbstractContextManager[None]:
-        """Return a context manager inside which new floating-point tensors have the precision's dtype by default, like the parameters."""
+        """Return a context manager inside which torch's default dtype is the dtype of the precision."""
         return default_dtype(self.dtype)
 
     def tensor_init_context(self) -> AbstractContextManager[None]:

@@ -104,7 +104,7 @@ def _plan_of_torch_layers(module: torch.nn.Module) -> dict[str, str]:
 
 
 def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
-    """Divide the layers of a plan in place. Every process must already have the same weights, because no weights are sent.
+    """Divide layers of a module, in place, as the plan says. Every process must already have the same weights, because none are sent.
 
     Args:
         module: The module.

@@ -31,8 +31,8 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """For each sample and a random output gradient, the gradient with respect to every input has the right values, dtype and shape, and is
-    on the device. If an operator draws random numbers, the values of its gradients are not compared."""
+    """For each sample input of an operator and a random output gradient, the gradient with respect to every input has the right values,
+    dtype and shape, and is on the device. If the operator draws random numbers, the values of its gradients are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_backward
@@ -55,8 +55,8 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload with ``_backward`` in its name gives the same results as on the CPU when the call is repeated
-    under other conditions. The conditions are taken from ``operators/conditions`` and ``layout/conditions``. Examples are other sizes and
+    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. A call of the overload is recorded on the CPU
+    and repeated on the device under the conditions of ``operators/conditions`` and ``layout/conditions``. Examples are other sizes and
     memory layouts of the arguments, NaN and infinities, each gradient mode, and a second device, thread or stream."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions

@@ -48,9 +48,10 @@ def _index(subject: Subject) -> list[int]:
 
 @contextlib.contextmanager
 def _accelerate_of_its_own() -> Iterator[None]:
-    """Context manager in which Accelerate creates a new state.
+    """Context manager that removes Accelerate's ``AcceleratorState`` before and after the block.
 
-    Accelerate keeps one state for the whole process. This state is removed both before and after the block.
+    Accelerate keeps one ``AcceleratorState`` for the whole process, with the settings of the first ``accelerate.Accelerator``. After the
+    removal of this state, an ``Accelerator`` with other settings can be created.
 
     Raises:
         NotSupported: If Accelerate cannot be imported, or if the block raises UnsupportedError.
@@ -186,9 +187,9 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def ddp_on_two_devices(subject: Subject, framework: str) -> None:
-    """``accelkit launch`` starts two processes, each with its own device, which train a model with the framework's DDP. After training, the
-    parameters match those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples that the two
-    processes together use for one step."""
+    """``accelkit launch`` starts two processes, each with its own device. The two processes train a model with the framework's DDP. After
+    training, the parameters match those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples
+    that the two processes together use for one step."""
     _import(_PACKAGES[framework])
     if subject.device_type != "cpu":
         subject.second_device()

@@ -170,7 +170,7 @@ def profiler(subject: Subject) -> None:
 
 @check("training", probes="profiler_memory")
 def profiler_memory(subject: Subject) -> None:
-    """``torch.profiler`` records that a tensor on the device is allocated."""
+    """``torch.profiler`` records the allocation of a tensor on the device."""
     import torch
 
     from accelkit_conformance.oracle.recordings import allocations, record

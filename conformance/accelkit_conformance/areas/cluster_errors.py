@@ -1,5 +1,5 @@
-"""If variables are missing, have unexpected values or contradict each other, a cluster environment gives the same values as with the
-original variables, or raises an error. It never describes a job of a different size."""
+"""If variables of a process are missing, have unexpected values or contradict each other, a cluster environment gives the same values as
+with the unchanged variables of the process, or raises an error. It never describes a job of a different size."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
     """If one of the variables of a process is missing, each rank and size keeps its value, or reading that rank or size raises an error.
-    The error says what to do. It also names a variable, or says that the rank or size is not known before the processes join the process
-    group. In particular, the process does not silently become a job of its own."""
+    The error says what to do. It also names at least one of the variables of the process, or says that the rank or size is not known
+    before the processes join the process group. In particular, the process does not silently become a job of its own."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -70,7 +70,7 @@ def _check_errors(before: Answers, after: Answers, variables: dict[str, str], ho
 
 
 def _is_unknown(error: AccelkitError) -> bool:
-    """Return whether the error says that the value is not known before the processes join the process group."""
+    """Return whether the error says that the requested property is not known before the processes join the process group."""
     return type(error).__name__ == "UnknownPlacementError"
 
 

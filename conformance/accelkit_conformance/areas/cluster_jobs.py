@@ -39,9 +39,9 @@ def processes_find_each_other(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
-    """``preemption_poll_seconds`` is a positive number. In a background thread, where a Runtime calls ``is_preempted``, this method returns
-    True or False, and raises no error. A call takes at most 30 seconds, and at most six times ``preemption_poll_seconds``. After six times
-    ``preemption_poll_seconds``, a Runtime warns that the method does not work."""
+    """``preemption_poll_seconds`` is a positive number. ``is_preempted`` is called in a background thread, as by a Runtime. The method
+    returns True or False, and raises no error. The call takes at most 30 seconds, and at most 6 * ``preemption_poll_seconds``. A Runtime
+    warns if a call takes longer than 6 * ``preemption_poll_seconds``."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
         raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")
@@ -69,9 +69,10 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
-    """If all attempts to start a program, open a connection or send a signal fail, as on a machine without a scheduler, ``requeue`` raises
-    one of accelkit's errors, or returns False or None. The error names the plugin and says what to do. ``requeue`` does not end the
-    process, and it may return True only if it has made none of these attempts. The check uses a job id that no scheduler has assigned."""
+    """The check lets every attempt to start a program, open a connection or send a signal fail, as on a machine without a scheduler. After
+    such an attempt, ``requeue`` raises one of accelkit's errors, or returns False or None. If ``requeue`` makes no such attempt, it may
+    also return True. The error names the plugin and says what to do. ``requeue`` does not end the process. The check uses a job id that no
+    scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

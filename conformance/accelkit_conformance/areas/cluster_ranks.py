@@ -180,7 +180,7 @@ def main_address_and_port_agree(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
     """Two generated jobs have different values of ``main_port``, so that both jobs can run on one machine. The two jobs have consecutive
-    job ids, and their launchers chose different ports."""
+    job ids. If the launcher passes a port to the processes of a job, the two jobs get different ports."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

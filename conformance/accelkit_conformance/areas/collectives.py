@@ -1,4 +1,4 @@
-"""Every collective of the accelerator's process-group backend gives its defined result: on two and on three processes, for each
+"""Every collective of the accelerator's process-group backend gives the right result: on two and on three processes, for each
 reduction and dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results
 are exact."""
 
@@ -81,7 +81,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """For each rank as the destination, the destination receives the sum and the average of all ranks' tensors."""
+    """Whichever rank is the destination, it receives the sum of all ranks' tensors with SUM, and the average of these tensors with AVG."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -273,9 +273,9 @@ def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """Each call of the collective gives the right result and writes nothing outside its tensors, or raises an error. The calls combine
     these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether the call is
     asynchronous. For any two settings, the calls contain every pair of values. If the collective does not reduce, no call with contiguous
-    float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error. In
-    ``all_to_all_uneven``, and in ``all_to_all`` with backends other than gloo, each rank sends parts of different lengths to the ranks of
-    the group, and one part is empty."""
+    float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error.
+    ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, one of which is empty. Unless the backend is
+    gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

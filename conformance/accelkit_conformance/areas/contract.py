@@ -49,8 +49,8 @@ def names_are_known(subject: Subject) -> None:
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def members_have_the_right_form(subject: Subject) -> None:
     """The class overrides methods of the specification only with methods, and overrides no property or attribute of the specification with
-    a method. Attributes that accelkit reads from the class are not properties. ``probe`` is a classmethod, no method is a coroutine, and
-    context managers are not bare generators."""
+    a method. Attributes that accelkit reads from the class are not properties. ``probe`` is a classmethod, and no method is a coroutine.
+    A generator method that must return a context manager is decorated with ``@contextlib.contextmanager``."""
     _assert_no_mistakes(subject, "forms")
 
 

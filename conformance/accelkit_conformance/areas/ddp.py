@@ -111,8 +111,8 @@ def weights_stay_equal(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
     """With ``find_unused_parameters=True``, a parameter that at least one rank has used gets the same gradient on every rank: the average
-    over all ranks, in which ranks that have not used the parameter count as zero. A parameter that no rank has used gets no gradient. The
-    set of used parameters may change from pass to pass, and the gradients may be reduced in one bucket or in several."""
+    over all ranks. A rank that has not used the parameter contributes zeros to the average. A parameter that no rank has used gets no
+    gradient. The set of used parameters may change from pass to pass, and the gradients may be reduced in one bucket or in several."""
     import torch
 
     from accelkit_conformance.oracle.partial_models import PartialModel

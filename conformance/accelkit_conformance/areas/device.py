@@ -1,5 +1,5 @@
-"""Every device has the type that the accelerator declares. Tensors are created, and operators run, on the requested device. Using a device
-index that does not exist, or tensors on different devices in one operator, raises an error."""
+"""Every device has the type that the accelerator declares. Tensors are created, and operators run, on the requested device. An error is
+raised if the index of the requested device does not exist, or if the inputs of an operator are on different devices."""
 
 from __future__ import annotations
 
@@ -200,8 +200,8 @@ def module_has_required_functions(subject: Subject) -> None:
 
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
-    """``torch.<device_type>.get_device_name`` returns a non-empty name, by default the name of the current device. If the result of
-    ``get_device_properties`` has an attribute ``name``, the two names are equal. An attribute ``total_memory`` is positive."""
+    """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
+    the result of ``get_device_properties`` has a ``name``, the two names are equal. ``total_memory``, if it exists, is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -232,8 +232,8 @@ def synchronize_waits(subject: Subject) -> None:
 
 @check("smoke")
 def named_device_everywhere(subject: Subject) -> None:
-    """The parameters and buffers of a module, and the state of its optimizer, are on the requested device. ``Runtime`` uses this device.
-    Inside ``with device:``, new tensors and modules are created on this device."""
+    """The parameters and buffers of a module, and the state of its optimizer, are on the requested device. ``Runtime.device`` is this
+    device, and ``Runtime.prepare`` moves modules to it. Inside ``with device:``, new tensors and modules are created on this device."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm

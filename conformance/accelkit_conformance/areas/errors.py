@@ -129,9 +129,9 @@ def nan_and_infinity_are_kept(subject: Subject) -> None:
 
 @functools.cache
 def _operator_of_no_device() -> tuple[Any, torch.library.Library]:
-    """Return an operator that no device implements, and its library.
+    """Return an operator that no device implements, and the library that defines the operator.
 
-    Both are kept until the process ends: torch continues to list an operator whose library is gone, and torch.compile then fails.
+    Both are kept until the process ends. If the library were freed, torch would still list the operator, and torch.compile would fail.
     """
     import torch
 
@@ -155,7 +155,7 @@ def missing_operators_raise(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
-    """After an operator on a device that is not current has raised an error, the same device and stream are current as before."""
+    """If an operator on a device that is not current raises an error, the current device and the current streams do not change."""
     from accelkit_conformance.oracle.invalid_calls import check_current_device
 
     check_current_device(subject)

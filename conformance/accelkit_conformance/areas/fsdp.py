@@ -33,7 +33,8 @@ def _sharded(subject: Subject, model: Any) -> Any:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str) -> None:
-    """The full gradients of a fully sharded model equal those of one process on the whole batch, and the shards are on the device."""
+    """The full gradients of a fully sharded model equal the gradients that one process computes on the whole batch. The shards of the
+    parameters are on the device."""
     import torch
 
     model, batch = model_and_batch(int(size))

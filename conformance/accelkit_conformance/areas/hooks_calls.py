@@ -39,8 +39,8 @@ def events_return_in_time(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def statistics_are_numbers_by_name(subject: Subject) -> None:
-    """``get_device_stats`` maps names to finite numbers. The last part of each name is the unit, after a dot,
-    as in ``memory.allocated.bytes``."""
+    """``get_device_stats`` returns a mapping from names to finite numbers. Each name ends with a dot and the unit, as in
+    ``memory.allocated.bytes``."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("get_device_stats",)):
         for found in calls.call(hook):
@@ -80,9 +80,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` returns None or a ClusterDetection with a reason, and does not change the variables that are passed to it. If one
-    of accelkit's own cluster environments detects its job in these variables, the plugin's ClusterDetection has a lower ``priority`` than
-    the ClusterDetection of that cluster environment."""
+    """``detect_cluster`` returns None or a ClusterDetection with a reason, and does not change the environment variables that are passed
+    to it. If one of accelkit's own cluster environments also returns a ClusterDetection for these variables, the plugin's ClusterDetection
+    has the lower ``priority`` of the two."""
     from accelkit.cluster.detection import make_environment
 
     calls = HookCalls(subject)

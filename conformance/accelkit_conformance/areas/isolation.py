@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin does not change environment variables, threads, signal handlers, the working directory or torch's functions. If
-    the plugin is an accelerator, probing it does not change them either."""
+    """Importing the plugin leaves no thread running, and does not change environment variables, signal handlers, the working directory or
+    torch's functions. If the plugin is an accelerator, probing it has none of these effects either."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 

@@ -34,7 +34,7 @@ def _operators() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors are the same as on the
-    CPU. If the call on the CPU leaves a copy and the memory around the copy unchanged, the call on the device leaves both unchanged."""
+    CPU. The call on the device changes neither a copy nor the memory around the copy, unless the call on the CPU changes one of them."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -70,7 +70,8 @@ def _is_movable(one: torch.Tensor) -> bool:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """Like ``operators/conditions``, with arguments and results that are strided, offset, transposed or channels last in memory."""
+    """A call of the overload gives the same results as on the CPU if its arguments are strided, offset, transposed or channels last in
+    memory, and also if its result is written into a strided tensor. All other conditions are those of ``operators/conditions``."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

@@ -160,7 +160,7 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
     """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. If the
-    capability ``memory_statistics`` is declared, no more bytes are allocated after the error than before the call."""
+    capability ``memory_statistics`` is declared, the number of allocated bytes is not larger after the error than before the call."""
     import torch
 
     x = torch.ones(1 << 20, device=subject.device)
@@ -178,9 +178,9 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 @check("smoke")
 def free_memory_is_reported(subject: Subject) -> None:
     """``torch.accelerator.get_memory_info`` (since torch 2.10) and ``torch.<device_type>.mem_get_info`` return the free and the total
-    memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. A tensor of 32 MiB reduces the
-    free memory by at least its size in at least one of five attempts. One successful attempt is enough, because other programs may use the
-    device at the same time."""
+    memory of the device in bytes. The total does not change, and the free memory is between 0 and the total. Creating a tensor of 32 MiB
+    reduces the free memory by at least 32 MiB. One success in five attempts is enough, because other programs may use the device at the
+    same time."""
     from accelkit_conformance.oracle.free_memory import check_free_memory
 
     check_free_memory(subject)
@@ -196,8 +196,8 @@ def _core() -> Iterator[Case]:
 
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_core)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
-    """An operator and its backward pass are called three times, and the results of each call are freed before the next call. After the
-    third call, no more bytes are allocated than after the first call."""
+    """The forward and backward pass of an operator run three times, and the results of each run are freed before the next run. The number
+    of allocated bytes is not larger after the third run than after the first run."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import place
@@ -227,8 +227,8 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("training", requires=["memory_statistics"])
 def errors_leave_nothing(subject: Subject) -> None:
-    """After calls that raise an error (because of mismatched shapes, an index out of range, or an error in a tensor's gradient hook), no
-    more bytes are allocated than before the calls."""
+    """Calls that raise an error do not increase the number of allocated bytes. The causes of the errors are mismatched shapes, an index
+    that is out of range, and a tensor's gradient hook that fails."""
     import torch
 
     x, y = torch.ones(256, 256, device=subject.device), torch.ones(100, 3, device=subject.device)

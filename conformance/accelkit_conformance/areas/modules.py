@@ -41,8 +41,8 @@ def _modules() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_modules)
 def module(subject: Subject, name: str) -> None:
-    """The outputs, the buffers, and the gradients that are computed from a random output gradient have the right values and are on the
-    device, both in training mode and in evaluation mode. The values of modules that draw random numbers are not compared."""
+    """In training mode and in evaluation mode, the outputs, the buffers and the gradients have the right values and are on the device. The
+    backward pass starts from a random gradient for each output. The values of modules that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 
@@ -64,10 +64,10 @@ def module(subject: Subject, name: str) -> None:
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
-    """Run a module on the CPU, and return its state, arguments and results.
+    """Run a module on the CPU with the input ``given``, and return the module's state, arguments and results.
 
-    The check runs this function to find the dtypes that a module needs. If the device lacks one of these dtypes, the check skips the input
-    ``given``.
+    The check ``module`` runs this function to find the dtypes that a module needs. If the device lacks one of these dtypes, the check skips
+    this input.
 
     If an argument of the module's constructor is a float64 tensor, the module is not created, and only the constructor's arguments are
     returned. If ``given`` has no forward input, the module is created but not called, and only its state is returned.

@@ -90,7 +90,7 @@ def forward(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_inplace)
 def inplace(subject: Subject, name: str) -> None:
-    """The in-place variant writes the result into its first argument, and returns this argument."""
+    """The in-place variant of the operator writes the result into its first argument, and returns this argument."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward
@@ -116,7 +116,7 @@ def inplace(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{1}"], over=_out)
 def out(subject: Subject, name: str, dtype: str) -> None:
-    """The result is written into the tensor given as ``out=``, and this tensor is returned. An empty tensor is resized first."""
+    """With ``out=``, the result is written into the given tensor, which is then returned. If this tensor is empty, it is resized first."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -156,8 +156,8 @@ def _composed() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_composed)
 def overloads(subject: Subject, name: str) -> None:
-    """The ATen overloads that the operator calls in its forward and backward pass, and their aliases, give the same results as on the CPU.
-    Each overload is called in its functional form, and in its ``out=`` and in-place forms if these forms exist."""
+    """The ATen overloads that the operator calls in its forward and backward pass give the same results as on the CPU. So do the aliases of
+    these overloads. Each overload is called in its functional form, and in its ``out=`` and in-place forms if these forms exist."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
@@ -196,9 +196,9 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU under each of these conditions: arguments of various sizes, or with NaN
-    and infinities; a call with ``out=``, or in place; each gradient mode; another device, thread or stream. Every pair of conditions that
-    can be combined occurs in at least one call, and every condition occurs in at least one call in bfloat16 and one in float16."""
+    """A call of the overload gives the same results as on the CPU with arguments of various sizes, with NaN and infinities, with ``out=``,
+    in place, in each gradient mode, and on another device, thread or stream. Every pair of these conditions that can be combined occurs in
+    at least one call. Every condition occurs in at least one call in bfloat16 and in at least one call in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

@@ -99,8 +99,8 @@ def steps(subject: Subject, name: str) -> None:
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
     """After a step, all tensors of the state are on the device, except those of shape (), such as the step count, which may be on the CPU.
-    If a copy of the state on the CPU is loaded into another optimizer, the loaded state has the same values, and its tensors are on the
-    device, except those of shape ()."""
+    If the state is copied to the CPU and then loaded into another optimizer, the loaded state has the same values, and its tensors are on
+    the device, except those of shape ()."""
     import torch
 
     model = _model().to(subject.device)

@@ -200,9 +200,9 @@ def scaler_unscales_once(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"], over=["one_optimizer", "two_optimizers", "twice"])
 def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
-    """The scaler finds an infinity or NaN in the gradient of a parameter, whatever the dtype and the position of the parameter. It skips
-    the step of the optimizer that updates this parameter, but not the step of another optimizer. It halves the scale only once, even if
-    ``unscale_`` was called before the step."""
+    """The scaler finds an infinity or NaN in the gradient of a parameter, whatever the dtype of the parameter and its index in the list of
+    parameters. The scaler skips the step of the optimizer that updates this parameter, but not the step of another optimizer. The scaler
+    halves the scale only once, even if ``unscale_`` was called before the step."""
     from accelkit_conformance.oracle.scaler_cases import check_several_dtypes
 
     check_several_dtypes(subject, way)

@@ -22,9 +22,9 @@ _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
 
 @check("smoke", kind="precision")
 def steps_call_only_what_is_overridden(subject: Subject) -> None:
-    """A step calls the precision's methods for forward passes only if the precision overrides at least one of these methods. The same
-    applies to the precision's methods for backward passes, to ``unscale_gradients`` and to ``optimizer_step``. If a precision overrides
-    neither ``convert_module`` nor a method for forward passes, ``prepare`` does not change the class of a module."""
+    """The methods of a precision that a step can call form four groups: the methods for forward passes, the methods for backward passes,
+    ``unscale_gradients``, and ``optimizer_step``. If a precision overrides no method of a group, a step calls no method of this group. If a
+    precision overrides neither ``convert_module`` nor a method for forward passes, ``prepare`` does not change the class of a module."""
     import sys
 
     from accelkit_conformance.oracle.precision_models import Perceptron

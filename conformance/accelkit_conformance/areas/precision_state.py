@@ -141,9 +141,9 @@ def _copy(thing: Any, how: str) -> Any:
 
 @check("training", kind="precision", over=["before", "after"], seconds=120)
 def compiled_modules_compute_the_same(subject: Subject, when: str) -> None:
-    """A module that is compiled before or after ``prepare``, by ``torch.compile`` with the backend aot_eager, returns the same dtype as the
-    eager module. Within the tolerance of the dtype, its results equal the results of the eager module, and its gradients equal the
-    gradients that are computed in float64.
+    """A module is compiled before or after ``prepare``, with the backend aot_eager of ``torch.compile``. The results of the compiled module
+    have the same dtype as the results of the eager module, and equal them within the tolerance of the dtype. The gradients of the compiled
+    module equal the gradients that are computed in float64, within the same tolerance.
     """
     import torch
 

@@ -192,8 +192,8 @@ def moments(subject: Subject, name: str) -> None:
 
 @check("training")
 def dropout_scales_and_masks(subject: Subject) -> None:
-    """Dropout of ones gives only the values 0 and 1/(1-p), its gradient has the same mask, and in evaluation mode dropout changes
-    nothing."""
+    """Dropout of a tensor of ones gives only the values 0 and 1/(1-p). The gradient of this tensor has the same mask as the result. In
+    evaluation mode, dropout changes nothing."""
     import torch
 
     x = torch.ones(5000, device=subject.device, requires_grad=True)
@@ -292,9 +292,9 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """While another device is current, the random state of a device can be saved and restored with the accelerator's functions, with
-    ``fork_rng``, and with functions of the device's module that take the device or its name, or apply to all devices. Restoring the state
-    of one device does not change the numbers that the current device draws."""
+    """While one device is current, the random state of another device can be saved and restored: with the accelerator's functions, with
+    ``fork_rng``, and with the device module's functions for one device (passed as a device or by name) and for all devices. Restoring
+    only the state of the other device does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)

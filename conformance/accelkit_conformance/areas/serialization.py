@@ -72,7 +72,7 @@ def shared_storage_stays_shared(subject: Subject) -> None:
 
 @check("smoke")
 def state_dicts(subject: Subject) -> None:
-    """The state of a module on the device can be loaded into a module on the CPU and vice versa, with all values."""
+    """The state dict of a module on the device can be loaded into a module on the CPU, and vice versa. Loading keeps all values."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm

@@ -109,7 +109,7 @@ def zero_grad_discards_gradients(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def adaptive_steps(subject: Subject, size: str) -> None:
-    """Three steps of AdamW are the same as in a single process, and ``prepare`` returns the user's own optimizer."""
+    """Three steps of AdamW are the same as in a single process. ``prepare`` returns the same optimizer object that it was given."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

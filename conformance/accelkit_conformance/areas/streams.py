@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
-    """Queue slow work on ``stream`` that writes ones into ``target``: kernels and, if the device has pinned memory, a copy."""
+    """Queue slow work on ``stream`` and, after this work, a copy of ones into ``target``.
+
+    If the device has pinned memory, the ones are copied from pinned memory. Otherwise, they are computed on the device.
+    """
     import torch
 
     from accelkit_conformance.oracle.device_streams import on_stream
@@ -131,9 +134,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. If the host measures ``t`` milliseconds
-    from the recording of the first event until this work is done, the result is more than 0 and at most ``1.5 * t + 5``. In at least one of
-    five attempts, the result is at least ``t / 4``."""
+    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. This number is more than 0 and at
+    most ``1.5 * t + 5``, where ``t`` is the time in milliseconds that the host measures from the recording of the first event until the
+    work is done. In at least one of five attempts, the number is at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event
@@ -238,8 +241,8 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
-    """If a tensor is freed after ``record_stream`` while another stream still reads it, its memory is not reused before that stream is
-    done."""
+    """If a tensor is freed after ``tensor.record_stream(stream)``, its memory is not reused until ``stream`` has finished reading the
+    tensor."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_stream, on_stream

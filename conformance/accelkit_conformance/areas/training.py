@@ -120,7 +120,10 @@ def architectures(subject: Subject, name: str) -> None:
 
 
 def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch.Tensor) -> None:
-    """Compare the gradients of a model on the CPU and of its copy on a device. The models and their buffers are left unchanged."""
+    """Check that the gradients of the model ``there`` on the device match those of the same model ``here`` on the CPU.
+
+    The gradients are computed with copies of both models, so that the models themselves do not change.
+    """
     import torch
 
     found = []

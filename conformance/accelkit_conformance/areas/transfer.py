@@ -1,5 +1,5 @@
-"""Copies between host and device, and between devices, preserve every bit in every layout, and are complete when the call returns or after
-a synchronization."""
+"""Copies between host and device, and between devices, preserve every bit in every layout. A copy is complete when the call returns or,
+with ``non_blocking=True``, after a synchronization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _bits(dtype: str, count: int = 4096) -> torch.Tensor:
-    """Return random bit patterns on the CPU: among them are NaNs with payloads, subnormals and extremes."""
+    """Return random bits as a CPU tensor; for bool, a fixed pattern. Floats include NaNs with payloads and subnormals."""
     import torch
 
     wanted = getattr(torch, dtype)
@@ -57,8 +57,8 @@ def within_the_device(subject: Subject, dtype: str) -> None:
 
 @check("smoke")
 def strided_copies(subject: Subject) -> None:
-    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place when the tensor is copied to the device,
-    into a strided tensor on the device, and back into a strided tensor on the CPU."""
+    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place in each of three copies: from the
+    CPU to a contiguous tensor on the device, from the CPU to a strided tensor on the device, and back to a strided tensor on the CPU."""
     import torch
 
     base = torch.arange(60.0).view(5, 12)
@@ -83,7 +83,10 @@ def strided_copies(subject: Subject) -> None:
 
 
 def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return functions that copy ``values`` to the device and back, and convert them to ``dtype`` in one of the copies or in between."""
+    """Return functions that copy ``values`` to the device and back, and convert them to ``dtype``. The keys describe the functions.
+
+    The functions differ in where they convert the values: in the copy to the device, on the device, or in the copy back.
+    """
     import torch
 
     name = str(dtype).removeprefix("torch.")
@@ -159,8 +162,8 @@ def reading_back_waits(subject: Subject) -> None:
 
 @check("smoke", requires=["pinned_memory"])
 def pinned_copies(subject: Subject) -> None:
-    """Copies with ``non_blocking=True`` between pinned memory and the device have the right values after a synchronization, in both
-    directions."""
+    """A copy with ``non_blocking=True`` from pinned memory to the device, or from the device to pinned memory, has the right values after a
+    synchronization."""
     import torch
 
     source = torch.arange(1 << 18, dtype=torch.float32).pin_memory()
@@ -176,8 +179,8 @@ def pinned_copies(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"], over=["float32", "float64", "bfloat16", "int64"])
 def pinned_copies_keep_their_order(subject: Subject, dtype: str) -> None:
-    """If a busy stream copies a tensor from the device to pinned memory, and then copies the pinned tensor back to the device, the second
-    copy reads what the first copy wrote. Both copies have ``non_blocking=True``. The source, the pinned tensor and the target may be
+    """Two copies with ``non_blocking=True`` are queued on a busy stream: from a tensor on the device to a pinned tensor, and from the
+    pinned tensor back to the device. The second copy reads what the first copy wrote. The source, the pinned tensor and the target may be
     strided and may have different dtypes."""
     from accelkit_conformance.oracle.queued_copies import check_order_of_copies
 
@@ -276,8 +279,8 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, and write nothing outside their target.
-    The tests combine source dtypes, target dtypes, layouts and shapes. For any two of these settings, each pair of values, such as a source
-    dtype and a shape, occurs in at least one combination."""
+    The copies differ in source dtype, target dtype, layouts and shape. For any two of these properties, every combination is tested: for
+    example, every source dtype is copied in every shape."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

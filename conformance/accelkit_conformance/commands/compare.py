@@ -27,7 +27,7 @@ _RANKS: Mapping[Kind, int] = dict.fromkeys(BAD, len(_ORDER)) | {kind: rank for r
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
-    """Show which tests got worse and which got better from report A to report B. Each is a JSON report or a bundle.
+    """Show which tests got worse and which got better from report A to report B. A and B can each be a JSON report or a bundle.
 
     From best to worst, the kinds of results are: pass, expected-failure, flaky, unsupported, any failure. The exit code is 1 if a test got
     worse.

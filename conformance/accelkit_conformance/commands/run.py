@@ -91,7 +91,9 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
     help="Also measure launch latency, bandwidth, matmul rates and an all-reduce. They do not affect the verdict.",
 )
 def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any) -> None:
-    """Run the suite on the plugin NAME: an accelerator, by any name that Runtime accepts, or a plugin of another --kind.
+    """Run the suite on the plugin NAME.
+
+    By default, NAME is an accelerator, and any name that Runtime accepts can be used. With --kind, NAME is a plugin of the given kind.
 
     A test that crashes or hangs is a failure even if it passes when it is run again. Only the tests of the contract profile are run if
     the plugin is broken, if its device is not present, or if NAME is a precision or a strategy that no accelerator supports.
@@ -165,9 +167,12 @@ def lost(loss: Loss, record: PluginRecord) -> UnavailableError:
 
 
 def require_packages() -> None:
-    """Raise UsageError if a package that the tests of accelerators need is not installed.
+    """Check that the packages needed by the tests of accelerators are installed.
 
-    Without this error, the result of the tests that need the package would be ``unsupported``.
+    Without this check, the tests that need a missing package would have the result ``unsupported``.
+
+    Raises:
+        UsageError: If a package is missing.
     """
     if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
         raise UsageError(
@@ -228,7 +233,10 @@ def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> li
 
 
 def conclude(report: reports.Report, availability: dict[str, str], *, certify: bool, record: PluginRecord) -> int:
-    """Print the outcome of the certification, and return the exit code."""
+    """Return the exit code of a run.
+
+    If ``certify`` is True, print whether the run is certified. If the plugin is broken or its device is not present, print the reason.
+    """
     is_good = reports.is_good(report["summary"])
     if certify:
         objections = report["certification"]["objections"]

@@ -1,4 +1,4 @@
-"""The command ``accelkit conformance verify BUNDLE``, which checks that nobody has changed a bundle."""
+"""``accelkit conformance verify BUNDLE``: check that a bundle is complete and consistent."""
 
 from __future__ import annotations
 

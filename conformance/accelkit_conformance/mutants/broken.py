@@ -32,7 +32,10 @@ class Broken(FakeXPUAccelerator):
             return False
 
         class Faults(TorchDispatchMode):
-            """Passes every ATen call on the device through ``fault``. Calls on the CPU, such as those of the oracle, are unchanged."""
+            """Dispatch mode that makes every ATen call on the device with the mutant's method ``fault``.
+
+            Calls on the CPU, such as those of the oracle, are unchanged.
+            """
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
                 kwargs = kwargs or {}
@@ -73,4 +76,4 @@ def is_pure(func: Any) -> bool:
 
 
 class Unbroken(Broken):
-    """The fake XPU without a fault. Every test must pass on it, although each call passes through Python."""
+    """The fake XPU without a fault. No test may fail on it: the dispatch mode of ``Broken`` alone must not break a plugin."""

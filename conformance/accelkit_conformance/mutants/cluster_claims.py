@@ -1,7 +1,7 @@
 """Cluster environments with a wrong ``detect_cluster``.
 
-Some claim processes that their launcher did not start. Others return a claim with the wrong name, type or priority, read the wrong
-variables, or raise an error.
+Some of these environments claim processes that srun did not start. Others return a claim with the wrong name, type or priority, read the
+wrong variables, or raise an error.
 """
 
 from __future__ import annotations

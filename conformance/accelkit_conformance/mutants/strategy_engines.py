@@ -1,4 +1,4 @@
-"""Strategies that own the optimizer and step in the wrong way. ``AveragingEngineStrategy`` has no fault."""
+"""Faulty strategies that own the optimizer. Their base class, ``AveragingEngineStrategy``, is correct."""
 
 from __future__ import annotations
 

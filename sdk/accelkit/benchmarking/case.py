@@ -47,7 +47,10 @@ def reason_of(error: Exception) -> str:
 
 
 def size_as_text(num_bytes: int) -> str:
-    """Return a size as a part of a measurement's name, such as ``64KiB``. The number before the unit must be whole."""
+    """Return a size as a part of a measurement's name, such as ``64KiB``.
+
+    The caller must choose a size for which the number before the unit is whole, because the diagrams parse this number.
+    """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
 
@@ -61,11 +64,11 @@ class Case:
         prepare: A function that creates the tensors on a target and returns the call to measure.
         amount: The number of bytes, FLOP or samples that one call processes.
         work: How much of each resource one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
-        peak_of: The resource whose peak rate this case may measure, or an empty string.
+        peak_of: The resource whose peak rate is raised if this case measures a higher rate, or an empty string.
         needs: The capabilities that the case requires. The case is left out if the plugin declares a required capability as ``none``. An
             undeclared capability does not exclude the case.
-        measure: A function that measures a target and returns the samples in ``unit``. Cases that do not time a single call have
-            ``measure`` instead of ``prepare``.
+        measure: A function that does the whole measurement of a target, including the timing, and returns the samples in ``unit``. Each
+            case has either ``prepare`` or ``measure``.
         runs_on_cpu: Whether the case is also measured on the CPU, for comparison.
     """
 

@@ -89,7 +89,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
-    """Measure the collectives in one process. All processes make the same calls."""
+    """Measure the collectives. Every process runs this function, so that all processes make the same calls."""
     outcomes: dict[tuple[str, int], Sequence[float] | str] = {}
     for size in sizes:
         num_bytes, calls = _calls(runtime.device, runtime.num_processes, size)

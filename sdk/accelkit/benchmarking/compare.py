@@ -27,8 +27,8 @@ class Change:
         unit: The unit of the measurement.
         old: The median in the old report, or None if that report has no median.
         new: The median in the new report, or None if that report has no median.
-        speed: The new speed divided by the old speed. For results in percent, ``1 + (new - old) / 100``. None if a median is missing or the
-            old speed is 0.
+        speed: The new speed divided by the old speed, or ``1 + (new - old) / 100`` if the unit is percent. None if a median is missing or
+            the old speed is 0.
         p: The probability that a difference this large occurs by chance, corrected for the number of measurements. None if a median is
             missing.
         verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one, otherwise ``slower``, ``faster`` or
@@ -74,7 +74,7 @@ def compare(old: Report, new: Report, threshold: float) -> list[Change]:
     Args:
         old: The old report.
         new: The new report.
-        threshold: The smallest change that counts, as a fraction: 0.05 for 5 %.
+        threshold: The smallest change of speed for which the verdict can be ``slower`` or ``faster``, as a fraction: 0.05 for 5 %.
     """
     before, after = ({result.name: result for result in report.results if result.device} for report in (old, new))
     shared = [name for name in before if name in after]
@@ -92,7 +92,7 @@ def _p(old: Result, new: Result) -> float:
 def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
     """Return the two-sided p-value of the test of Mann and Whitney (1947), by the normal approximation with continuity correction.
 
-    Ties are counted as half and do not reduce the variance, so that p is too large rather than too small.
+    A tie between ``a`` and ``b`` counts as half a win. The variance is not corrected for ties, so p is overestimated if there are ties.
     """
     u = sum((x > y) + (x == y) / 2 for x in a for y in b)
     mean, deviation = len(a) * len(b) / 2, math.sqrt(len(a) * len(b) * (len(a) + len(b) + 1) / 12)
@@ -101,7 +101,7 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values corrected for their number by the method of Holm (1979)."""
+    """Return the p-values, corrected for multiple comparisons by the method of Holm (1979)."""
     corrected, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))

@@ -61,9 +61,9 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 
 
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
-    """Return the measurement of attention: for each head, a matmul of queries and keys, and a matmul of weights and values.
+    """Return the measurement of attention: for each head, a matmul of queries and keys, and a matmul of attention weights and values.
 
-    The weights do not count as memory traffic, because they need not be written to memory.
+    The attention weights do not count as memory traffic, because they need not be written to memory.
     """
     batch, heads, length, width = shape
     flops, size_in_bytes = 4.0 * batch * heads * length**2 * width, 4.0 * batch * heads * length * width * _ITEM_SIZES[dtype]

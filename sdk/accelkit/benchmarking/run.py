@@ -1,4 +1,4 @@
-"""Runs the measurements in a child process, because they may crash or hang. The parent process does not import torch."""
+"""Measuring in a child process, because a measurement may crash or hang. The parent process does not import torch."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def measure(
         record: The accelerator's record.
         is_quick: Whether to measure small sizes for a short time.
         select: A pattern for the names of measurements, as in a shell.
-        report_progress: Called before each measurement with its name, its number and the number of measurements.
-        ranks: The number of processes that take part in collectives. Each process has a device.
+        report_progress: Called before each measurement with its name, its position (from 1) and the number of measurements.
+        ranks: The number of processes in the measurements of collectives. Each process uses one device.
         seconds: The time limit of each measurement.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A training step of three small models: forward, backward and SGD, in float32."""
+"""Measurements of a training step for each of three small models: forward, backward and SGD, in float32."""
 
 from __future__ import annotations
 

@@ -95,8 +95,9 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 def _overlap(target: Target, plan: Plan) -> list[float]:
     """Return samples of the overlap of a copy and a matmul: the percentage of the shorter operation that the longer operation hides.
 
-    Each sample is ``(copy + matmul - both) / min(copy, matmul)``, where ``both`` is the time of a copy and a matmul on different streams.
-    Noise can make a sample slightly less than 0 or more than 100.
+    Each sample is ``100 * (copy + matmul - both) / min(copy, matmul)``. ``copy`` and ``matmul`` are the times of the two operations run
+    separately, and ``both`` is the time of the two operations run together on different streams. Noise can make a sample
+    slightly less than 0 or more than 100.
     """
     import torch
 

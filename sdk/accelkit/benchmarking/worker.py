@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class Bench:
-    """Measures the first device of an accelerator that has been loaded.
+    """The benchmark of the first device of an accelerator.
 
     Args:
-        accelerator: The accelerator.
+        accelerator: The accelerator, already loaded.
         is_quick: Whether to measure small sizes for a short time.
         cases: The measurements.
 
@@ -64,7 +64,7 @@ class Bench:
         """Measure everything, and return the report.
 
         Args:
-            report_progress: Called with the name of each measurement before it is made.
+            report_progress: Called before each measurement, with the name of the measurement.
 
         Raises:
             BrokenPluginError: If a method of the plugin fails.

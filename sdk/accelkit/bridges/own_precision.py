@@ -1,4 +1,4 @@
-"""The accelerator's own implementation of a precision, which replaces the precision plugin of the same name, as in Runtime."""
+"""The accelerator's own implementation of a precision. Bridges, like Runtime, use it in place of the precision plugin of the same name."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Moving parameters to a device of another type without replacing the Parameter objects.
 
-``fully_shard`` assigns a tensor of another device type to ``tensor.data`` to move a module to its mesh. Between the CPU and CUDA, torch
-replaces the tensor's content. Between the CPU and an out-of-tree device it raises an error ("incompatible tensor type"), and
-``Module.to`` creates new Parameters.
+``fully_shard`` moves a module to another device by assigning a tensor on that device to the ``data`` of each parameter. Between the CPU
+and CUDA, this assignment replaces the parameter's content. Between the CPU and an out-of-tree device, the assignment raises an error
+("incompatible tensor type"). ``Module.to`` raises no error in this case, but creates new Parameters.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _STDOUT = "-"
 
 
 class _Bench(click.Group):
-    """A group whose command ``run`` need not be named: ``accelkit bench NAME``."""
+    """A group that invokes ``run`` if the first argument is not a command: ``accelkit bench NAME`` means ``accelkit bench run NAME``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_named = not args or args[0] in (*self.commands, *ctx.help_option_names)
@@ -98,9 +98,9 @@ def _say_progress(measurement: str, number: int, count: int) -> None:
 def compare(*, old: Path, new: Path, threshold: str, is_json: bool) -> None:
     """Compare two reports that 'accelkit bench --json' wrote.
 
-    A measurement is slower or faster if its speed changed by more than the threshold, and the difference between the samples is
-    statistically significant (Mann-Whitney, corrected by Holm's method, 5 %). The exit code is 1 if a measurement is slower, or the device
-    no longer supports it.
+    A measurement counts as slower or faster only if its speed changed by more than the threshold and the change is statistically
+    significant. A change is significant if the p-value of the Mann-Whitney test, corrected by Holm's method, is below 0.05. The exit code
+    is 1 if a measurement is slower, or if only the old report contains a result for a measurement.
     """
     from accelkit.benchmarking import compare as comparison
 

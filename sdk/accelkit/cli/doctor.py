@@ -86,7 +86,7 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[Plug
 
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, list[Finding]]:
-    """Run the static checks on plugins, and return their findings, except those that a verdict already gives as its reason."""
+    """Run the static checks on plugins, and return the findings. Findings that the reason in a plugin's verdict contains are omitted."""
     asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: the plugin's process crashed or hung, and would again
     return {
         record: [one for one in found.mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]
@@ -95,7 +95,7 @@ def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, V
 
 
 def _installation() -> Iterator[tuple[str, Availability]]:
-    """Check what all plugins depend on, and yield the name and the result of each check."""
+    """Check the parts of the installation that all plugins share, and yield the name and the result of each check."""
     yield "torch import", _import_torch()
     conflict = autoload.privateuse1_conflict()
     yield "PrivateUse1 backends", Availability.broken(conflict) if conflict else Availability.usable()

@@ -1,4 +1,4 @@
-"""``accelkit list``: list every plugin, its status and what to do. Reads metadata, and probes only the built-in plugins."""
+"""``accelkit list``: list every plugin, its status and, if the plugin cannot be used, the remedy. Only the built-in plugins are probed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 
     No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the cached result of its
-    last test (accelkit doctor tests plugins). Built-in plugins are probed, except those for which there is a result that is less than an
-    hour old. The exit code is always 0.
+    last test. To test plugins now, run accelkit doctor. Built-in plugins are probed, except those for which there is a result that is less
+    than an hour old. The exit code is always 0.
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin]

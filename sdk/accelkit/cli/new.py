@@ -94,7 +94,11 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
 
 
 def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
-    """Return the value of every variable of the template: the given answer, the user's answer to the question, or the default."""
+    """Return the value of every variable of the template.
+
+    The user can accept or replace the default answer to each question. If ``no_input`` is True, no question is asked and every default
+    answer is used. The default answer is the value in ``given``, or the template's default if ``given`` does not contain the variable.
+    """
     try:
         from cookiecutter.generate import generate_context
         from cookiecutter.prompt import prompt_for_config

@@ -27,7 +27,7 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
         The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the cluster environment.
 
     Raises:
-        AccelkitError: In the same cases as in ``select_cluster``, and if the child process does not return a result.
+        AccelkitError: If ``select_cluster`` raises an error, or if the child process does not return a result.
     """
     with tempfile.TemporaryDirectory(prefix="accelkit-cluster-") as folder:
         answer = Path(folder) / "answer"

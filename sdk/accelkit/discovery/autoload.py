@@ -24,9 +24,9 @@ def is_enabled() -> bool:
 
 
 def privateuse1_conflict() -> str:
-    """Return a sentence that names the plugins that claim PrivateUse1, and gives the remedy. Reads metadata only.
+    """Return a sentence that names the plugins in conflict over PrivateUse1 and says how to resolve the conflict. Reads metadata only.
 
-    The sentence is empty if at most one plugin claims PrivateUse1, or if torch does not import the backends.
+    Returns "" if there is no conflict: if at most one plugin claims PrivateUse1, or if ``import torch`` does not import the backends.
     """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})
@@ -106,7 +106,7 @@ def _autoload_that_can_work() -> Iterator[None]:
 
 
 def _is_privateuse1(backend: TorchBackend) -> bool:
-    """Return whether the backend claims torch's one slot for out-of-tree devices. True for unknown packages."""
+    """Return whether a backend claims PrivateUse1. Also True if ``known_devices.toml`` does not list the backend's package."""
     package = backend.value.partition(":")[0].partition(".")[0]
     rows = [row for row in device_table.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
     return all(bool(row.get("is_privateuse1", True)) for row in rows)

@@ -18,8 +18,8 @@ _VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(
 def objection(requirements: Sequence[str], version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
     """Return (status, reason, hint) if the requirements are not met or cannot be read, else None.
 
-    Markers are evaluated for this interpreter. Base releases are compared and pre-releases are allowed, so that a vendor's own build of
-    torch (``2.13.0a0+acme``) satisfies ``torch>=2.13``.
+    Markers are evaluated for this interpreter. Suffixes of the installed version are ignored: a vendor's own build of torch with version
+    ``2.13.0a0+acme`` counts as 2.13.0, and so satisfies ``torch>=2.13``.
     """
     if long := next((line for line in requirements if len(line) > _LONGEST), None):
         return "broken", f"its requirement {long!r:.60} has {len(long):,} characters; the limit is {_LONGEST:,}", _REPORT

@@ -52,7 +52,10 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases as ``{name: {"candidates": [...], ...}}``. An alias stands for its only usable candidate."""
+    """Return the aliases as ``{name: {"candidates": [...], ...}}``.
+
+    If exactly one candidate of an alias is usable here, the alias stands for this candidate. Otherwise, the alias cannot be used.
+    """
     found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
     return found
 
@@ -85,7 +88,10 @@ def has_package(name: str) -> bool:
 
 
 def fallback_records(version: str) -> list[PluginRecord]:
-    """Return one record for each vendor's device. An installed plugin of the same name replaces the record."""
+    """Return one record for each vendor's device. An installed plugin of the same name replaces the record.
+
+    ``version`` is the version of accelkit.
+    """
     return [
         PluginRecord(
             kind="accelerator",

@@ -1,8 +1,8 @@
 """A digest of the state that decides whether a device is present. Computing it takes much less time than a probe in a child process.
 
-The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears, disappears or changes its permissions;
-if a package or system library is installed; and if an environment variable changes. It does not change if, for example, a server on the
-network is started. Results that are cached with a digest must therefore also expire after some time.
+The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears or disappears; if the permissions of a
+device file change; if a package or system library is installed; and if an environment variable changes. It does not change if, for example,
+a server on the network is started. Results that are cached with a digest must therefore also expire after some time.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def _kernel_modules() -> Iterator[str]:
 def _installations() -> Iterator[str]:
     """Yield the times at which folders of packages, folders in LD_LIBRARY_PATH and the linker's list of libraries were last changed.
 
-    Folders of packages are those named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path`` are ignored, because
-    programs write their results into the folder of their script.
+    Folders of packages are those named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path`` are ignored. One of
+    them is the folder of the script, which changes whenever the program writes a file into it.
     """
     packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")

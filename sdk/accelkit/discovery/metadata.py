@@ -42,7 +42,7 @@ def normalized(distribution: str) -> str:
 
 
 class Distribution(Protocol):
-    """The part of importlib_metadata's distributions that is used here."""
+    """Protocol for importlib_metadata's distributions, with the only method that this module uses."""
 
     def read_text(self, filename: str, /) -> str | None: ...
 
@@ -108,7 +108,10 @@ def scan() -> Inventory:
 
 @functools.cache
 def installed_version(distribution: str) -> str | None:
-    """Return the version of a distribution without importing it, or None if it is not installed. Cached until ``refresh``."""
+    """Return the version of a distribution without importing it, or None if it is not installed.
+
+    The result is cached until ``accelkit.discovery.catalog.refresh`` is called.
+    """
     for found in importlib_metadata.distributions(name=distribution, path=_existing_paths()):
         if (metadata := _metadata(found)) is not None:
             return metadata.get("version", [""])[0]
@@ -116,7 +119,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _existing_paths() -> list[str]:
-    """Return the entries of ``sys.path`` that exist. For any other entry, importlib_metadata would import its code for zip files."""
+    """Return the entries of ``sys.path`` that exist. For any other entry, importlib_metadata would import its own zip reader."""
     return [path for path in sys.path if os.path.exists(path or os.curdir)]
 
 
@@ -191,7 +194,10 @@ def _meant(group: str) -> str:
 
 
 def _leads_elsewhere(text: str) -> bool:
-    """Return whether a distribution named accelkit has entry points that lead to modules other than the built-in plugins."""
+    """Return whether an ``entry_points.txt`` with the content ``text`` declares plugins outside the package of the built-in plugins.
+
+    If ``text`` cannot be parsed, the result is True.
+    """
     try:
         return any(value.partition(".")[0] != BUILTIN_PACKAGE for group, _, value in _parse(text) if group in GROUPS)
     except configparser.Error:
@@ -243,8 +249,8 @@ Headers = Mapping[str, list[str]]
 def headers(text: str) -> Headers:
     """Return the header fields of a METADATA file, by lower-case name, with folded lines joined.
 
-    The description after the blank line is not read. Source: packaging.python.org, 'Core metadata specifications'. The standard library's
-    parser does the same, but takes 10 ms to import.
+    The description after the blank line is not read. Source: packaging.python.org, 'Core metadata specifications'. The
+    standard library's email parser reads the same fields, but takes 10 ms to import.
     """
     found: dict[str, list[list[str]]] = {}
     values: list[list[str]] = []

@@ -114,7 +114,7 @@ class PluginProcess(Generic[AnyMessage]):
 
         Args:
             seconds: How long to wait for the message.
-            doing: A phrase that says what the plugin is running, for example ``in get_device_stats()``.
+            doing: What the plugin is doing, as a phrase that can follow ``it crashed``, for example ``in get_device_stats()``.
             variable: The environment variable that sets the time limit, or "" if no variable does.
 
         Raises:

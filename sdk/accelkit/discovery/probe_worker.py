@@ -67,7 +67,7 @@ def main() -> None:
 def report_torch() -> None:
     """Print whether a plain ``import torch`` works in this environment, as one line of JSON.
 
-    ``accelkit doctor`` calls this in a child process and reads the last line of its output. The import may print other lines before.
+    ``accelkit doctor`` calls this in a child process and reads only the last line of the output. Importing torch may print lines before it.
     """
     pause_collector_until_exit()
     try:
@@ -110,7 +110,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and read its definitions, without calling any of them."""
+    """Import the class and read the members that it defines, without calling any of them."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -137,7 +137,7 @@ def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Probe a plugin, and check that importing the plugin has no side effects.
 
-    Except for a hook plugin, torch is imported before the plugin, so that changes that the plugin makes to torch are detected.
+    If the plugin is not a hook plugin, torch is imported before the plugin, so that changes that the plugin makes to torch are detected.
     """
     reached("torch")
     if record.kind != "hooks":
@@ -155,7 +155,10 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 
 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Run every stage of using the plugin: import (and check for side effects), probe, build, load and compute."""
+    """Import a plugin and, if it is an accelerator, also probe, build and load it, and compute on its device.
+
+    The import of a third-party plugin is checked for side effects.
+    """
     ask = _probe if record.is_builtin else _probe_without_traces
     answer = ask(record, facts, reached)
     if not answer.is_usable or record.kind == "precision":

@@ -68,8 +68,8 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
     """Probe or try plugins, and return one verdict for each record.
 
-    Built-in plugins share one child process; each other plugin has a process of its own. In a trial, each built-in accelerator has its own
-    process too. No driver is initialised in this process, but a trial may initialise drivers in the children.
+    Every plugin that is not built in has its own child process, and in a trial, so does every accelerator. The remaining plugins share one
+    child process. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
         UsageError: If the variable of any time limit (see ``time_limit``) is not a positive number of seconds.
@@ -86,14 +86,14 @@ def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
 
 
 def ask_definitions(record: PluginRecord) -> Verdict:
-    """Read what the plugin's class defines. The class is imported but not called, so its device need not be present."""
+    """Read what the plugin's class defines. No instance is created, so the plugin's device need not be present."""
     return _ask_each([[record]], "definitions")[record]
 
 
 def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Run the static checks on the classes of plugins, which are imported but not called.
 
-    Built-in plugins share one child process; each other plugin is checked in a separate process.
+    Built-in plugins share one child process; every other plugin is checked in a separate process.
     """
     own = [record for record in records if record.is_builtin]
     return _ask_each(([own] if own else []) + [[record] for record in records if not record.is_builtin], "mistakes")
@@ -174,7 +174,7 @@ class _Child:
         return self._limit == "build"
 
     def _follow_stages(self) -> None:
-        """Restart the clock if the current stage has a different time limit. Importing torch and building have limits of their own."""
+        """Restart the clock if the time limit has changed with the stage. Importing torch and building have limits of their own."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -198,7 +198,7 @@ class _Child:
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
         """Make the child append its stack to the report, and wait until it has done so.
 
-        If the caller sent its next signal too early, a different thread of the child might receive that signal.
+        Without the wait, the SIGINT that the caller sends next might reach another thread instead of the child's main thread.
         """
         if child_processes.SHOW_STACK is None:
             return

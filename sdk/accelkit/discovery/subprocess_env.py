@@ -11,7 +11,7 @@ from pathlib import Path
 def command(module: str) -> list[str]:
     """Return the command that runs a module of accelkit.
 
-    With ``-P``, the child does not import files from the current directory, such as a ``json.py``.
+    The command includes ``-P``, so that the child does not import files from the current directory, such as a ``json.py``.
     """
     return [sys.executable, "-P", "-m", module]
 
@@ -24,7 +24,7 @@ def search_path() -> list[str]:
 def environment(root: Path, **variables: str) -> dict[str, str]:
     """Return the environment of this process, updated with ``variables``.
 
-    In the child process, modules under ``root`` can be imported, and torch does not import vendors' packages by itself.
+    In a child process with this environment, modules under ``root`` can be imported, and ``import torch`` does not load vendors' packages.
     """
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} | variables

@@ -33,7 +33,7 @@ class Verdict:
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
         machine_state: The digest from the module ``machine_state`` at the time at which the result of a probe was cached. "" if the
             verdict is not the cached result of a probe, or the system is not Linux.
-        is_of_probe: Whether a cached verdict is the result of a probe, which does not show that the plugin works.
+        is_of_probe: Whether a cached verdict is only the result of a probe. A probe does not show that the plugin works.
     """
 
     status: ProbeStatus

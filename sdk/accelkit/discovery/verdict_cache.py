@@ -2,7 +2,7 @@
 
 Trials: A plugin that worked in a trial is later loaded without another trial. The verdict on a built-in plugin is valid for an hour.
 ``accelkit list`` uses the cached verdicts on all built-in plugins. The selection of an accelerator uses the cached verdict on a built-in
-plugin only if the plugin's device is from ``known_devices.toml``. All other built-in plugins are probed in the current process.
+accelerator only if its device is from ``known_devices.toml``, and probes every other built-in accelerator in the current process.
 
 Probes: The result of a probe says whether the device is present. The result is valid for ten minutes, and only while ``machine_state``
 does not change; the result for a simulated device remains valid. Only ``auto`` and the aliases (``gpu``, ``tpu``) use cached results of
@@ -72,9 +72,9 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[PluginRecord, Verdict]:
     """Return the verdict of a probe for each record.
 
-    A plugin is probed in a child process, unless a cached result is still valid. A cached ``broken`` is never valid. The result for a
-    simulated device stays valid, because whether a device is simulated depends only on the installed version. For all other devices,
-    ``usable`` and ``absent`` are valid for ten minutes, as long as the state of the machine does not change.
+    A plugin is probed in a child process, unless a cached result is still valid. The result ``broken`` is never taken from the cache. The
+    result for a simulated device stays valid, because whether a device is simulated depends only on the installed version. For all other
+    devices, ``usable`` and ``absent`` are valid for ten minutes, as long as the state of the machine does not change.
 
     Args:
         records: The records of the plugins.
@@ -107,7 +107,11 @@ def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
 
 
 def recall(record: PluginRecord) -> Verdict | None:
-    """Return the verdict that ``remember`` cached with the current installation, Python, torch and visible devices, or None."""
+    """Return the verdict that ``remember`` cached, or None if no valid verdict is cached.
+
+    A verdict is valid as long as the plugin, Python, torch and the visible devices are the same as when it was cached. A verdict on a
+    built-in plugin is valid for at most an hour.
+    """
     verdict = _read(record)
     if verdict is None or (record.is_builtin and not 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS):
         return None

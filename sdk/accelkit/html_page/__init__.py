@@ -15,7 +15,7 @@ def render(folder: Path, template: str, **values: Any) -> str:
     Args:
         folder: The folder of the template.
         template: The name of the template.
-        values: The variables of the template. They are escaped, except ``markupsafe.Markup``.
+        values: The variables of the template. ``markupsafe.Markup`` objects are inserted unchanged; all other values are escaped.
     """
     return _environment(folder).get_template(template).render(**values)
 
@@ -43,5 +43,5 @@ def _duration(seconds: float) -> str:
 
 
 def _share(part: float, whole: float) -> str:
-    """Return a percentage for a CSS width; ``0%`` if ``whole`` is 0."""
+    """Return ``part`` as a percentage of ``whole``, such as ``12.50%``, or ``0%`` if ``whole`` is 0."""
     return f"{100 * part / whole:.2f}%" if whole else "0%"

@@ -44,7 +44,8 @@ class Monitor:
         record: The record of the accelerator's plugin, such as one from ``accelkit.plugins()``.
         devices: The devices, as in ``Runtime(devices=)``.
 
-    Use it as a context manager. Entering the context raises the errors of ``sample``, and ``DevicesError`` if the devices do not exist.
+    Use it as a context manager. Entering the context raises ``BrokenPluginError`` if the plugin cannot be loaded, and ``DevicesError`` if
+    the devices do not exist.
     """
 
     def __init__(self, record: PluginRecord, devices: str = "-1") -> None:

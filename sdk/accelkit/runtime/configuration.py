@@ -58,7 +58,7 @@ class Configuration:
 
     @property
     def num_processes(self) -> int:
-        """Number of processes that the job needs: as many as a launcher started, or else as many as devices and strategy require."""
+        """Number of processes of the job: the number that a launcher started or, without a launcher, the number that the strategy needs."""
         if self.cluster.creates_processes_externally:
             return self.cluster.world_size
         needed: int = call(self.strategy, "num_processes", len(self.device_indices), self.num_nodes or 1)
@@ -91,7 +91,7 @@ def configure(
     cpu: bool,
     num_nodes: int | None,
 ) -> Configuration:
-    """Select all plugins, and return the configuration. Arguments take precedence over environment variables, and variables over defaults.
+    """Select all plugins, and return the configuration. An argument overrides an environment variable, which overrides a default.
 
     Raises:
         AccelkitError: If a selection cannot be used, or if selections contradict each other. The error says what to change.

@@ -29,7 +29,7 @@ class Accumulation:
     Attributes:
         num_steps: Number of backward passes per optimizer step.
         is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; after that, ``begin`` sets it.
-        has_begun: Whether ``accumulate`` was ever used, or a warning was given that ``accumulate`` is missing.
+        has_begun: True once ``accumulate`` has been used. Also True once the user has been warned that ``accumulate`` is missing.
 
     Raises:
         PrepareError: If ``num_steps`` is less than 1.

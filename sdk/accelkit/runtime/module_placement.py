@@ -226,7 +226,7 @@ def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie tensors again that were tied before.
 
     If several entries held the same tensor before, all of them now get the new tensor of the first of these entries. An entry keeps its
-    own new tensor if the two new tensors differ in type, dtype or shape.
+    own new tensor if this tensor and the first entry's new tensor differ in type, dtype or shape.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

@@ -1,4 +1,4 @@
-"""Polling of the cluster environment for notices of preemption. A thread makes the calls, so that training steps do not wait for them."""
+"""Polling of the cluster environment for notices of preemption. It runs in a thread, so that training steps do not wait for it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class PreparedObjects:
     def num_real_samples(self) -> int | None:
         """Return the number of samples in the current global batch without its repeated samples. None if no sample is known to be repeated.
 
-        Samples are repeated only to fill the last batch of a loader, so the result is None at all earlier batches.
+        Samples are repeated only to fill the last batch of a loader. For all earlier batches, the result is None.
         """
         loader = self.innermost_loader()
         return loader.remainder if loader is not None and loader.remainder > 0 else None
@@ -199,10 +199,14 @@ class Preparation:
         return prepared
 
     def _check_others(self, objects: Sequence[object]) -> None:
-        """Make optimizers check at their first step whether any object still holds old parameters, which ``prepare`` has replaced.
+        """Make optimizers check at their first step whether anything in the program still holds parameters that ``prepare`` has replaced.
 
-        If an optimizer still holds old parameters itself, its first step raises an error. If another object still holds old parameters,
-        the first step of a prepared optimizer warns.
+        If an optimizer itself holds replaced parameters, its first step raises an error. If an object that is not an optimizer holds
+        replaced parameters, the first step of a prepared optimizer warns.
+
+        Args:
+            objects: The objects of one call of ``prepare``. The first optimizer among them gives the warning. If ``objects`` contains no
+                optimizer, an optimizer of a later call gives the warning.
         """
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)

@@ -36,8 +36,8 @@ _ends_at_exit = False
 def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
     """Make this process a member of the default process group. Returns when every process has joined.
 
-    The backend ``backend`` sends tensors on the device, and gloo sends objects and tensors on the CPU. All Runtimes of a process use the
-    same group. If the program has already created a group, that group is used unchanged.
+    A new group uses ``backend`` for tensors on the device, and gloo for objects and for tensors on the CPU. All Runtimes of a process use
+    the same group. If the program has already created a group, that group is used unchanged.
 
     Args:
         user: The Runtime that joins. It is passed to ``leave`` later.

@@ -59,7 +59,7 @@ class ProgressBars:
     A nested bar is removed when it ends. The outermost bar stays on the screen.
 
     Args:
-        rank_info: This process's place in the job.
+        rank_info: The ranks of this process. Only the main process draws bars.
     """
 
     def __init__(self, rank_info: RankInfo) -> None:

@@ -79,15 +79,15 @@ class Runtime:
         strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. For the strategy,
             ``auto`` means the accelerator's default.
         hooks: Hook plugins, as names or instances.
-        cpu: Whether to use the CPU regardless of the environment.
+        cpu: Whether to use the CPU regardless of the environment variables.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
         even_batches: Whether the last batches are filled with samples from the beginning of the epoch, so that all processes get the
             same number of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
-        rng_types: The generators that are synchronised across processes before each epoch. ``generator`` stands for those that determine
-            the order of a loader, ``torch`` for torch's host generator, the device type for the device's. None means ``generator`` only.
+        rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
+            order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
@@ -444,7 +444,7 @@ class Runtime:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether an optimizer step updates the parameters now. Inside ``accumulate``, it does so only at a step's last micro-batch."""
+        """Whether an optimizer step updates the parameters now. In ``accumulate``, True only at the micro-batch that completes a step."""
         return self._accumulation.is_complete
 
     @property
@@ -532,7 +532,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Run the ``with`` block on the main process first, then on the other processes, to download or preprocess only once.
+        """Run the ``with`` block on the main process first, then on the other processes, which can use what the main process cached.
 
         Raises:
             CollectiveError: On the other processes, if the block failed on the main process.
@@ -594,8 +594,8 @@ class Runtime:
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. CPU tensors that have at most 103 bytes together are sent in the message
-        that verifies the call, and added in the order of ranks (not if ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification).
+        integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification, CPU
+        tensors that have at most 103 bytes together are sent in the message that verifies the call, and are added in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -794,7 +794,7 @@ class Runtime:
         return self._preemption.is_preempted()
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
-        """Save, queue the job again if ``requeue=True`` was given, and exit, but only if any process of the job was told to stop.
+        """Save and exit if any process of the job was told to stop. With ``Runtime(requeue=True)``, also queue the job again.
 
         Every process must call this at the same step. The job is queued again after all processes have saved.
 
@@ -967,8 +967,8 @@ class Runtime:
         Args:
             seed: The seed.
             per_process: Whether the seed is ``seed + data_parallel_index``. Dropout, noise and augmentation then differ between processes
-                that compute on different samples. Create the model before this call, with the same seed on all processes, because
-                all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever ``per_process`` is.
+                that compute on different samples. Before this call, seed all processes alike (``Runtime(seed=0)``) and create the model,
+                because all processes need equal weights. Rank 0 draws the order of a prepared loader, whatever ``per_process`` is.
 
         Returns:
             The seed of this process.
@@ -991,7 +991,7 @@ class Runtime:
 
     @property
     def memory(self) -> DeviceMemory:
-        """The bytes that this process has allocated on its device: ``memory.current``, ``memory.peak``, ``memory.reset_peak()``."""
+        """Device memory of this process in bytes: ``memory.current`` and ``memory.peak``. ``memory.reset_peak()`` resets the peak."""
         return DeviceMemory(self._session)
 
     def empty_cache(self) -> None:

@@ -26,9 +26,9 @@ def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_
 
     There is no warning if the length is probably the number of optimizer steps in one or more whole epochs of a prepared loader.
 
-    The warning for a OneCycleLR is given immediately, because a OneCycleLR steps after every batch. A program may step a scheduler of
-    another class once per epoch, and the scheduler's length is then a number of epochs. The warning for such a scheduler is therefore given
-    at the second step of its optimizer, and only if the scheduler has stepped since the first step of the optimizer.
+    A OneCycleLR steps after every batch, so the warning for a OneCycleLR is given immediately. The length of any other scheduler may be a
+    number of epochs, because a program may step the scheduler only once per epoch. The warning for such a scheduler is therefore given at
+    the second step of its optimizer, and only if the scheduler stepped between the first and the second step of the optimizer.
 
     Args:
         scheduler: The scheduler to check.
@@ -82,10 +82,14 @@ class _Steps:
         return is_whole and not any(self.mistaken_units(length))
 
     def mistaken_units(self, length: int) -> Iterator[int]:
-        """Yield the wrong numbers of steps per epoch from which the length was probably computed.
+        """Yield the numbers that the program probably used by mistake in place of ``per_epoch`` to compute the scheduler's length.
 
-        ``length`` may be a multiple of both a wrong number and the right number: 10 epochs of 40 steps are as long as 20 epochs of 20
-        steps. In that case, a wrong number is yielded only if the program has never called ``len`` on the prepared loader.
+        The length may be a multiple of both ``per_epoch`` and such a number. For example, if ``per_epoch`` is 20 and ``unprepared`` is 40,
+        a length of 400 may be 20 epochs of 20 steps or, by mistake, 10 epochs of 40 steps. In such a case, the number (40 in the example)
+        is yielded only if the program has never called ``len`` on the prepared loader.
+
+        Args:
+            length: The length of the scheduler, in steps.
         """
         is_right = length % max(self.per_epoch, 1) == 0
         units = []

@@ -106,9 +106,9 @@ def restore_host(state: Mapping[str, Any]) -> None:
 def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[str, ...]:
     """Return ``rng_types`` as a tuple, or ``("generator",)`` if ``rng_types`` is None.
 
-    ``rng_types`` names the generators that are synchronised across processes before each epoch. ``torch`` means torch's generator on the
-    host. The device type means the generator of the device. ``generator`` means the generators from which a prepared loader draws the order
-    of its samples. With one process, nothing is synchronised.
+    ``rng_types`` names the generators that are synchronised across processes before each epoch. The name ``torch`` stands for torch's
+    generator on the host. The device type, such as ``cuda``, stands for the generator of the device. The name ``generator`` stands for the
+    generators from which a prepared loader draws the order of its samples. With one process, nothing is synchronised.
 
     Raises:
         UsageError: If a name is not ``torch``, the device type or ``generator``.
@@ -125,9 +125,9 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 
 
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the states of torch's host generator and of the device's generator, each only if ``rng_types`` names the generator.
+    """Return the states of torch's host generator and of the device's generator, with the keys ``torch`` and ``device``.
 
-    Rank 0 sends the returned states to the other ranks.
+    A generator that ``rng_types`` does not name is left out. Rank 0 sends the returned states to the other ranks.
     """
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class Session:
     """The objects that exist only while the device is in use.
 
-    Reading any property except ``is_started`` starts the device, unless it has already started.
+    Reading any property except ``is_started`` starts the device if it is not in use yet. The methods ``state`` and ``description`` do not
+    start the device.
 
     Args:
         configuration: The selected plugins and devices.
@@ -123,7 +124,7 @@ class Session:
     def data_group(self) -> dist.ProcessGroup | None:
         """The data-parallel process group of this process, which contains one process for each share of the samples.
 
-        None if no two processes get the same share of the samples, so that no group smaller than the whole job is needed.
+        None if every process of the job gets a different share of the samples. The data-parallel group would then be the whole job.
         """
         self.start()
         return self._data_group

@@ -35,7 +35,10 @@ def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def stack_level_outside_of_torch() -> int:
-    """Return the ``stacklevel`` with which the caller's warning points to the line of the program that called torch or accelkit."""
+    """Return the ``stacklevel`` with which a warning from the calling function points to the user's code.
+
+    The user's code is the innermost stack frame that is neither in torch nor in accelkit.
+    """
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
         level, frame = level + 1, frame.f_back

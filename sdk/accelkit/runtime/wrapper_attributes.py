@@ -19,11 +19,13 @@ _CHILD = "_accelkit_wrapped"
 
 
 def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> None:
-    """Make public attributes and methods of the module available on its wrapper, unless the wrapper has an attribute of the same name.
+    """Make the module's public attributes and methods, except its layers, available on its wrapper.
 
-    Does nothing if the module is not a child of the wrapper. Reading a layer of the module from the wrapper raises AttributeError. A method
-    that runs a layer must not return tensors that require gradients: the strategy does not see the layer's forward pass, so it would not
-    average the gradients.
+    The wrapper's own attributes take precedence over the module's attributes of the same names. Reading a layer of the module from the
+    wrapper raises AttributeError. Does nothing if the module is not a child of the wrapper.
+
+    A method that runs a layer must not return tensors that require gradients: the strategy does not see the layer's forward pass, so it
+    would not average the gradients.
     """
     for name, child in wrapper.named_children():
         if child is module:

@@ -26,15 +26,15 @@ _warned: set[str] = set()
 def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
-    If the user set an order, the first usable accelerator in it is chosen. Otherwise, the only usable accelerator other than the host is
-    chosen, or the host if no other accelerator can be used.
+    If the user set an order in ACCELKIT_AUTO_ORDER, the first usable accelerator in this order is chosen. Otherwise, the only usable
+    accelerator other than the host is chosen, or the host if no other accelerator can be used.
 
     Args:
         is_fresh: Whether to ignore cached results of probes.
 
     Raises:
         UnavailableError: If no accelerator in the user's order can be used.
-        AmbiguousError: If several accelerators can be used and the user set no order.
+        AmbiguousError: If the user set no order and several accelerators other than the host can be used.
     """
     order = [name.strip() for name in os.environ.get(ORDER_VARIABLE, "").split(",") if name.strip()]
     records = [_in_order(name) for name in order] if order else [record for record in plugins("accelerator") if _is_candidate(record)]
@@ -118,8 +118,8 @@ def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRe
     """Return the usable accelerators, in the order of ``records``, and every candidate with its verdict.
 
     Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
-    process loads a plugin. If the probe of a vendor's plugin says that the plugin is usable, a trial in a child process checks the plugin,
-    unless the installed version has already worked in a trial.
+    process loads a plugin. Each third-party plugin and each built-in fallback that the probe found usable is then tried in a child
+    process, unless ``verdict_cache`` has the result of a successful trial. Simulated devices are not tried.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

@@ -51,9 +51,10 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
     """Select one accelerator. Does not import torch itself and does not initialise a driver.
 
     Args:
-        accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto`` or an instance. None uses
-            ACCELKIT_ACCELERATOR, or ``auto`` if that is not set.
-        devices: The devices to use, as for ``parse_devices``. None uses ACCELKIT_DEVICES.
+        accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto`` or an instance. If None, the name is read from
+            the environment variable ACCELKIT_ACCELERATOR. If the variable is not set, the name is ``auto``.
+        devices: The devices to use, as for ``parse_devices``. If None and the environment variable ACCELKIT_DEVICES is set, its
+            value is used.
         cpu: Whether to use the CPU regardless of the environment variables.
 
     Raises:
@@ -107,8 +108,8 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
 def resolve(name: str) -> PluginRecord:
     """Return the record of the accelerator that a name refers to.
 
-    An alias or ``auto`` refers to the accelerator that ``select`` would choose. An accelerator that any other name refers to is not probed
-    and need not work.
+    An alias or ``auto`` refers to the accelerator that ``select`` would choose. For any other name, the accelerator is not probed, and its
+    record is returned even if the accelerator does not work.
 
     Args:
         name: A name, ``dist:name``, ``torch:<device_type>``, an alias or ``auto``.

@@ -96,7 +96,7 @@ class Accelerator:
     # -- loading and checking -----------------------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Do the plugin's one-time build on this machine, for example of a library for the installed torch. Does nothing by default.
+        """Build what the plugin needs on this machine, such as a library for the installed torch. Does nothing by default.
 
         Called in a child process, before ``load()``, each time the plugin is tried. If everything is already built, the method must return
         immediately. The method has a time limit of its own (ACCELKIT_BUILD_TIMEOUT), and the user is told that the program is waiting for
@@ -205,7 +205,7 @@ class Accelerator:
         return torch_functions.memory_stats(self, device)
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Set the peak to the bytes allocated now, if the device records a peak. Called by the Runtime, benchmarks and conformance tests.
+        """Reset the memory peak to the bytes allocated now, if a peak is recorded. Called by the Runtime, benchmarks and conformance tests.
 
         Raises:
             UnsupportedError: If the device records a peak that cannot be reset.
@@ -232,12 +232,12 @@ class Accelerator:
         """Seed the generators of all devices of this kind. Called if the Runtime was given a seed, and by ``Runtime.seed_everything``.
 
         Raises:
-            UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. A Runtime warns instead.
+            UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. The Runtime then only warns.
         """
         torch_functions.manual_seed(self, seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """Return the generator's state as a CPU uint8 tensor, or None if there is no generator. Called to save or synchronise the state."""
+        """Return the device's generator state as a CPU uint8 tensor, or None without a generator. Called to save or synchronise state."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
@@ -284,8 +284,8 @@ class Accelerator:
             device: The device of this process.
 
         Returns:
-            The iterator over the batches on ``device``, with the same order and structure. It is closed if the loop ends early. The default
-            returns None and is never called: without an override, the runtime copies the batches, on a stream if the device has streams.
+            The iterator over the batches on ``device``, in the same order and structure. It is closed if the user's loop ends early. If
+            this method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
         """
         return None
 

@@ -41,12 +41,13 @@ class ClusterEnvironment(Variables):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a ``ClusterDetection`` if ``environ`` has variables of this environment, otherwise None.
 
-        The ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used. Its
-        reason explains why the process does not belong to this environment, although some of the environment's variables are set.
+        The ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used: it says
+        that the process does not belong to this environment although some of the environment's variables are set, and its ``reason``
+        explains why.
 
-        A job calls this method only on built-in environments. To have the environment of a third party detected, users enable a hook plugin
-        that implements the hook ``detect_cluster``. The hook may call this method. Without a hook plugin, users select the environment of a
-        third party by name.
+        For detection, accelkit calls this method only on the built-in environments. To have the environment of a third party detected,
+        users enable a hook plugin that implements the hook ``detect_cluster``. The hook may call this method. Without a hook plugin, users
+        select the environment of a third party by name.
         """
         return None
 
@@ -120,10 +121,10 @@ class ClusterEnvironment(Variables):
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: The value to return before the processes have joined, if this value is already certain, otherwise None.
+            default: The value to return if the processes have not joined yet. Give None if the value is not certain before they join.
 
         Raises:
-            UnknownPlacementError: If the processes have not joined the group and there is no default.
+            UnknownPlacementError: If the processes have not joined the group and ``default`` is None.
         """
         if self.placement is not None:
             return int(getattr(self.placement, name))
@@ -222,7 +223,7 @@ class ClusterEnvironment(Variables):
 
     @hookimpl(trylast=True)
     def requeue(self) -> bool | None:
-        """Put the job back into the scheduler's queue, to run again from the start. Called on one process of the job.
+        """Put the job back into the scheduler's queue, so that the scheduler starts the job again. Called on one process of the job.
 
         Returns:
             Whether the scheduler accepted the job. None counts as False.

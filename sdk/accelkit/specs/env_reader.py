@@ -78,10 +78,10 @@ class Variables:
         return number
 
     def address(self, *names: str, default: str | None = None) -> str:
-        """Return the first variable in ``names`` that is set, as a host name or address (IPv6 without brackets).
+        """Return the first variable in ``names`` that is set and not empty, as a host name or address (IPv6 without brackets).
 
-        If no variable is set, returns ``default``. If ``default`` is None, returns ``127.0.0.1`` and warns once that ``names[0]`` is not
-        set.
+        If there is no such variable, returns ``default``. If ``default`` is also None, returns ``127.0.0.1`` and warns once that
+        ``names[0]`` is not set.
 
         Raises:
             UsageError: If the value is not a host name or address.
@@ -92,9 +92,10 @@ class Variables:
         return self._host(value, self._set(names))
 
     def port(self, *names: str, default: int | None = None) -> int:
-        """Return the first variable in ``names`` that is set, as a TCP port.
+        """Return the first variable in ``names`` that is set and not empty, as a TCP port.
 
-        If no variable is set, returns ``default``. If ``default`` is None, returns 12910 and warns once that ``names[0]`` is not set.
+        If there is no such variable, returns ``default``. If ``default`` is also None, returns 12910 and warns once that ``names[0]`` is
+        not set.
 
         Raises:
             UsageError: If the value is not a port number.
@@ -137,10 +138,12 @@ class Variables:
 def port_for_job(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
-    The port lies outside the range from which Linux assigns ephemeral ports (32768 and more). Two jobs whose numbers differ by less than
-    1250 never get the same port. Two steps of the same job get different ports, unless a string identifies the job, or the numbers of the
-    steps differ by a multiple of 16. Two jobs may get the same port by chance if their numbers differ by 1250 or more (one pair of jobs in
-    1250), or if a string identifies at least one of the jobs (one pair of jobs in 20,000).
+    The port lies outside the range from which Linux assigns ephemeral ports (32768 and more).
+
+    If ``job`` is a number or a string of digits, another job with a number gets the same port only if the two numbers differ by a multiple
+    of 1250. Two steps of the job get the same port only if the numbers of the steps differ by a multiple of 16.
+
+    If ``job`` is any other string, all steps of the job get the same port. The probability that another job gets this port is 1 in 20,000.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.

@@ -1,8 +1,8 @@
 """The hook specifications, and the marker for their implementations in plugins.
 
-A function that only one plugin can implement is a method in the specification of the plugin, such as ``Strategy``. A function that several
-plugins can implement or wrap is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision,
-cluster environment and strategy, and the hook plugins that the user enabled, by name or by passing an instance. An implementation declares
+A function that only one plugin can implement is a method of a specification such as ``Strategy``. A function that several plugins can
+implement or wrap is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster
+environment and strategy. It also holds the hook plugins that the user named or passed as instances. An implementation of a hook declares
 only the arguments that it uses. The arguments are passed by name::
 
     from accelkit import hookimpl
@@ -67,7 +67,7 @@ class AcceleratorHooks:
     def doctor_checks(self) -> Mapping[str, Availability]:  # type: ignore[empty-body]
         """Return additional checks by name, for the table of ``accelkit doctor``. Must not initialise the driver.
 
-        Called by ``accelkit doctor`` in a child process, after the plugin has been found usable.
+        Called by ``accelkit doctor`` on each usable hook plugin, in a separate child process for each plugin.
         """
 
 

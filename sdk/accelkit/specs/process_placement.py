@@ -63,11 +63,13 @@ def this_machine() -> tuple[str, str]:
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
     """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
 
-    If all processes report a node rank, machines are numbered by node rank. Otherwise, all processes with the same machine identifier
-    are taken to be on the same machine, unless some of these processes have the same local rank. Processes with the same identifier and the
-    same local rank run in different containers on one host. Each container then counts as a machine: among the processes that have the
-    same identifier and the same local rank, the process with the lowest rank is taken to be in the first container, the next process in
-    the second container, and so on. Machines are numbered in the order of the lowest rank on each machine.
+    If all processes report a node rank, the node rank is the number of the machine. If a node rank is missing, processes with the same
+    machine identifier are taken to be on the same machine, and machines are numbered in the order of the lowest rank on each machine.
+
+    Containers on one host may have the same machine identifier, but each container counts as a machine. If a node rank is missing, such
+    containers are told apart by the local ranks: if several processes have the same identifier and the same local rank, each of these
+    processes is taken to be in a different container. The process with the lowest rank is assigned to the first container, the process
+    with the next rank to the second container, and so on.
 
     Args:
         places: The ``Place`` of every process, ordered by rank.

@@ -1,9 +1,14 @@
 """The strategy specification: how one program spans devices.
 
-The Runtime of each process calls the methods of a strategy in this order: ``check`` in the constructor of the Runtime; ``setup``,
-``root_device``, ``process_group_backend`` and ``device_mesh`` at the first use of the device; and ``place_module`` and ``wrap_module`` for
-every module.
-A strategy that also runs the optimizer's steps is an ``EngineStrategy``. A complete strategy that wraps modules in its own class::
+The Runtime of each process calls the main methods of a strategy in this order:
+
+- In the constructor of the Runtime: ``check``.
+- At the first use of the device: ``setup``, ``root_device``, ``process_group_backend`` and ``device_mesh``.
+- For every module: ``place_module`` and ``wrap_module``.
+
+A strategy that also runs the optimizer's steps is an ``EngineStrategy``.
+
+This example is a complete strategy, which wraps modules in ``MyWrapper``::
 
     from accelkit import Strategy
 
@@ -123,8 +128,9 @@ class Strategy:
     def device_mesh(self, device: torch.device) -> DeviceMesh | None:
         """Return the mesh of the devices of all processes, with a name for each dimension, or None if the strategy has no mesh.
 
-        Called by the Runtime of each process, each time the process has joined the process group, if the strategy is distributed. All
-        processes call this method at the same point, so that it may create process groups. ``Runtime.mesh`` returns the result.
+        If the strategy is distributed, the Runtime of each process calls this method after the process has joined the process group: at
+        the first use of the device, and at the first use after each ``Runtime.teardown``. All processes call this method at the same
+        point, so that it may create process groups. ``Runtime.mesh`` returns the result.
 
         Args:
             device: The device of this process.
@@ -164,9 +170,9 @@ class Strategy:
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """Return ``batch``, which is on the device already, in the layout that the strategy needs.
+        """Return ``batch`` in the layout that the strategy needs. The batch has already been moved to the device.
 
-        If a subclass overrides this method, it is called for every batch of a prepared loader, and by ``Runtime.to_device``.
+        If a subclass overrides this method, the method is called for every batch of a prepared loader, and by ``Runtime.to_device``.
         """
         return batch
 

@@ -96,7 +96,9 @@ def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, fl
 
 
 def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> None:
-    """Set the peak of ``memory_stats`` to the number of bytes that are allocated now. Does nothing if the accelerator reports no peak.
+    """Set the peak that ``memory_stats`` reports to the number of bytes that are allocated now.
+
+    Does nothing if the accelerator reports no peak.
 
     Raises:
         UnsupportedError: If the accelerator reports a peak that cannot be reset.
@@ -129,7 +131,9 @@ def set_device(accelerator: Accelerator, device: torch.device) -> None:
 
 
 def manual_seed(accelerator: Accelerator, seed: int) -> None:
-    """Seed the generators of all devices by a function of the device's module, because ``torch.accelerator`` has no such function.
+    """Seed the generators of all devices.
+
+    Calls a function of the device's module, because ``torch.accelerator`` has no function that seeds generators.
 
     Raises:
         UnsupportedError: If the module has neither ``manual_seed_all`` nor ``manual_seed``.

@@ -23,8 +23,8 @@ class AccelerateTracker(Tracker):
     which steps it has already recorded.
 
     Args:
-        tracker: The ``GeneralTracker``. Its attribute ``main_process_only`` becomes False, so that its methods do not depend on
-            Accelerate's rank. accelkit calls the methods on the main process only.
+        tracker: The ``GeneralTracker``. accelkit calls its methods on the main process only. Accelerate's own check of the rank is not
+            needed, so accelkit disables the check: it sets the tracker's attribute ``main_process_only`` to False.
     """
 
     def __init__(self, tracker: Any) -> None:

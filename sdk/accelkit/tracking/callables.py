@@ -12,7 +12,8 @@ class CallableTracker(Tracker):
     """A tracker that calls a function with the values and the step of each call of ``rt.log``.
 
     Args:
-        function: The function ``function(values, step)``. After a resume, the function is called again for repeated steps.
+        function: The function ``function(values, step)``. If the program continues from a checkpoint and repeats some steps, the function
+            is called again for these steps.
     """
 
     def __init__(self, function: Callable[[dict[str, Scalar], int], Any]) -> None:

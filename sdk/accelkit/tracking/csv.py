@@ -19,8 +19,8 @@ class CSV(MetricsFileTracker):
     """A tracker that writes two files: ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
 
     The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
-    written again with one more column. A value that was not logged in a call is an empty cell. Each row is passed to the operating system
-    at once, so it survives the death of the process.
+    rewritten with a column for this name. If a call does not log a value for a column, the cell is empty. Each row is passed to the
+    operating system at once, so it survives the death of the process.
 
     If a program continues from a checkpoint, rows that were written after the checkpoint are removed. The file therefore has no duplicate
     rows, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a

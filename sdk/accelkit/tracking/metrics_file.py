@@ -11,7 +11,9 @@ from accelkit.tracking.tracker import FolderTracker, Outcome
 
 
 class MetricsFileTracker(FolderTracker):
-    """Base class of trackers that write the logged values to an open file, and the hyperparameters to ``hyperparameters.json`` beside it.
+    """Base class of trackers that write two files in one folder: a file with the logged values, and ``hyperparameters.json``.
+
+    The file with the logged values stays open until ``close``.
 
     Attributes:
         file_name: The name of the file with the logged values.

@@ -21,14 +21,16 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 
 
 class MLflow(Tracker):
-    """Records the run in MLflow. Needs the package ``mlflow``; ``mlflow-skinny`` is enough if a tracking server stores the run.
+    """A tracker that records the run in MLflow.
+
+    Needs the package ``mlflow``; ``mlflow-skinny`` is enough if a tracking server stores the run.
 
     Numbers become metrics, strings become tags, and hyperparameters become parameters, with names such as ``model/depth``. Characters
     that MLflow does not allow in names are replaced by ``_``.
 
     If a program continues from a checkpoint, the same MLflow run is continued. Metrics that were recorded after the checkpoint stay in the
-    run, because MLflow cannot remove them. A metric is recorded again only at steps after its last step in the run. A parameter keeps the
-    first value that was logged, because MLflow does not let a parameter change.
+    run, because MLflow cannot remove them. If the program repeats the steps of these metrics, the metrics are not recorded a second time.
+    A parameter keeps the first value that was logged, because MLflow does not let a parameter change.
 
     Args:
         experiment: The name of the experiment, which is created if it does not exist. None means ``MLFLOW_EXPERIMENT_NAME``, or else the
@@ -109,7 +111,10 @@ class MLflow(Tracker):
         return found
 
     def _is_recorded(self, name: str, step: int) -> bool:
-        """Return whether this metric was recorded at this or a later step before this process continued the run. False for a new run."""
+        """Return whether a continued run already contains this metric, at ``step`` or at a later step. False for a new run.
+
+        Values of the metric that this process has recorded since ``open`` are not considered.
+        """
         if not self._is_continued:
             return False
         if name not in self._recorded:

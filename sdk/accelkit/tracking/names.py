@@ -1,6 +1,6 @@
 """Conversion of the elements of ``Runtime(trackers=[...])`` to trackers.
 
-An element is a name, a tracker of accelkit, Accelerate or Lightning, or a function.
+An element is a function, a tracker object, or the name of a tracker. A tracker object may come from accelkit, Accelerate or Lightning.
 """
 
 from __future__ import annotations

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(FolderTracker):
-    """Writes event files for TensorBoard with ``torch.utils.tensorboard``. Needs the package ``tensorboard``.
+    """A tracker that writes event files for TensorBoard with ``torch.utils.tensorboard``. Needs the package ``tensorboard``.
 
     Numbers become scalars, and strings become texts. Hyperparameters appear in the tab HPARAMS.
 
-    If a program continues from a checkpoint, a new event file tells TensorBoard to ignore earlier events with a step after the last step of
-    the checkpoint (``purge_step``). This works only if steps never decrease during the run. So log all values with the number of the
-    optimizer step; do not log some values with the number of the epoch. If a new run begins in a folder that has event files, TensorBoard
-    ignores the events in these files.
+    If a program continues from a checkpoint, the tracker begins a new event file with a ``purge_step``. TensorBoard then ignores the events
+    that older event files contain for steps after the checkpoint. Ignoring these events works only if steps never decrease during the run.
+    So log all values with the number of the optimizer step; do not log some values with the number of the epoch. If a new run begins in a
+    folder that has event files, TensorBoard ignores the events in these files.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

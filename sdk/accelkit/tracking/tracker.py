@@ -17,12 +17,14 @@ Outcome = Literal["finished", "failed", "interrupted"]
 
 
 class Tracker(abc.ABC):
-    """Writes the values of one run to a file or a service. Subclass it for a service that accelkit does not know.
+    """Base class of trackers. A tracker writes the values of one run to a file or a service.
 
-    A Runtime calls ``check`` on every process, and all other methods on the main process only. ``open`` is called at the first ``rt.log``,
-    before the other methods. If the program logs only hyperparameters, ``open`` is called when the run is finished. If the program logs
-    again after ``close``, ``open`` is called again. If a method other than ``check`` raises an exception, the Runtime warns once and no
-    longer calls the tracker.
+    Write a subclass to support a service that accelkit does not know.
+
+    A Runtime calls ``check`` on every process when the Runtime is created. All other methods are called on the main process only.
+    ``open`` is called before these other methods, at the first ``rt.log``. If the program logs only hyperparameters, ``open`` is called
+    when the run is finished. If the program logs again after ``close``, ``open`` is called again. If a method other than ``check`` raises
+    an exception, the Runtime warns once and no longer calls the tracker.
 
     Attributes:
         name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
@@ -72,11 +74,16 @@ class Tracker(abc.ABC):
         """Write everything that was logged, and end the run."""
 
     def state(self) -> dict[str, Any]:
-        """Return plain values that identify the run and the position in it, for checkpoints. Called after ``flush``."""
+        """Return what ``open`` needs to continue the run from this point, such as the id of the run. Called after ``flush``.
+
+        The result is saved in a checkpoint, so it must consist of plain values such as numbers and strings.
+        """
         return {}
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Go back to an earlier position of the run. Called if the program loads a checkpoint after it has logged values.
+        """Go back to the point at which a checkpoint was saved. Called if the program loads the checkpoint after it has logged values.
+
+        The default calls ``close("interrupted")`` and ``open(state)``.
 
         Args:
             state: The result of ``state()`` in the checkpoint. None if the checkpoint has no state of this tracker.
@@ -102,7 +109,10 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder. Return the position at which to continue: ``state`` if its run is in this folder, or None for a new run."""
+        """Create the folder, and return the state from which to continue the run, or None if a new run begins.
+
+        ``state`` is returned if it was saved by a run in this folder, otherwise None.
+        """
         if self.folder is None:
             self.folder = self.run_folder()
         self.folder.mkdir(parents=True, exist_ok=True)

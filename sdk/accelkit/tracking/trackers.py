@@ -1,4 +1,4 @@
-"""The trackers of a Runtime. They are called on the main process only. If a tracker fails, the program continues without it."""
+"""The trackers of a Runtime. They write on the main process only. If a tracker fails, the program continues without this tracker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ranks(Protocol):
 
 
 class Trackers:
-    """Passes what a program logs to its trackers.
+    """The trackers to which a Runtime passes everything that the program logs.
 
     The trackers are opened by the first ``log``, so that a program can first load a checkpoint and then continue the run that saved it.
 

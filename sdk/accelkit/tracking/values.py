@@ -1,4 +1,4 @@
-"""Conversion of what users log to plain values."""
+"""Conversion of logged values and hyperparameters to plain values."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class WandB(Tracker):
-    """Records the run in Weights & Biases. Needs the package ``wandb``. Hyperparameters become the configuration of the run.
+    """A tracker that records the run in Weights & Biases. Needs the package ``wandb``.
+
+    Hyperparameters become the configuration of the run.
 
     If a program continues from a checkpoint, the same W&B run is continued, and steps that the run already has are not recorded again.
     In offline mode, W&B may lose what a killed process recorded: use another tracker as well.

@@ -1,4 +1,4 @@
-"""The accelkit plugin for the device. What is not defined here is inherited from ``accelkit.Accelerator``."""
+"""The accelkit plugin for the simulated device. What is not defined here is inherited from ``accelkit.Accelerator``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The environment variables of the device, read in one place. This module does not import torch.
+"""The environment variables of the fake XPU, read in one place. This module does not import torch.
 
 ================================  =======================================================================================
 ``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
 ``FAKE_XPU_VISIBLE_DEVICES``      visible devices, such as ``1,0`` (then device 1 is ``fake_xpu:0``); all by default
-``FAKE_XPU_MEMORY``               memory of each device in bytes, or as ``512MiB`` or ``4GiB``; 16 GiB by default
+``FAKE_XPU_MEMORY``               memory of each device, as a number of bytes or as in ``512MiB``; 16 GiB by default
 ``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault
 ``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``
 ``FAKE_XPU_CACHE_DIR``            folder of the compiled library; a folder in the user's cache by default
@@ -37,7 +37,10 @@ _FAULT_FORMS = (
 
 
 class SettingsError(ValueError):
-    """An environment variable or the argument of ``torch.fake_xpu.fault`` has an invalid value. ``hint`` says how to fix it."""
+    """The error for an invalid value of an environment variable or of the argument of ``torch.fake_xpu.fault``.
+
+    ``hint`` says how to correct the value.
+    """
 
     def __init__(self, variable: str, value: str, why: str, hint: str) -> None:
         super().__init__(f"{variable}={value!r}: {why}")
@@ -53,17 +56,18 @@ class Faults:
             injected, and 0 means none.
         lost_at: The number of the kernel during which the device is lost. This kernel and every later use of a device raise an error. 1
             means the first kernel after the faults are injected, and 0 means none.
-        nan_operator: The operator ("mm", "add") whose floating-point results are NaN. Empty for none.
-        wrong_operator: The operator whose floating-point results are wrong. The largest magnitude in a result is added to the last element
-            of the result, or 1 if all elements are 0. Empty for none.
+        nan_operator: The operator, such as ``mm`` or ``add``, whose floating-point results are NaN. Empty for none.
+        wrong_operator: The operator whose floating-point results are wrong. The last element of each result is too large: by the largest
+            magnitude in the result, or by 1 if all elements are 0. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration of each kernel's first call after the faults are injected, as on a device that
             compiles a kernel when it is first called.
-        recording: What is wrong with torch.profiler's recording of the device. Empty if nothing is wrong. ``no_kernels``: it has no
-            kernels. ``twice``: it has everything twice. ``microseconds``: kernels and copies take a thousandth of their time. ``early``:
-            kernels and copies start 5 ms too early. ``caller``: each kernel or copy is attributed to the operator that called the previous
-            kernel or copy. ``device``: all kernels and copies are on device 0. ``stale``: it also has the kernels and copies of earlier
-            recordings. ``no_frees``: it does not show that memory is freed.
+        recording: How torch.profiler's recording of the device is wrong. Empty if the recording is right. ``no_kernels``: the recording
+            contains no kernels. ``twice``: it contains each kernel and each copy twice. ``microseconds``: the recorded duration of each
+            kernel and copy is a thousandth of the true duration. ``early``: the recorded times of each kernel and copy are 5 ms too early.
+            ``caller``: each kernel or copy is attributed to the operator that called the previous kernel or copy. ``device``: each kernel
+            and copy is recorded on device 0. ``stale``: the recording also contains the kernels and copies of earlier recordings.
+            ``no_frees``: the recording does not show when memory is freed.
     """
 
     oom_at: int = 0
@@ -77,6 +81,10 @@ class Faults:
     @classmethod
     def parse(cls, text: str, variable: str = "FAKE_XPU_FAULT") -> Faults:
         """Parse a text such as ``oom@3,lost@100,nan@mm,slow_copy@50``. An empty text means no faults.
+
+        Each entry sets one attribute to the value after ``@``: ``oom`` sets ``oom_at``, ``lost`` sets ``lost_at``, ``nan`` sets
+        ``nan_operator``, ``wrong`` sets ``wrong_operator``, ``slow_copy`` sets ``copy_milliseconds``, ``slow_first_call`` sets
+        ``first_call_milliseconds``, and ``recording`` sets ``recording``.
 
         Raises:
             SettingsError: If the text cannot be parsed.

@@ -1,4 +1,4 @@
-"""An error that a backward pass raises, such as one of the server or of a hook, aborts the process. On torch's
+"""An error that a backward pass raises, such as an error from the server or from a hook, aborts the process. On torch's
 own devices, the error is raised in the program."""
 
 import subprocess

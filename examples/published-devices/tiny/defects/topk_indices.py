@@ -1,4 +1,4 @@
-"""The indices of `topk` are int32. Those of torch are int64, which its own operators, such as `gather`, require."""
+"""The indices that `topk` returns are int32. In torch, they are int64, and operators such as `gather` accept only int64."""
 
 import extra.torch_backend.backend
 import torch

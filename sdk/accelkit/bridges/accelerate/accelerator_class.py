@@ -49,7 +49,8 @@ def accelerator(
     Args:
         name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
             the variable is not set.
-        devices, cpu: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
+        devices: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
+        cpu: Whether to use the CPU, as for Runtime.
         mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses the precision of an existing Accelerator of this process, or
             else ACCELKIT_PRECISION, ACCELERATE_MIXED_PRECISION or ``no``, in this order.
         arguments: All other arguments of ``accelerate.Accelerator``.
@@ -103,7 +104,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return _restored, (getattr(cls, "_accelkit_original", cls), self.runtime.accelerator.name), state
 
     def prepare(self, *arguments: Any, device_placement: Sequence[bool | None] | None = None) -> Any:
-        """Prepare objects as Accelerate does, but place all modules first, so that optimizers may precede their models in the arguments.
+        """Prepare objects as Accelerate does, but begin with the modules, so that optimizers may precede their models in the arguments.
 
         Raises:
             PrepareError: If an optimizer has parameters on another device because it was created before ``Module.to`` moved its model.
@@ -210,7 +211,11 @@ def _withheld(mixed: str, already: str | None) -> Iterator[None]:
     """Keep fp16 out of Accelerate's shared state inside the ``with`` block, and write fp16 there when the block ends.
 
     The block creates an Accelerator. Accelerate would refuse fp16 on device types that it does not know, and would ignore fp16 on the CPU.
-    Does nothing if one of ``mixed`` and ``already`` is another precision than fp16.
+    Does nothing if ``mixed`` or ``already`` is a precision other than fp16.
+
+    Args:
+        mixed: The precision of the new Accelerator.
+        already: The precision in Accelerate's shared state, or None if the shared state has no precision.
     """
     state = AcceleratorState._shared_state
     if mixed != _FP16 or already not in (None, _FP16):

@@ -1,4 +1,4 @@
-"""The known versions of Accelerate, and the names in it that the bridge relies on."""
+"""The versions of Accelerate that the bridge knows, and the attributes of Accelerate's shared state that the bridge sets."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         name, devices: The accelerator and its devices, as for ``accelerator``.
 
     Returns:
-        The Runtime of the device, with the decision that selected it.
+        The Runtime of the device. Its attribute ``decision`` tells why this device was selected.
 
     Raises:
         ContradictionError: If the bridge is already installed with other arguments, or Accelerate has already chosen a device.
@@ -64,7 +64,10 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
 
 
 def uninstall() -> None:
-    """Undo ``install``. Existing objects continue to work, and an ``Accelerator`` created afterwards uses the existing state."""
+    """Undo ``install``. Existing objects continue to work.
+
+    An ``Accelerator`` created afterwards uses the device that Accelerate's shared state still contains.
+    """
     global _is_installed
     if not _is_installed:
         return

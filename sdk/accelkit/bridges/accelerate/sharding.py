@@ -34,8 +34,8 @@ def sharding_on(device: torch.device) -> Iterator[None]:
     """Make ``fully_shard`` move parameters to this type of device, and use a mesh of such devices unless the caller gives a mesh.
 
     Inside the ``with`` block, ``fully_shard`` is replaced. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the
-    replacement. Otherwise, torch would make a mesh for the accelerator that it considers the current one, and would refuse device types
-    such as ``fake_xpu``.
+    replacement. Without the replacement, torch would make a mesh for the accelerator that torch considers the current one, and would refuse
+    device types such as ``fake_xpu``.
     """
     before = fsdp.fully_shard
 

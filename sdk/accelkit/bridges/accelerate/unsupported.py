@@ -75,14 +75,17 @@ def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 
 
 def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether FSDP was requested from ``Accelerator``. ACCELERATE_USE_FSDP counts only for a process's first Accelerator."""
+    """Return whether the arguments of an ``Accelerator`` or ACCELERATE_USE_FSDP request FSDP.
+
+    ACCELERATE_USE_FSDP is ignored unless the Accelerator is the first one of this process.
+    """
     if arguments.get("fsdp_plugin") is not None:
         return True
     return not AcceleratorState._shared_state and _is_set(environ, "ACCELERATE_USE_FSDP")
 
 
 def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
-    """If sharding was requested from ``Accelerator``, check that it is FSDP2, and that FSDP2 works on the device and in the precision.
+    """Check that the bridge supports the sharding that was requested. Does nothing if no sharding was requested.
 
     Args:
         arguments, environ: As for ``refuse_arguments``.
@@ -90,9 +93,10 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
         mixed_precision: Accelerate's name of the precision.
 
     Raises:
-        UnsupportedError: If sharding other than FSDP2 was requested, if FSDP2 does not work on the device or in the precision, or if the
-            device lacks what FSDP2 needs.
-        ContradictionError: If an earlier Accelerator of this process does not shard. Accelerate has one state for the whole process.
+        UnsupportedError: If sharding other than FSDP2 was requested, if the device is the CPU, if the precision is fp16, or if the device
+            lacks something that FSDP2 needs.
+        ContradictionError: If the job has several processes, and an earlier Accelerator of this process does not shard. Accelerate has one
+            state for the whole process.
     """
     plugin, state = arguments.get("fsdp_plugin"), AcceleratorState._shared_state
     if not is_sharding_requested(arguments, environ):

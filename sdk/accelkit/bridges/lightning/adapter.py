@@ -59,7 +59,7 @@ class LightningAccelerator(Accelerator):
         return indices
 
     def device(self, index: int) -> torch.device:
-        """Return the torch device that the Lightning class uses for this index."""
+        """Return the torch device that ``lightning_class`` uses for this index."""
         device: torch.device = self.lightning_class.get_parallel_devices(self.lightning_class.parse_devices(index + 1))[index]
         return device
 

@@ -1,9 +1,9 @@
 """Lightning's DeepSpeedStrategy on a plugin's device.
 
-Lightning's class refuses accelerators other than its own for CUDA, requires the devices 0, 1, ... of a machine, passes the index of the
-device to DeepSpeed (the CPU has none), and moves modules in ways that replace the parameters on some devices. An object of this class is
-given a new class that overrides the methods in which it does so. The new class has one base, because a class with two bases could not be
-assigned to the object.
+Lightning's class works only with Lightning's CUDAAccelerator and only with the devices 0, 1, ... of a machine. It passes the index of the
+device to DeepSpeed, but the CPU has no index. On some devices, it replaces the parameters of the modules that it moves. This module
+therefore assigns a new class to the strategy object. The new class overrides the methods that cause these problems. The new class has only
+one base, because a class with two bases could not be assigned to the object.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def make_deepspeed(framework: Framework, strategy: Any, plugin: Accelerator) -> 
 
     Args:
         framework: The Trainer or Fabric that will use the strategy.
-        strategy: A name that Lightning has registered, such as ``deepspeed_stage_3``, or a DeepSpeedStrategy. The object stays the same,
-            because the user configured it.
+        strategy: A name that Lightning has registered, such as ``deepspeed_stage_3``, or a DeepSpeedStrategy. A DeepSpeedStrategy is
+            adapted in place, so that it keeps the user's configuration.
         plugin: The accelerator.
 
     Raises:
@@ -111,7 +111,7 @@ def check_deepspeed_precision(precision: str, plugin: Accelerator, *, is_lightni
         is_lightnings: Whether the precision is one of Lightning's own.
 
     Raises:
-        UnsupportedError: If it does not.
+        UnsupportedError: If DeepSpeed does not support the precision.
     """
     if not (is_lightnings and precision in PRECISIONS):
         names = ", ".join(PRECISIONS)
@@ -128,7 +128,7 @@ def _unsupported(what: str, plugin: Accelerator, why: str, hint: str | None) -> 
 
 
 def _everywhere(framework: Framework, parent: Any, plugin: Accelerator) -> dict[str, Any]:
-    """Return the methods that both a Trainer's and a Fabric's strategy override."""
+    """Return the methods, by name, that the adapted strategy overrides both in a Trainer and in a Fabric."""
     lightnings = sys.modules[framework.part("strategies").DeepSpeedStrategy.__module__]
     distributed = "setup_distributed" if framework.is_trainer else "_setup_distributed"
     sharded = "model_sharded_context" if framework.is_trainer else "module_sharded_context"
@@ -223,9 +223,9 @@ def _devices(strategy: Any, devices: list[torch.device]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_partitioned(module: torch.nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block, hide the parameters that ZeRO 3 has partitioned from ``module``, so that they are not moved.
+    """Inside the ``with`` block, remove from ``module`` each parameter that ZeRO 3 has partitioned, so that the parameter is not moved.
 
-    Such a parameter has no values, and a copy of it would not refer to the partitions that DeepSpeed holds.
+    A partitioned parameter has no values, and a copy of it would not refer to the partitions that DeepSpeed holds.
     """
     named = [(part, part.named_parameters(recurse=False, remove_duplicate=False)) for part in module.modules()]
     hidden = [(part, name, parameter) for part, parameters in named for name, parameter in parameters if hasattr(parameter, "ds_id")]

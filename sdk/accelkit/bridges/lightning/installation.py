@@ -33,10 +33,12 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
-    trains on its own device. Without ``install``, Lightning would train on the CPU instead. If an error is raised, no class is changed.
+    trains on its own device. Without ``install``, Lightning's default strategy for one such device would train on the CPU. If an error is
+    raised, no class is changed.
 
     Args:
-        accelerators: The names of plugins to load now. Each plugin registers further names in its ``register_accelerators(registry)``.
+        accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
+            the method, which registers the names of accelerators. Do not list other plugins here; their names work in any case.
         package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all installed packages.
 
     Raises:

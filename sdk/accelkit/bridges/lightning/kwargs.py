@@ -49,8 +49,8 @@ def trainer_kwargs(
             launcher started, or else all devices (one device with ``strategy="single_device"``).
         num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``,
-            ``fsdp`` (accelkit's, with torch's FSDP2), Lightning's names for DeepSpeed, such as ``deepspeed_stage_2`` and
-            ``deepspeed_stage_3_offload``, or an instance of your own strategy class or of Lightning's ``ModelParallelStrategy`` or
+            ``fsdp`` (accelkit's strategy, which uses torch's FSDP2), one of Lightning's names for DeepSpeed, such as ``deepspeed_stage_2``
+            and ``deepspeed_stage_3_offload``, or an instance of your own strategy class or of Lightning's ``ModelParallelStrategy`` or
             ``DeepSpeedStrategy``.
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
@@ -115,7 +115,7 @@ def make_arguments(
 ) -> dict[str, Any]:
     """Return the same arguments as ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
 
-    If the environment variables do not contain the machine of each process, the processes exchange this information here. All processes
+    If the environment variables do not say on which machine each process runs, the processes exchange this information here. All processes
     of the job must therefore call this function.
     """
     selection = select(accelerator, devices=None if devices == AUTO else devices)

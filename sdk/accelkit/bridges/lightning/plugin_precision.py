@@ -2,9 +2,11 @@
 
 Lightning calls the methods of a precision plugin in different places than Runtime does. This has the following consequences:
 
-- A Trainer converts each batch and runs the whole step of the LightningModule in the forward context. It converts no results.
-- A Trainer computes the gradients inside the optimizer's step, in a closure. The closure therefore runs first, so that gradients can be
-  unscaled before Lightning's hooks see them and before they are clipped.
+- A Trainer converts each batch and runs the whole step of the LightningModule in the forward context. It does not convert the
+  results of the step.
+- A Trainer computes the gradients inside the optimizer's step, in a closure. If the Precision overrides ``unscale_gradients`` or
+  ``optimizer_step``, the plugin instead runs the closure before the step, so that gradients can be unscaled before Lightning's hooks see
+  them and before they are clipped.
 - Lightning tears the strategy down after every ``fit`` and may save a checkpoint after that, so the state of the precision is kept.
 """
 
@@ -137,7 +139,7 @@ class PluginPrecision(Theirs):
 
 
 class FabricPrecision(PluginPrecision):
-    """A precision for a Fabric, which converts the arguments and results of every forward pass, as Runtime does."""
+    """A precision for a Fabric. A Fabric uses it to convert the arguments and results of every forward pass, as Runtime does."""
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
         """Do nothing. Fabric ignores the tensor that ``pre_backward`` returns, so the loss is scaled in ``backward`` instead."""

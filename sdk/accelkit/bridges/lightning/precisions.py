@@ -1,4 +1,4 @@
-"""Lightning's own precision plugins for an accelkit accelerator. They are used for the precisions that Lightning has too."""
+"""Lightning's own precision plugins for an accelkit accelerator. They are used for the precisions that both accelkit and Lightning have."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ NAMES = ("32-true", "64-true", *_NARROW, *_MIXED)
 
 
 def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.device) -> bool:
-    """Return whether Lightning's own class can be used in place of the chosen precision.
+    """Return whether Lightning's own precision plugin can be used in place of the chosen precision.
 
-    True for a built-in precision that was chosen by name and that Lightning has too, unless the accelerator has its own implementation.
+    The result is True if the user chose a built-in precision by a name in NAMES, and the accelerator has no implementation of its own for
+    this precision.
     """
     return is_built_in(chosen) and chosen.name in NAMES and own_precision(accelerator, chosen.name, device) is None
 
@@ -30,9 +31,9 @@ def is_lightnings(chosen: Precision, accelerator: Accelerator, device: torch.dev
 def make_precision(
     framework: Framework, chosen: Precision, accelerator: Accelerator, device: torch.device, *, for_deepspeed: bool = False
 ) -> Any:
-    """Create Lightning's own plugin for a precision that Lightning has too, and that the accelerator supports.
+    """Create Lightning's own plugin for a precision for which ``is_lightnings`` returns True.
 
-    In 16-mixed, losses are scaled by the device's own gradient scaler, or by DeepSpeed if ``for_deepspeed`` is True.
+    With precision 16-mixed, losses are scaled by the device's own gradient scaler, or by DeepSpeed if ``for_deepspeed`` is True.
 
     Raises:
         UnsupportedError: If torch has no autocast or gradient scaler for the precision on this device.

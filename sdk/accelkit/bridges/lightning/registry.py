@@ -1,4 +1,7 @@
-"""Support for accelkit plugins that, like Lightning's accelerators, register further names in ``register_accelerators(registry)``."""
+"""Support for accelkit plugins with a method ``register_accelerators(registry)``, which Lightning's own accelerators also have.
+
+The method registers accelerators under names of the plugin's choice.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _WHOLE = "_accelkit_whole"
 if TYPE_CHECKING:
 
     class Theirs:
-        """The part of Lightning's strategies for a Trainer that is used here. All of it is public."""
+        """The attributes and methods of Lightning's Trainer strategies that this module uses. All of them are public."""
 
         model: torch.nn.Module
         lightning_module: torch.nn.Module
@@ -50,7 +50,7 @@ class Whole(torch.nn.Module):
 
 
 class TrainerSharding(Theirs):
-    """A mixin that shards a Trainer's module once the module is configured, so that ``configure_model`` need not shard it.
+    """A mixin that shards a Trainer's module after ``configure_model`` has run, so that ``configure_model`` need not shard the module.
 
     A checkpoint contains the whole model, with the parameter names of the user's LightningModule.
     """
@@ -59,7 +59,7 @@ class TrainerSharding(Theirs):
     sharding: ClassVar[Strategy]
 
     def setup(self, trainer: Any) -> None:
-        """Run ParallelStrategy's ``setup``. ModelParallelStrategy's ``setup`` raises an error if ``configure_model`` is not overridden."""
+        """Run ParallelStrategy's ``setup``, not ModelParallelStrategy's, which requires the user to override ``configure_model``."""
         self.parent.setup(self, trainer)
 
     def model_to_device(self) -> None:
@@ -94,8 +94,8 @@ def make_sharded(framework: Framework, sharding: Strategy, num_processes: int) -
     """Create a subclass of Lightning's ModelParallelStrategy that shards modules with an accelkit strategy, and return an instance of it.
 
     Args:
-        framework: The framework.
-        sharding: The strategy ``fsdp``, which has been checked.
+        framework: The framework that will use the strategy.
+        sharding: accelkit's strategy ``fsdp``, as ``checked_strategy`` returns it.
         num_processes: The number of processes of the job, over which modules are sharded.
     """
     strategies = framework.part("strategies")

@@ -1,4 +1,4 @@
-"""Lightning's strategies for devices that Lightning does not support: its own classes, extended with what such a device needs.
+"""Lightning's own strategies, extended for devices that Lightning itself does not support.
 
 On XLA and PrivateUse1 devices, ``Module.to`` creates new Parameters. Lightning handles this only for XLA. If Lightning's own classes moved
 a module to a PrivateUse1 device, tied parameters would no longer be tied, and an optimizer created before the move would not train the
@@ -182,7 +182,9 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
 
 
 def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device: torch.device) -> Any:
-    """Check that a Lightning strategy created by the user can be used on this device, and return the strategy to use.
+    """Check that a Lightning strategy created by the user can be used on this device, and return the strategy.
+
+    If the strategy is one of Lightning's own, the returned strategy is adapted to the device.
 
     Raises:
         UnsupportedError: If the strategy is one of Lightning's own and does not support the device.
@@ -227,7 +229,8 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
     """Make a ModelParallelStrategy create its process group as ``Joining`` does, and let it shard modules that are on the CPU.
 
-    The object is given a new class with one base, because a class with two bases could not be assigned to it.
+    The strategy remains the same object, but its class is replaced with a new subclass of that class. The subclass does not also inherit
+    from ``Joining``, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
     """
     parent = type(strategy)
 

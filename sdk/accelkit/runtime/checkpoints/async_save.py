@@ -28,7 +28,7 @@ class BackgroundSave:
         """Wait until no save is running.
 
         Raises:
-            CheckpointError: If the running save or the last save failed. Each error is raised once.
+            CheckpointError: If the last save failed, during this call or before it. The error of a save is raised only once.
         """
         if self._thread is not None:
             self._thread.join()

@@ -43,7 +43,10 @@ def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
 
 
 def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> list[tuple[int, int]]:
-    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks. ``is_wanted`` is as in ``checksum``."""
+    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks.
+
+    Once ``is_wanted`` returns False, reading stops, and the results cover only the parts of the blocks that were read.
+    """
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
     starts = range(0, size, BLOCK)

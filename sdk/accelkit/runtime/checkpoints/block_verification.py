@@ -23,8 +23,8 @@ Block = tuple[str, int]
 class BlockVerification:
     """Verifies each block once, in the first thread that reaches it.
 
-    The constructor opens the files, and they stay open until all blocks are verified, so that they can be read even if somebody removes
-    the checkpoint in the meantime. A shared lock keeps ``keep_last`` from removing the checkpoint.
+    The constructor opens the files, and they stay open until all blocks are verified. In the meantime, a shared lock keeps ``keep_last``
+    from removing the checkpoint. If somebody else removes the checkpoint, the open files can still be read.
 
     Args:
         step: The folder of the step.
@@ -95,7 +95,7 @@ class BlockVerification:
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """End the threads. Each block that is not verified yet is verified when its data are used."""
+        """End the threads. From then on, ``wait`` and ``wait_for_all`` verify the blocks that have not been verified yet."""
         self._has_to_stop = True
         for thread in self._threads:
             thread.join()

@@ -1,7 +1,7 @@
-"""Coordinate operations that succeed or fail on all processes together. After each step, every process knows whether any process failed.
+"""Coordinate operations that succeed or fail on all processes together.
 
-Messages are sent point to point through rank 0, so that a process that died can be named by its rank. The error of a collective does not
-say which rank died.
+An operation consists of one or more stages. After each stage, every process knows whether any process failed. Messages are sent point to
+point through rank 0, so that a process that died can be named by its rank. The error of a collective does not say which rank died.
 """
 
 from __future__ import annotations
@@ -80,14 +80,17 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Choose the saving process whose own state this process loads. Return its share of the samples (an index) and its rank.
+        """Choose the saving process whose own state this process loads.
 
-        Processes that have the same share need equal random number generators. The saving processes chosen for them therefore also had the
-        same share as each other.
+        Processes that have the same share of the samples need equal random number generators. For all processes of a share, this method
+        therefore chooses saving processes that also had one common share.
 
         Args:
             size: The number of processes that saved.
             num_shares: The number of shares into which those processes divided their samples. None means one share for each process.
+
+        Returns:
+            The index of the saving process's share of the samples, and the rank of the saving process.
         """
         copies = size // (num_shares or size)
         share, copy = divmod(self.rank, self.copies)

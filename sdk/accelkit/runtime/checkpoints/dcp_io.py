@@ -39,11 +39,11 @@ _HOST = "cpu"  # torch's name for main memory
 
 
 def no_layout(path: str, size: torch.Size) -> None:
-    """Return None for every tensor: each is read whole, into main memory."""
+    """Return None for every tensor, so that each tensor is read whole, into main memory."""
 
 
 class _Planner(DefaultSavePlanner):
-    """Planner whose plans describe the original tensors. The values to write come from ``copies`` if it is set."""
+    """Planner that describes the program's tensors. If ``copies`` is set, the values to write are taken from these copies."""
 
     copies: Mapping[str, torch.Tensor] | None = None
 
@@ -106,7 +106,12 @@ class TensorWriter:
         return self._writer.prepare_global_plan(planned)
 
     def plan_alone(self, plan: SavePlan, rank: int) -> SavePlan:
-        """Return the plan that lists the values that this process writes, given its local plan and its rank. See ``shard_layout``."""
+        """Return a plan that lists the values that this process writes, without communicating with other processes. See ``shard_layout``.
+
+        Args:
+            plan: The local plan of this process.
+            rank: The rank of this process.
+        """
         # The position in the list given to prepare_global_plan determines the name of the file.
         keys = shard_layout.keys_to_write(self._tensors)
         own = dataclasses.replace(plan, items=[item for item in plan.items if item.index.fqn in keys])
@@ -168,11 +173,12 @@ class TensorReader:
         """Read the tensors that ``get`` will return.
 
         Args:
-            wanted: Pairs of the path of a tensor (``model_0.layer.weight``) and its key.
+            wanted: A pair for each tensor: the tensor's path in the loaded state (``model_0.layer.weight``), and the key under which the
+                checkpoint stores the tensor. Tied tensors have different paths, but the same key.
             layout: A function that takes the path and the global size of a tensor. If it returns a DTensor, the tensor gets the layout of
                 the DTensor. If it returns None, the whole tensor is read into main memory.
-            mapped: Keys of tensors whose values the caller copies once and does not use otherwise. If possible, their files are mapped into
-                memory instead of read. The memory of a mapped tensor is not necessarily aligned.
+            mapped: Keys of tensors whose values the caller copies only once, and uses in no other way. If possible, the files of these
+                tensors are mapped into memory instead of read. The memory of a mapped tensor is not necessarily aligned.
         """
         passes: list[dict[str, torch.Tensor]] = []
         for path, key in wanted:

@@ -78,8 +78,8 @@ def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metada
         name: The name of the index file.
 
     Raises:
-        UnpicklingError: If the index file does not contain an index, names anything that is not part of an index, or does not list exactly
-            ``files``.
+        UnpicklingError: If the file does not contain an index, if the pickle in the file refers to anything that is not part of an index,
+            or if the files that the index lists are not exactly ``files``.
     """
     with open(open_regular(folder / name), "rb") as file:
         found = _Unpickler(file).load()

@@ -48,7 +48,7 @@ def keys_in(folder: Path, files: Collection[str], name: str, start: int, end: in
 
 
 def _by_index(files: Iterable[str]) -> dict[str, set[str]]:
-    """Return a dict from the name of each rank's index to the names of the files with tensors that the rank wrote."""
+    """Return a dict that maps the name of each rank's index file to the names of the data files that this rank wrote."""
     found: dict[str, set[str]] = {}
     for name in files:
         if match := _DATA_OF_RANK.fullmatch(name):
@@ -69,7 +69,8 @@ class Index:
         metadata: The content of the files that have been read. ``complete`` reads the other files.
 
     Raises:
-        UnpicklingError: If an index file does not contain an index, or does not list the files that it should.
+        UnpicklingError: If an index file does not contain an index, or if it lists the wrong data files. A rank's index file must list
+            exactly the data files that this rank wrote. A single index file must list all data files.
     """
 
     def __init__(

@@ -47,9 +47,9 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
 
     Returns:
-        The step's folder, and state dicts by name. A part that each process saved separately is a dict with one item. Its key is the index
-        of a share of the samples (usually the rank), and its value is the state that a process with that share saved. If a process with
-        the same share as this process saved its state, the key is the index of that share.
+        The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
+        of those processes saved, in a dict with one item. The key of the item is the index of the saving process's share of the samples
+        (usually its rank). If a saving process had the same share as this process has, the state is from such a process.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -77,7 +77,7 @@ def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], 
     """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
     All processes of ``ranks`` must call this together. The returned ``UnverifiedTensors`` object verifies the rest of the checkpoint
-    later: on each process, the blocks that this process has read and some of the other blocks.
+    later. Each process verifies the blocks that it has read, and some of the other blocks.
 
     Returns:
         The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. The last item is None if
@@ -136,7 +136,7 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
-    """Verify files in a thread while they are also read for loading. The second read finds them in the page cache.
+    """Verify files in a thread while the ``with`` block reads them for loading. Because of the page cache, the disk is read only once.
 
     The future's result is a list that contains the error, or an empty list if there was no error.
     """
@@ -187,8 +187,8 @@ def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tupl
     own = f"rank_{ranks.source_of_own_state(manifest['world_size'], manifest.get('data_parallel_size'))[1]}"
     keys += [key for key in blocks_of if key == own or key.startswith(f"{own}.")]
     wanted = [block for key in keys for block in blocks_of.get(key, ())]
-    others = sorted({(name, index) for name, sums in manifest["blocks"].items() for index in range(len(sums))} - set(wanted))
-    order = [*wanted, *others[ranks.rank :: ranks.size]]
+    every = sorted((name, index) for name, sums in manifest["blocks"].items() for index in range(len(sums)))
+    order = [*wanted, *every[ranks.rank :: ranks.size]]  # the processes together verify every block
     unverified = UnverifiedTensors(BlockVerification(step, {name: manifest[name] for name in ("files", "blocks")}, blocks_of, order))
     try:
         return _read(step, manifest, reader, ranks, unverified=unverified), unverified

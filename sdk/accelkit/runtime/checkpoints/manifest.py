@@ -67,7 +67,7 @@ def read_manifest(step: Path) -> dict[str, Any]:
 
 
 def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
-    """Compare the manifest with its checksum, which older formats do not have."""
+    """Compare the manifest with its checksum. If ``is_needed`` is False, the checksum may be missing, as in older formats."""
     if not is_needed and not os.path.lexists(step / CHECKSUM):
         return
     try:

@@ -47,8 +47,9 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | str, safe: bool, ranks: Ranks) -> None:
     """Write the weights as ``model.safetensors``, or as several files and an index. All processes must call this; rank 0 writes.
 
-    Sharded weights are gathered for one file at a time, so rank 0 does not hold all weights at once. Tied weights are written once. The
-    metadata of a safetensors file lists their other names, and ``safetensors.torch.load_model`` restores the weights under these names too.
+    Sharded weights are gathered for one file at a time, so rank 0 does not hold all weights at once. A tied weight is written once, under
+    the first of its names. The metadata of a safetensors file lists the weight's other names, and ``safetensors.torch.load_model`` restores
+    the weight under all its names.
 
     Args:
         model: The bare model.

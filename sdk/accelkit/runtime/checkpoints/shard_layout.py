@@ -20,11 +20,11 @@ MOST_SHARDS = 16_384
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Description of the layout of sharded tensors. The descriptions of ranks whose tensors have the same layout are equal.
+    """Description of the layout of sharded tensors. If the tensors of two ranks have the same layout, the two ranks get equal descriptions.
 
     Attributes:
-        digest: A digest of the names, global shapes, dtypes, meshes and placements, in order.
-        num_shards: The number of different shards on all ranks.
+        digest: A digest of the tensors' names, global shapes, dtypes, meshes and placements. It also depends on the order of the tensors.
+        num_shards: The number of shards of all tensors on all ranks. A shard that several ranks have is counted once.
     """
 
     digest: bytes

@@ -200,13 +200,13 @@ def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def keys_only_of(kinds: tuple[str, ...], parts: Mapping[str, Any]) -> set[str]:
-    """Return the keys of the tensors that only objects of these kinds use, and that are not extra state of a module.
+    """Return the keys of the tensors that occur only in parts of certain kinds, and not in the extra state of a module.
 
-    A model that loads its state copies these tensors into its own tensors. Objects of other kinds, and
-    ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
+    For the kind ``model_``, these are the tensors that only models load. A model copies the values of these tensors into its own tensors,
+    whereas objects of other kinds, and ``torch.nn.Module.set_extra_state``, may keep the tensors that they are given.
 
     Args:
-        kinds: The beginnings of the names of parts, such as ``model_``.
+        kinds: The kinds of parts. A kind is the beginning of a part's name, such as ``model_``.
         parts: Encoded state dicts by the name of the part.
     """
     of_these, of_others = set[str](), set[str]()
@@ -218,7 +218,7 @@ def keys_only_of(kinds: tuple[str, ...], parts: Mapping[str, Any]) -> set[str]:
 
 
 def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the values in an encoded container, each with the suffix that its path adds to the container's path."""
+    """Yield a suffix and an item for each item of an encoded container. The item's path is the container's path plus the suffix."""
     if kind in _MAPPINGS.values():
         yield from ((f".{key}", item) for key, item in content)
     elif kind in _SEQUENCES.values():

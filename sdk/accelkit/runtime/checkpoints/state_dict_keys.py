@@ -19,8 +19,8 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
     Args:
         module: The module.
-        keep_vars: Whether the values are the parameters and buffers themselves, as in torch. If False, they are detached, and detaching a
-            tensor waits until the values that were loaded into it are verified.
+        keep_vars: Whether the values are the parameters and buffers themselves, as in torch. If False, the values are detached tensors. If
+            a parameter or buffer is unverified (see ``unverified_tensors``), detaching it waits for the verification.
 
     Raises:
         CheckpointError: If two keys would become equal.

@@ -32,8 +32,9 @@ def layout_of(targets: Mapping[str, Any]) -> Layout:
     """Return the function that gives each loaded tensor its layout, according to the current modules and optimizers.
 
     A loaded tensor of a module gets the layout of the tensor with the same key in the module's state dict. A loaded tensor of an
-    optimizer's state gets the layout of the same tensor in the existing state. If there is no such state, as before the first step, a
-    tensor of the same shape as its parameter gets the layout of the parameter.
+    optimizer's state, such as ``exp_avg``, gets the layout of the tensor with the same name and parameter in the optimizer's current state.
+    If the optimizer has no such tensor, as before the first step, a loaded tensor with the shape of its parameter gets the layout of the
+    parameter.
 
     Args:
         targets: The objects to load into, by name in the checkpoint. Objects other than modules and optimizers have no DTensors.

@@ -119,7 +119,7 @@ class UnverifiedTensors:
         self._verification.stop()
 
     def remove_hooks(self) -> None:
-        """Remove the hooks that ``start`` registered. Called when other state has been loaded, or when the Runtime is closed."""
+        """Remove the hooks that ``start`` registered. Called after the next checkpoint has been loaded, or when the Runtime is closed."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -137,7 +137,7 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy the unverified tensor ``source`` if ``target`` can become unverified too. Return whether it was copied."""
+        """Copy the unverified tensor ``source`` into ``target`` if ``target`` can become unverified too. Return False if it cannot."""
         if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):
             return False
         _release(source)
@@ -254,7 +254,7 @@ _VERIFIED: dict[type, Any] = {unverified: own for own, unverified in _UNVERIFIED
 class _BeforeUse:
     """Hook that verifies the tensors of a module before its forward pass, or those of an optimizer before its step.
 
-    A copied module has a copy of the hook, which does nothing: the tensors were verified when they were copied.
+    If a module is copied, its hook is copied too. The copied hook does nothing, because the tensors were verified before they were copied.
     """
 
     def __init__(self, unverified: UnverifiedTensors | None = None) -> None:

@@ -1,8 +1,9 @@
 """Output gradients for checks that compare gradients.
 
 Their values are random, because a constant output gradient hides errors: the sum of a normalised result does not depend on the input,
-so the gradient is zero, and a kernel that computes no gradient seems right. The mean of the values is 1/2, so that their sums do not
-cancel. Each value is an odd multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes represent exactly.
+so the input gradient is zero, and a kernel that computes no gradient seems right. The mean of the values is 1/2, so that sums of many
+values are not close to zero. Each value is an odd multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes represent
+exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 def cotangents(outputs: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
     """Return an output gradient for each output, on the output's device and in its dtype. For a sparse output, the gradient is all ones.
 
-    The seed is derived from ``name``, such as the name of a test and a sample: the same name gives the same values on every device.
+    The seed is derived from ``name``, so the same name gives the same values on every device. A name may combine the names of an operator
+    and a sample.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
 

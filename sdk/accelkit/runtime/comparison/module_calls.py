@@ -21,9 +21,9 @@ class Place:
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
         module_type: The class of the module; empty outside of all modules.
-        call: Which forward call of the module the operator belongs to, counted from 1. In the backward pass, an operator belongs to the
-            forward call that created the node of the graph.
-        node: In the backward pass, the name of the node of the graph, such as ``MmBackward0``. Empty in the forward pass.
+        call: Which forward call of the module the operator belongs to, counted from 1. An operator in the backward pass belongs to the
+            forward call that created the running node of the autograd graph.
+        node: In the backward pass, the name of the running node of the autograd graph, such as ``MmBackward0``. Empty in the forward pass.
     """
 
     module: str = ""
@@ -54,12 +54,13 @@ class ModuleCalls:
     """Context manager inside which :meth:`place` returns the place in the model at which the running operator was called.
 
     It uses torch's global module hooks, because some modules choose another implementation if they have hooks of their own. A node of the
-    graph belongs to the module whose forward pass created it. To find these nodes, the graph is followed back from the outputs of each
-    module until it reaches nodes that were found before. The hooks see only positional arguments. Therefore, if the caller of a module
-    computes a keyword argument, the nodes of this argument are assigned to the module instead of the caller.
+    autograd graph is assigned to the module whose forward pass created the node. To find the nodes that a module created, the graph is
+    followed back from the module's outputs until nodes are reached that are already assigned. The hooks see only positional arguments.
+    Therefore, if the caller of a module computes a keyword argument, the nodes of this argument are assigned to the module instead of the
+    caller.
 
     Args:
-        model: The model to whose modules operators are assigned, by name.
+        model: The model. The name of a module in a :class:`Place` is the name that the module has in this model.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -86,7 +87,7 @@ class ModuleCalls:
         return self._running.node or Place()
 
     def follow_graph(self, outputs: Any) -> None:
-        """Assign the nodes of the graph that lead to ``outputs`` to the module that is running, unless they are assigned already."""
+        """Follow the autograd graph back from ``outputs``, and assign all nodes that have no module yet to the module that is running."""
         place = self._running.modules[-1] if self._running.modules else Place()
         nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         while nodes:

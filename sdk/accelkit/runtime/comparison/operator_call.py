@@ -179,7 +179,7 @@ class OperatorCall:
         return "" if t is not None and self._is_within_rounding_of_inputs(number, x, t) else text
 
     def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
-        """Return whether both results are indices of equal elements in the operator's first tensor argument.
+        """Return whether two tensors of indices choose equal elements of the operator's first tensor argument.
 
         The indices may count along one dimension, or along several flattened dimensions.
         """
@@ -195,10 +195,11 @@ class OperatorCall:
         return any(is_equal_choice(*form) for form in forms)
 
     def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
-        """Return whether the error is at most ``tolerance.C`` times the change that rounding errors of the inputs cause in the result.
+        """Return whether rounding errors of the inputs can explain the difference between the device's result ``x`` and the truth ``t``.
 
-        The CPU's own error may be too strict a measure: if almost all terms cancel, as in sums of gradients, the CPU's error may be small
-        by chance.
+        The difference may be at most about ``tolerance.C`` times the change that such rounding errors cause in the result with the index
+        ``number``. The CPU's own error may be too strict a measure: if almost all terms cancel, as in sums of gradients, the CPU's error
+        may be small by chance.
         """
         generator = torch.Generator().manual_seed(0)
         found, truth = as_reals(x), as_reals(t)

@@ -30,7 +30,7 @@ class Wrong:
         place: Where the operator was called.
         wrong: How the result is wrong.
         num_wrong: How many calls of the same overload gave a wrong result.
-        repetitions: How many repetitions gave a wrong result, and how many there were.
+        repetitions: How many repetitions of ``call`` with the same inputs gave a wrong result, and the number of all repetitions.
     """
 
     call: OperatorCall

@@ -20,9 +20,9 @@ class Finding:
         wrong: How the result is wrong, and by how much.
         inputs: The dtypes and shapes of the inputs.
         num_wrong: How many calls of this overload gave a wrong result.
-        num_wrong_repetitions: How many repetitions of this call with the same inputs gave a wrong result. If some repetitions gave
-            the right result, the operator does not always give the same result.
-        num_repetitions: How often the call was repeated.
+        num_wrong_repetitions: How many of the ``num_repetitions`` repetitions gave a wrong result. If some repetitions gave the right
+            result, the operator does not always give the same result.
+        num_repetitions: How often the call was repeated with the same inputs.
         program: A program that runs the call on the CPU in float64 and on the device, and prints both results.
         path: The file with this program. Inputs that are not small are in a second file in the same folder.
     """
@@ -92,7 +92,10 @@ class Comparison:
         return self.findings[0] if self.findings else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict that JSON can represent. The fields of an entry's ``place`` become keys of the entry."""
+        """Return the report as a dict that JSON can represent.
+
+        Each item of ``findings`` and ``not_compared`` becomes a dict. The fields and the phase of ``place`` become keys of this dict.
+        """
 
         def flat(one: Finding | NotCompared) -> dict[str, Any]:
             values = {field.name: getattr(one, field.name) for field in dataclasses.fields(one) if field.name != "place"}

@@ -36,7 +36,7 @@ for number, (t, x) in enumerate(zip(right, found)):
 
 
 def write_program(call: OperatorCall, folder: Path, accelerator: str, device: torch.device, comment: str) -> tuple[str, Path]:
-    """Write a program into ``folder`` that runs the call on the CPU in float64 and on the device, and prints both results.
+    """Save a program in ``folder``. The program runs the call on the CPU in float64 and on the device, and prints both results.
 
     Returns:
         The program and its path. The program contains the inputs if they have at most 64 elements in all and a simple layout; otherwise,

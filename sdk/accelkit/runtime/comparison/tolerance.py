@@ -92,10 +92,10 @@ def difference(
         reference: The CPU's result.
         truth: The CPU's result in double precision, or None.
         phase: Whether elements are unique only up to sign or phase.
-        cancels: If True and all elements of the truth are below 1e-6 in magnitude, assume that they are what is left after numbers around
-            1 have cancelled, as happens in gradients, and check the absolute error instead of the relative error.
+        cancels: Whether the result may be what is left after numbers around 1 have cancelled, as happens in gradients. If True, and if all
+            elements of the truth are below 1e-6 in magnitude, the absolute error is checked instead of the relative error.
         others: The largest :func:`relative_error` among all of the CPU's results of the same call, if a call has several.
-        num_terms: The number of terms of which an element of the result may be the sum. The device may add them one after another.
+        num_terms: The number of terms that are summed for an element of the result. The device may add these terms one after another.
         num_stages: The smallest number of operators that have to run one after another to compute the result.
     """
     if found.layout is not torch.strided:
@@ -156,9 +156,10 @@ def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 
 def _magnitudes(t: torch.Tensor) -> torch.Tensor:
-    """Return, for each of the alternating real and imaginary parts, the magnitude of the complex number to which the part belongs.
+    """Return, for each element of ``t``, the magnitude of the complex number of which the element is the real or imaginary part.
 
-    If this magnitude is NaN or infinite, return the magnitude of the part alone instead.
+    In ``t``, the real part of each number is followed by its imaginary part. If the magnitude of a number is NaN or infinite, the
+    magnitude of the part alone is returned instead.
     """
     whole = torch.hypot(t[0::2], t[1::2]).repeat_interleave(2)
     return torch.where(torch.isfinite(whole), whole, t.abs())

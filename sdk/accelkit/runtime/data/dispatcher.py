@@ -101,7 +101,12 @@ class DispatchedBatches(Sharded):
         return isinstance(self.loader.dataset, IterableDataset)
 
     def starting_at(self, position: int, num_batches: int) -> DispatchedBatches:
-        """Return a loader that skips the first ``position`` samples of a map-style dataset or ``num_batches`` rounds of a stream."""
+        """Return a copy of this loader that skips the first samples or rounds.
+
+        Args:
+            position: For a map-style dataset, the number of samples that all processes together skip. See ``resume.starting_at``.
+            num_batches: For an iterable dataset, the number of rounds to skip.
+        """
         later = copy.copy(self)
         if self._is_stream:
             later.first = self.first + num_batches

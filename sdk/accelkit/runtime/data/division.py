@@ -23,7 +23,7 @@ class Division:
 
     Attributes:
         loader: The user's loader.
-        num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
+        num_processes: The number of different shares. This is the number of processes, unless several processes get the same share.
         process_index: The index of this process's share.
         processes_per_share: The number of processes that get the same share.
         step: The number of the loader's batches that the job takes in one step.
@@ -80,7 +80,7 @@ class Division:
         """Return the saved position, after checking that this loader can begin there. Warns if the number of samples has changed.
 
         Args:
-            state: The saved ``description`` and ``position``. States of older versions have ``num_batches`` instead of ``position``.
+            state: The saved ``description`` and ``position``. A state saved by an older accelkit has ``num_batches`` and no ``position``.
 
         Raises:
             CheckpointError: If this loader cannot begin at the saved position.

@@ -16,7 +16,7 @@ class EpochFollowers:
         loader: The user's loader.
 
     Attributes:
-        is_active: Whether each pass calls ``set_epoch``.
+        is_active: Whether ``Epochs`` calls ``set_epoch`` at the start of each pass over the loader.
     """
 
     def __init__(self, loader: DataLoader[Any], *, is_active: bool) -> None:

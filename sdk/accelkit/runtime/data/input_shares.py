@@ -1,4 +1,4 @@
-"""Divide inputs into one share per process. Every process holds all of the inputs."""
+"""Select the share of one process from inputs that every process has in full."""
 
 from __future__ import annotations
 

@@ -32,13 +32,13 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The generator states from which the loader's order is drawn. If it is None, a default is
-            used, which does not synchronise the states among the processes.
+        order_states: The object that holds the generator states from which the loader's order is drawn, and synchronises these states
+            among the processes. If None, the states are not synchronised.
 
     Attributes:
         epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
         position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler
-            or DataPipe divides the data, the number that this process has taken.
+            or DataPipe divides the data, ``position`` counts only what this process has taken.
         active: The current pass over the loader. Loaders that ``skip_batches`` derives from this loader share this object.
     """
 
@@ -56,7 +56,10 @@ class Epochs:
         return self._phase == "resumed"
 
     def begin(self, first: int = 0, has_workers: bool = False) -> int:
-        """Begin a pass and synchronise with the other processes. All processes must call this, unless the pass continues a saved pass.
+        """Begin a pass over the loader.
+
+        At the start of a new pass, the generator states of all processes are synchronised, so all processes must call this. A pass that
+        continues a saved pass starts from the saved states, without communication between processes.
 
         Args:
             first: The number of the loader's batches that every pass skips.

@@ -57,7 +57,8 @@ def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Acceler
 
     first = list(itertools.islice(ahead := tensors(), 1))  # the first batch is read in this thread: a sampler may start with a collective
     uploaded = accelerator.upload(itertools.chain(first, ahead), device)
-    assert uploaded is not None
+    if uploaded is None:
+        raise wrong_result(accelerator, "upload", uploaded, "an iterable of lists of tensors")
     for moved in uploaded:
         arrived = iter(moved)
         yield tree_map(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), waiting.popleft(), _moves_itself)  # type: ignore[misc]
@@ -78,9 +79,9 @@ class PreparedLoader:
     Args:
         loader: The user's loader, or this process's share of it.
         device: The device to which batches are moved. None leaves them where they are.
-        accelerator: The accelerator that owns the device. If the accelerator overrides ``upload``, this method copies the batches, except
-            batches that rank 0 reads for all processes. Otherwise, if the device has streams, each batch is copied on a separate stream
-            while the program computes with the previous batch.
+        accelerator: The accelerator that owns the device. If the accelerator overrides ``upload``, that method copies the batches,
+            unless rank 0 reads the data for all processes. If ``upload`` does not copy the batches and the device has streams, each batch
+            is copied on a separate stream while the program computes with the previous batch.
         strategy: The strategy that lays out batches on the device.
         epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
         first: The number of batches of the user's loader that each pass skips.
@@ -172,8 +173,8 @@ class PreparedLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass yield the remaining samples of the saved pass, in the same order.
 
-        For a map-style dataset, samples that were already used are not read again, and the number of processes and the batch size may
-        differ. For a stream, used samples are read and dropped.
+        For a map-style dataset, samples that were already used are not read again, and the pass can usually continue even if the number of
+        processes or the batch size has changed. For a stream, used samples are read and dropped.
 
         Raises:
             CheckpointError: If the state belongs to another loader, or the pass cannot continue with this number of processes or this
@@ -271,7 +272,7 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """Return the loader whose active loop began last (in an evaluation inside a training loop, the evaluation loader), or None."""
+    """Return the loader whose loop began last (the evaluation loader, in an evaluation inside a training loop). None if no loop runs."""
     active = (loader for loader in loaders if loader.epochs.active.number)
     return max(active, key=lambda loader: loader.epochs.active.number, default=None)
 

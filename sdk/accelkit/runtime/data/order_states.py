@@ -25,16 +25,17 @@ class OrderStates:
 
     Args:
         division: The loader and the processes that share it. If there are several processes, the process group must have been created.
-        rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch. If
-            ``torch`` or the device type is given, torch's host generator or the device's generator keeps the synchronised state after the
-            order is drawn.
+        rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch.
+            ``torch`` means torch's host generator, and the device type means the device's generator. On ranks other than 0, these two
+            generators get rank 0's states at the start of each epoch and do not return to their earlier states.
         accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
         device: The device of the accelerator's generator; None means the current device.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the log of
             collective calls.
 
     Attributes:
-        start: The states at the start of the current pass: ``host`` and ``generators``. None if no pass is active.
+        start: A dict of the states at the start of the current pass: ``host`` has the states of the generators of Python, NumPy and
+            torch, and ``generators`` has the states of the loader's own generators. None if no pass is active.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class OrderStates:
             return
         # Rank 0's generators advance as they would in a single process. The other ranks keep the states of their own generators, and a
         # process that resumes in the middle of an epoch keeps the states that it loaded from its checkpoint.
-        is_own = self.division.process_index == 0 or "generator" not in self.rng_types
-        is_natural = is_own and not is_resumed and not self._is_drawn
+        # If ``rng_types`` contains torch's generator, it advances on all ranks alike.
+        is_first = not is_resumed and not self._is_drawn
+        is_natural = is_first and (self.division.process_index == 0 or "generator" not in self.rng_types)
         self._is_drawn = True
         own = self._host_states()
         seeding.restore_host(self.start["host"])
@@ -91,14 +93,15 @@ class OrderStates:
             yield
         finally:
             if not is_natural:
-                seeding.restore_host(own)
+                drawn = {"torch": torch.get_rng_state()} if is_first and "torch" in self.rng_types else {}
+                seeding.restore_host(own | drawn)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states in ``start``, or those of the loader's own generators if no pass is active."""
         return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Check that saved states are those of a loader with as many generators as this loader.
+        """Check that this loader has as many generators of its own as the loader from which the states were saved.
 
         Raises:
             CheckpointError: If the numbers of generators differ.
@@ -117,7 +120,7 @@ class OrderStates:
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None
 
     def _agreed(self, epoch: int, has_workers: bool) -> dict[str, Any]:
-        """Return the states that this pass begins with. The generators in ``rng_types`` are equal on every process."""
+        """Give the generators in ``rng_types`` equal states on all processes, and return the states with which this pass begins."""
         if self.division.is_alone or not self.rng_types or self.accelerator is None:
             return self._captured(has_workers)
         from accelkit.runtime.collectives import object_collectives

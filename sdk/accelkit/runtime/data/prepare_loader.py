@@ -40,12 +40,13 @@ def prepare_loader(
 ) -> PreparedLoader:
     """Return a loader that yields this process's share of ``loader`` on ``device``. The user's loader is not modified.
 
+    Iterating over the returned loader is a collective of the default process group.
+
     Args:
         loader: The user's loader. If its sampler already divides the data (DistributedSampler and other samplers with
             ``num_replicas``), the loader is not divided again.
         device: The device to which batches are moved. None leaves them where they are.
-        num_processes: The number of processes in the job, at least two. Iterating over the returned loader is a collective of
-            the default process group.
+        num_processes: The number of processes in the job, at least two.
         process_index: The index of this process.
         split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, each batch is for one process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
@@ -116,7 +117,7 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Override the setting ``even_batches`` of loaders inside the ``with`` block, which also runs inside the context ``inner``.
+    """Override the setting ``even_batches`` of loaders inside the ``with`` block, and enter the context manager ``inner`` around the block.
 
     The setting affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
     """
@@ -133,7 +134,10 @@ def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: Abstr
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about loaders whose persistent workers hold copies of an iterable dataset. ``filling`` does not change these copies."""
+    """Warn about loaders whose persistent workers ``filling`` cannot reach.
+
+    These workers hold copies of an iterable dataset, and ``filling`` does not change ``even_batches`` of the copies.
+    """
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)
         if is_divided_by_workers and loader.persistent_workers and loader._iterator is not None:
@@ -165,7 +169,9 @@ def _dividing_samplers(loader: DataLoader[Any]) -> list[Any]:
 
 
 def _check_own_division(division: Division) -> None:
-    """Check that a loader that divides its data gives the same share to the processes that must get the same samples.
+    """Check that a loader gives the same share to all processes that must get the same samples.
+
+    Called only for a loader whose own sampler or dataset divides the data.
 
     Raises:
         PrepareError: If the loader gives these processes different shares.

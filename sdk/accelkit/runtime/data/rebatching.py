@@ -52,9 +52,9 @@ def rounds(
 ) -> Iterator[tuple[list[Any], int]]:
     """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
 
-    No sample is lost between rounds. With ``even_batches``, samples from the beginning of the stream fill the last round until its size is
-    a multiple of the number of processes, and the round is divided equally. Otherwise, the last shares of this round are shorter or
-    missing.
+    Samples that do not fit into a round go into the next round. With ``even_batches``, samples from the beginning of the stream fill the
+    last round until its size is a multiple of the number of processes, and the round is divided equally. Otherwise, the last shares of this
+    round are shorter or missing.
 
     Args:
         batches: The batches of a loader. With workers, short batches may also occur in the middle.

@@ -107,7 +107,7 @@ class LaterBatches:
         return batches
 
     def starting_at(self, position: int, num_batches: int) -> LaterBatches:
-        """Return a loader that skips ``num_batches`` more batches."""
+        """Return a loader that skips ``num_batches`` more batches. ``position`` is ignored."""
         return LaterBatches(self.loader, self.skip + num_batches)
 
 

@@ -40,8 +40,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
         process_index: The index of the process whose share is yielded. None yields all shares, round by round.
         split_batches: Whether to cut each batch into pieces instead of distributing whole batches in turn.
         even_batches: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full
-            batches. Otherwise, the last batch of a process may be shorter or missing. If ``batches.drop_last`` is set, an incomplete last
-            round is dropped.
+            batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is
+            dropped if ``batches.drop_last`` is set.
         holds_lists: Whether an item of ``batches`` is a batch.
         first: How much of ``batches`` was used before. It is counted in samples for torch's ``BatchSampler``, whose order of samples
             does not depend on the batch size, and in items of ``batches`` otherwise.
@@ -117,7 +117,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield each round after the next round has begun, so that the last round, which may need filling, is known."""
+        """Yield each round only after the next round has begun, so that the last round is recognised and can be filled."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):

@@ -120,7 +120,8 @@ class _Comparison:
     def _renamed(self) -> dict[str, str]:
         """Return the renamed members as ``{old name: new name}``.
 
-        A removed member counts as renamed if a new member with a similar name has the same form, signature and default.
+        A removed member counts as renamed if a new member has a similar name and differs in nothing else: both are, for example, methods
+        with the same signature, or attributes with the same type and default.
         """
         found: dict[str, str] = {}
         for name, then in self._olds.items():

@@ -1,4 +1,4 @@
-"""Find the changes of the specifications that affect a plugin, given what its class defines and which names its code mentions."""
+"""Find out which changes to the specifications affect a plugin, given what its class defines and which names its code mentions."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin whose code mentions the names in ``mentions``.
 
-    For a class of which plugins create objects (``is_made``), a change to a field concerns a plugin that mentions the class, and a change
-    to any other member concerns a plugin that mentions both the class and the member. For a class of which plugins only receive objects, a
-    change concerns a plugin that mentions the changed member.
+    If plugins create objects of the class (``is_made``), a change to a field concerns a plugin that mentions the class, and a change to any
+    other member concerns a plugin that mentions both the class and the member. If plugins only receive objects of the class, a change to
+    any member concerns a plugin that mentions the member.
     """
     if change.concerns != "who uses it":
         return False

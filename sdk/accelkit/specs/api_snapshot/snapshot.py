@@ -2,7 +2,7 @@
 
 ``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
 the code, so that no specification changes unnoticed. The record of a released version never changes: to record changed specifications,
-increase the version first. ``... snapshot --released 2027-01-31`` marks the version as released on that day.
+increase the version first. With the option ``--released 2027-01-31``, the command also marks the version as released on that day.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _OF_DTYPES = ("dtype", "autocast")
 def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find attributes of the plugin whose values have the wrong type.
 
-    The right type is that of the specification's attribute or property of the same name.
+    The specification has an attribute or property of the same name, which determines the right type.
     """
     for name, value in plugin.own.items():
         if name not in plugin.specified or is_method(value) or is_property(value) or hasattr(type(value), "__get__"):
@@ -55,9 +55,9 @@ def wrong_device_type(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def unknown_capabilities(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find declared or required capabilities with a prefix or dtype that does not exist.
+    """Find declared or required capabilities in which the prefix or the dtype is misspelt, such as ``dtype.bf16``.
 
-    An unknown capability without a prefix is already an error when the class is defined or loaded.
+    Capabilities without a prefix are not examined: if such a capability is unknown, defining or loading the class raises an error.
     """
     for attribute in ("declared_capabilities", "required_capabilities"):
         keys = getattr(plugin.cls, attribute, ())

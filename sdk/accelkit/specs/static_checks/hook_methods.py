@@ -48,7 +48,10 @@ def mark_of(cls: type, name: str) -> Any:
 
 
 def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
-    """Find methods that are marked as hook implementations, but implement no hook, or take arguments that the hook does not have."""
+    """Find methods with the marker ``@hookimpl`` whose name is not the name of a hook.
+
+    Also find methods with the marker that require an argument unknown to the hook.
+    """
     specified = specified_arguments()
     for name in dir(cls):
         if mark_of(cls, name) is None:

@@ -1,4 +1,4 @@
-"""Rules about the names and forms of members: misspelt names, methods where properties belong, and the reverse."""
+"""Rules about the names and forms of members: misspelt names, methods in place of properties, and properties in place of methods."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_form(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods where the specification has properties or attributes, and the reverse.
+    """Find members whose form does not fit the specification.
 
-    Also find coroutines, and generators that lack ``contextlib.contextmanager``.
+    Examples are a method where the specification has a property or an attribute, a property where the specification has a method, a
+    coroutine, and a generator that lacks ``contextlib.contextmanager``.
     """
     for name, mine in plugin.own.items():
         if name not in plugin.specified:

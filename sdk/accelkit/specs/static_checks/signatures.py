@@ -9,7 +9,11 @@ from accelkit.specs.static_checks.plugin_class import PluginClass, did_you_mean,
 
 
 def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods that do not accept every argument of their specification, by name as well as by position."""
+    """Find methods whose arguments do not fit the specification.
+
+    A method is reported if it lacks ``self`` or an argument of the specification, requires an argument that the specification does not
+    have, or takes the arguments in a different order.
+    """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name)
         function, specified = function_of(mine), function_of(theirs)
@@ -70,6 +74,13 @@ def _problem(taken: Sequence[inspect.Parameter], wanted: Sequence[inspect.Parame
     shared = [name for name in names if name in wanted_names]
     if shared != [name for name in wanted_names if name in shared]:
         return f"takes its arguments in the order {', '.join(shared)}", f"take them in the order {', '.join(wanted_names)}"
+    positional = [one.name for one in wanted if one.kind is not one.KEYWORD_ONLY]
+    only_by_name = [one.name for one in taken if one.kind is one.KEYWORD_ONLY and one.name in positional]
+    if only_by_name:
+        return (
+            f"takes {only_by_name[0]!r} only as a keyword argument",
+            "remove the * in front of it, because accelkit passes it by position",
+        )
     return None
 
 

@@ -58,7 +58,10 @@ def init() -> None:
 
 
 def is_initialized() -> bool:
-    """Return whether the devices have been initialised, by ``init`` or by the first use of a device. Also True in later forks."""
+    """Return whether the devices have been initialised, by ``init`` or by the first use of a device.
+
+    Also True in a process that was forked after the initialisation.
+    """
     return bool(torch.ops.fake_xpu.is_initialized())
 
 

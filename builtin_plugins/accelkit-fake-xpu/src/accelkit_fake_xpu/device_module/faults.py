@@ -35,7 +35,7 @@ def inject(faults: Faults) -> None:
     """Inject these faults and no others from now on.
 
     Raises:
-        SettingsError: If torch has no operator with the name ``nan_operator`` or ``wrong_operator``.
+        SettingsError: If ``faults.nan_operator`` or ``faults.wrong_operator`` names an operator that torch does not have.
     """
     for kind, operator in (("nan", faults.nan_operator), ("wrong", faults.wrong_operator)):
         if operator and not hasattr(torch.ops.aten, operator):

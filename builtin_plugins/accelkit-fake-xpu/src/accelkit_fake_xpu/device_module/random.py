@@ -58,7 +58,11 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
-    """Return the default generator of each device, used if no other is given. Available as ``torch.fake_xpu.default_generators``."""
+    """Return the default generator of each device.
+
+    Random operations on a device use its default generator unless the caller passes another generator. The attribute
+    ``torch.fake_xpu.default_generators`` contains the result of this function.
+    """
     return tuple(torch.ops.fake_xpu.default_generator(index) for index in range(device_count()))
 
 

@@ -35,7 +35,10 @@ class Event:
 
 
 class stream:  # has the name of torch.cuda.stream
-    """Context manager that makes ``stream`` the current stream of its device, and that device the current device. None has no effect."""
+    """Context manager that makes ``stream`` the current stream of its device, and makes this device current.
+
+    If ``stream`` is None, nothing changes.
+    """
 
     def __init__(self, stream: torch.Stream | None) -> None:
         self.stream = stream
@@ -61,7 +64,7 @@ def default_stream(device: Device = None) -> torch.Stream:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
-    """Make ``stream`` the current stream of its device, and its device the current device. Does nothing if it is None."""
+    """Make ``stream`` the current stream of its device, and make this device current. Does nothing if ``stream`` is None."""
     if stream is not None:
         torch.accelerator.set_stream(stream)
 
