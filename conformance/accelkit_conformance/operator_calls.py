@@ -28,12 +28,12 @@ _NEW = {f"aten::{name}" for name in ("empty", "empty_like", "empty_strided", "ne
 
 @dataclasses.dataclass(slots=True)
 class Operator:
-    """The calls of one operator in one training step of each model.
+    """The calls to one operator in one training step of each model.
 
     Attributes:
         name: The name and the overload of the operator, for example ``aten::sum.dim_IntList``.
-        is_on_cpu: Whether the device left at least one call to the CPU.
-        calls: The number of calls for each model.
+        is_on_cpu: Whether at least one of the calls fell back to the CPU.
+        calls: The number of calls in the training step of each model, keyed by the name of the model.
         seconds: The time in seconds that the host spent in these calls. It includes the time for which a fallback waits for earlier work.
     """
 
@@ -80,8 +80,11 @@ def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun,
 
 
 def ranked(operators: Iterable[Operator]) -> list[Operator]:
-    """Add up the calls of each operator in all models. Return the operators on the CPU and then the others, each sorted by number of
-    calls."""
+    """Add up the calls to each operator in all models, and return the operators in order.
+
+    Operators that fell back to the CPU come before all other operators. In each of the two groups, the operator with the most calls comes
+    first.
+    """
     found: dict[str, Operator] = {}
     for one in operators:
         total = found.setdefault(one.name, Operator(one.name, one.is_on_cpu))
@@ -93,7 +96,9 @@ def ranked(operators: Iterable[Operator]) -> list[Operator]:
 
 
 def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool, float]]:
-    """Yield each recorded call that computes on tensors of the device: its operator, whether it ran on the CPU, and its seconds.
+    """Yield the recorded calls that compute on tensors of the device.
+
+    Each item consists of the name of the operator, whether the call fell back to the CPU, and the duration of the call in seconds.
 
     Views, new tensors and copies are left out. Composite operators are left out too, because the operators that they call are counted.
 
@@ -134,7 +139,7 @@ def _full_name(event: Any) -> str:
 
 
 def _devices(event: Any) -> set[str]:
-    """Return the types of the devices of the tensors that the call takes."""
+    """Return the device types of the call's input tensors."""
     found: set[str] = set()
     for value in event.extra_fields.inputs:
         for one in value if isinstance(value, list) else [value]:

@@ -1,4 +1,4 @@
-"""Find out, in a new process, whether a precision or a strategy can be used on any accelerator of a run.
+"""Find out, in a new process, whether a precision or a strategy can be used on at least one accelerator of a run.
 
 The plugin cannot be used if it supports none of these accelerators, or if a package that it needs is not installed. The tests that
 use the plugin would then fail or have nothing to assert, so only the profile ``contract`` is run.
@@ -20,7 +20,7 @@ _SECONDS = 300.0
 
 
 def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[str, str] | None:
-    """Return why the plugin can be used on none of the accelerators, as ``reason`` and ``hint``, or None if it can be used on one of them.
+    """Return a ``reason`` and a ``hint`` if the plugin refuses every one of the accelerators, and None otherwise.
 
     Only an UnavailableError or UnsupportedError is a refusal; the tests will report other errors.
     """

@@ -31,7 +31,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Fil
 
 
 class Tests(pytest.File):
-    """Collector of the tests of a profile as pytest items."""
+    """Collector of pytest items: one item for each test of a profile."""
 
     def collect(self) -> Iterator[pytest.Item]:
         name = self.config.getoption("--accelerator")

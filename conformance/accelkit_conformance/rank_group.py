@@ -22,7 +22,7 @@ class RankGroup:
         self._refusal = ""
 
     def join(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
-        """Initialise the process group on the accelerators' backends, unless it is initialised already.
+        """Initialise the process group with the accelerators' backends, unless it is initialised already.
 
         If the check runs on one process, this method does nothing, and leaves the initialisation to the Runtime.
 

@@ -22,7 +22,7 @@ Report = dict[str, Any]
 
 
 def summarise(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the numbers of results by kind, and by area and kind. Areas are in the order of ``checks.AREAS``."""
+    """Return the number of results of each kind, in total and for each area. Areas are in the order of ``checks.AREAS``."""
     by_area: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for result in results:
         by_area[checks.area_of(result.id)][result.kind] += 1
@@ -59,7 +59,7 @@ def unsupported_areas(results: Sequence[Result]) -> list[str]:
 
 
 def cause_of(reason: str) -> str:
-    """Return the error in the reason of an unsupported result, without the name of the capability."""
+    """Return the error that the reason of an unsupported result quotes. If the reason quotes no error, return the whole reason."""
     found = _DOES_NOT_WORK.search(reason)
     return found[1] if found else reason
 
@@ -121,7 +121,7 @@ def parsed(content: bytes, origin: Path) -> Report:
 
 
 def results_of(report: Report) -> list[Result]:
-    """Return the results of a report that follows the schema. A field ``seen`` is ignored: it is not in the schema, so its
+    """Return the results of a report that follows the schema. The field ``seen`` of a result is ignored: it is not in the schema, so its
     type has not been checked."""
     return [Result.from_dict({name: value for name, value in one.items() if name != "seen"}) for one in report["results"]]
 

@@ -109,7 +109,7 @@ class Result:
 
     @property
     def is_declared_none(self) -> bool:
-        """Whether the result is unsupported because the capability is declared ``none``."""
+        """Whether the result is unsupported because a capability that the test uses is declared ``none``."""
         return self.kind == "unsupported" and DECLARED_NONE in self.reason
 
     def as_dict(self) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class Options:
             kernels during that run; None for the time that the accelerator declares.
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
-        rerun_failed: Whether to run only the tests that failed or are missing in the journal of an earlier run. A test that crashed in that
-            run remains a failure.
+        rerun_failed: Whether to run only the tests that the journal of an earlier run lists as failed or flaky, or does not list at all. A
+            test that crashed in that run remains a failure.
         on: The names of the accelerators on which a precision or a strategy is tested. If empty, the plugin is tested on the CPU, and also
             on the fake XPU if the fake XPU is installed.
     """

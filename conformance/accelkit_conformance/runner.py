@@ -111,7 +111,8 @@ class Executor:
 def combined(attempts: Sequence[Result]) -> Result:
     """Return the combined result of a test that was run several times. All attempts before the last must have failed.
 
-    If the last attempt succeeded, an earlier error makes the test flaky, but an earlier crash or hang is still the result.
+    If the last attempt also failed, the result is that of the first attempt. If the last attempt did not fail, the result is an earlier
+    crash or hang, if there was one, and otherwise ``flaky``.
     """
     first, last = attempts[0], attempts[-1]
     number = sum(one.attempts for one in attempts)

@@ -227,18 +227,15 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
     """Yield the problems of a self-test.
 
-    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. In a self-test with all mutants, it is
-    also a problem to have killed fewer than ``LEAST_COUNTED`` mutants. The killed mutants that ``narrow`` returns are not counted.
-
-    Args:
-        autopsies: The results of the mutants that were run.
-        is_whole: Whether these are all mutants of the suite.
+    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. In a self-test with all mutants
+    (``is_whole``), it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed. Mutants that ``narrow`` returns do not count.
     """
     for one in autopsies:
         if not one.is_killed:
             elsewhere = f"; tests of other areas that detected it: {len(one.killers)}" if one.killers else ""
             yield f"{one.mutant.name} survived: no test of the area {one.mutant.area} detected it{elsewhere}"
-    counted = sum(one.is_killed for one in autopsies) - len(narrow(autopsies))
+    not_counted = set(narrow(autopsies))
+    counted = sum(one.is_killed and one.mutant.name not in not_counted for one in autopsies)
     if is_whole and counted < LEAST_COUNTED:
         yield f"only {counted} mutants count; at least {LEAST_COUNTED} are required"
     for mechanism, count in collections.Counter(one.mutant.mechanism for one in autopsies).items():

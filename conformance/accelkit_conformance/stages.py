@@ -15,10 +15,10 @@ class Stage:
     """One stage of a new device.
 
     Attributes:
-        name: What a device can do once the stage has passed.
+        name: A phrase that says what a device can do once the stage has passed, such as ``computes``.
         tests: Patterns that select its tests.
         profile: The profile from which the tests are taken.
-        needs: A text that names what the tests need in order to pass, such as functions of the driver and registrations with torch.
+        needs: Text that says what the tests need in order to pass, such as functions of the driver and registrations with torch.
         page: A page of the documentation, relative to docs/.
     """
 

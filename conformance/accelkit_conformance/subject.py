@@ -58,8 +58,8 @@ class Subject:
         without_numbers: The names of the accelerators whose devices cannot hold a scalar tensor of dtype float32.
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before trying an input that is expected to kill this process.
-        tell: A function that sends the runner a message about a call of the plugin. The message has one of two keys. ``doing`` names
-            the current call, and is empty after the call. ``hung`` says that a call does not return; the function then ends this process.
+        tell: A function that sends the runner a message about a call to the plugin. The message has one of two keys. ``doing`` names the
+            current call, and is empty after the call. ``hung`` says that the call does not return; ``tell`` then ends this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:
@@ -202,9 +202,10 @@ class Subject:
         return self.allocated()
 
     def allocated_after(self, expected: float, seconds: float = 5) -> float:
-        """Wait for at most ``seconds`` until no more than ``expected`` bytes are allocated, and return ``allocated_before()``.
+        """Wait until at most ``expected`` bytes are allocated or ``seconds`` have passed, and return the number of bytes then allocated.
 
-        The autograd engine's thread for the device may free its last tensors only after ``backward`` has returned or raised.
+        The wait is needed because the autograd engine's thread for the device may free its last tensors only after ``backward`` has
+        returned or raised. Garbage is collected before allocated bytes are counted.
         """
         deadline = time.monotonic() + seconds
         while (allocated := self.allocated_before()) > expected and time.monotonic() < deadline:
@@ -225,7 +226,7 @@ class Subject:
     def optional_function(self, name: str) -> Callable[..., Any] | None:
         """Return a function of the device's module, or None if the module or the function does not exist.
 
-        A missing module fails only the check ``device/module_has_required_functions``.
+        If the module is missing, checks that use this method do not fail; ``device/module_has_required_functions`` fails instead.
         """
         try:
             return self.function(name)
@@ -233,7 +234,7 @@ class Subject:
             return None
 
     def assert_on_device(self, *tensors: torch.Tensor) -> None:
-        """Assert that all tensors are on the device, so that nothing has silently fallen back to another device."""
+        """Assert that all tensors are on the device. A tensor on another device shows that an operation has silently fallen back."""
         assert_on_device(self.device, *tensors)
 
     @contextlib.contextmanager
@@ -243,7 +244,7 @@ class Subject:
 
         Args:
             description: A readable description of the input.
-            facts: A mapping from name to value of the variables that an expectation may use to select inputs (``Expectation.sample``).
+            facts: Variables that describe the input, by name. An expectation may select inputs by these variables (``Expectation.sample``).
             reproducer: A function that returns a program which reproduces the failure.
         """
         self.num_samples += 1

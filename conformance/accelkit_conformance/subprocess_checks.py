@@ -1,4 +1,4 @@
-"""Import and probe a plugin in a new process, and report what this changed in that process."""
+"""Import and probe a plugin in a new process, and report how the import and the probe changed the process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def as_request(record: PluginRecord) -> dict[str, Any]:
 
 
 def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run a module with a request on its standard input, as JSON, and return what the module passed to the function ``answer`` last.
+    """Run a module in a new process, send it a request, and return its answer.
+
+    The module reads the request as JSON from standard input. Its answer is the last dictionary that it passes to the function ``answer``.
 
     Args:
         module: The name of the module.

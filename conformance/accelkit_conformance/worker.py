@@ -110,8 +110,10 @@ class Worker:
         return hello
 
     def why_spoilt(self, result: Result) -> str:
-        """Return why the device no longer computes after a test that ended with an error; "" if the device computes, or if this is
-        unknown."""
+        """If the test ended with an error, check whether the device still computes, and return the reason if it does not.
+
+        Returns "" if the device computes or is not checked.
+        """
         return self._why_not_computing() if result.error and result.kind not in CRASHED and self._can_tell else ""
 
     def _why_not_computing(self) -> str:
@@ -122,7 +124,7 @@ class Worker:
         return "" if checked.is_usable else checked.reason
 
     def _tell(self, message: Mapping[str, str]) -> None:
-        """Send the runner a message about a call of the plugin. If the message says that the call hung, end this process."""
+        """Send the runner a message about a call to the plugin. If the message says that the call does not return, end this process."""
         self._say({**message})
         if "hung" in message:
             os._exit(1)

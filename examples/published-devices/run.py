@@ -64,12 +64,13 @@ def run(name: str) -> None:
     reports.mkdir(exist_ok=True)
     outputs = page.RESULTS / name
     outputs.mkdir(parents=True, exist_ok=True)
-    with serve(name, device) as environment:
-        for program in sorted((HERE / name / "defects").glob("*.py")):
+    for program in sorted((HERE / name / "defects").glob("*.py")):
+        with serve(name, device) as environment:  # a server of its own, because a defect may leave the server in a bad state
             code, printed = output_of([programs / "python", "-W", "ignore", program], environment)
-            if code != 1 or "Traceback" in printed:
-                raise SystemExit(f"{program} ended with {code} and did not find the defect. If it is fixed, delete the program.\n{printed}")
-            (outputs / f"{program.stem}.txt").write_text(printed, "utf-8")
+        if code != 1 or "Traceback" in printed:
+            raise SystemExit(f"{program} ended with {code} and did not find the defect. If it is fixed, delete the program.\n{printed}")
+        (outputs / f"{program.stem}.txt").write_text(printed, "utf-8")
+    with serve(name, device) as environment:
         command = [programs / "accelkit", "conformance", "run", name, "--profile", device["profile"], "-n", "1", "--reruns", "1"]
         subprocess.run([*command, "--json", reports / f"{name}.json", "--html", reports / f"{name}.html"], check=False, env=environment)
         _, printed = output_of([programs / "python", REPOSITORY / "examples" / "digits.py", "--accelerator", name], environment)

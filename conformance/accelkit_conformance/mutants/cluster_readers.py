@@ -1,4 +1,4 @@
-"""Cluster environments that do not notice missing, unexpected or contradictory variables."""
+"""Cluster environments that accept missing, invalid or contradictory variables, or report such variables with a wrong error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NonsenseIsZero(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class KeyErrors(TorchElasticEnvironment):
-    """If a variable is missing, a KeyError is raised, as if the plugin were broken."""
+    """If WORLD_SIZE is missing, a KeyError is raised instead of a UsageError, so the user's mistake looks like a defect of the plugin."""
 
     @property
     def world_size(self) -> int:

@@ -73,7 +73,7 @@ class SizeOfTheNode(SlurmEnvironment):
 
 @mutant("cluster_ranks", "rendezvous", kind="cluster", base="slurm")
 class AddressOfThisMachine(SlurmEnvironment):
-    """``main_address`` is the address of the machine that reads it."""
+    """On each machine, ``main_address`` is the address of that machine instead of the address of the machine that runs rank 0."""
 
     @property
     def main_address(self) -> str:
@@ -132,7 +132,7 @@ class SharedCache(TorchElasticEnvironment):
 
 @mutant("cluster_ranks", "declarations", kind="cluster", base="torchelastic")
 class StartsItsProcesses(TorchElasticEnvironment):
-    """``creates_processes_externally`` is False, so accelkit does not check that ``devices=4`` matches the number of processes."""
+    """``creates_processes_externally`` is False, so accelkit does not compare the argument ``devices`` with the number of processes."""
 
     @property
     def creates_processes_externally(self) -> bool:

@@ -45,7 +45,7 @@ class RoundsThroughFloat(Broken):
 
 @mutant("transfer", "copies lose the layout")
 class CopiesInStorageOrder(Broken):
-    """A copy of a transposed matrix to the host has the values in storage order."""
+    """When a transposed matrix is copied to the host, the values of the copy are in storage order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -134,7 +134,7 @@ class LoadsToTheCPU(Broken):
 
 @mutant("serialization", "files")
 class LoadsCopies(Broken):
-    """``torch.load`` copies each tensor, so that tensors that shared a storage no longer share it."""
+    """``torch.load`` gives each tensor a storage of its own, even if the saved tensors shared a storage."""
 
     def install(self) -> None:
         import torch

@@ -14,7 +14,7 @@ _DECLARED = Broken.declared_capabilities
 
 @mutant("capabilities", "claims")
 class ClaimsGraphs(Broken):
-    """Graphs are declared, but are not supported."""
+    """The capability ``graphs`` is declared, but the device cannot capture and replay work."""
 
     declared_capabilities: ClassVar[Capabilities] = _DECLARED.updated({"graphs": "native"})
 
@@ -84,7 +84,7 @@ class ParsesAnything(Broken):
 
 @mutant("contract", "methods")
 class ChangesASignature(Broken):
-    """``memory_stats`` takes no device."""
+    """``memory_stats`` has no parameter for the device."""
 
     def memory_stats(self) -> dict[str, float]:  # type: ignore[override]
         return {"memory.allocated.bytes": 0.0}

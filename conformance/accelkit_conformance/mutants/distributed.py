@@ -52,7 +52,7 @@ class LeavesTheLastRankOut(_Collectives):
 
 @mutant("collectives", "reductions")
 class InflatesIntegers(_Collectives):
-    """``all_reduce`` of integers returns 1.5 times the result."""
+    """``all_reduce`` of integers returns 1.5 times the correct result."""
 
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -182,7 +182,7 @@ class AveragesNoGradients(_Collectives):
 
 @mutant("fsdp", "gradients between ranks")
 class ReduceScattersHalf(Broken):
-    """A reduce-scatter returns the result multiplied by 0.5."""
+    """A reduce-scatter returns half of the correct result."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if "reduce_scatter" in func.name():
@@ -209,7 +209,7 @@ class SynchronisesNoBuffers(Broken):
 
 @mutant("collectives", "uneven parts")
 class SendsNoEmptyParts(_Collectives):
-    """If any output tensor of ``all_to_all`` on a rank is empty, the last output tensor on this rank keeps its old values."""
+    """``all_to_all`` does not change the last output tensor of a rank if any output tensor of this rank is empty."""
 
     def install(self) -> None:
         def all_to_all(original: Any, outputs: Any, inputs: Any, *rest: Any, **named: Any) -> Any:
@@ -226,7 +226,7 @@ class SendsNoEmptyParts(_Collectives):
 
 @mutant("collectives", "strided tensors")
 class BroadcastsACopy(_Collectives):
-    """An asynchronous broadcast of a strided tensor is received in a contiguous copy, which is not copied back."""
+    """An asynchronous ``broadcast`` to a strided tensor writes the values to a contiguous copy and does not change the tensor itself."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, *rest: Any, async_op: bool = False, **named: Any) -> Any:
@@ -237,7 +237,7 @@ class BroadcastsACopy(_Collectives):
 
 @mutant("ddp", "unused parameters")
 class EachRankUsesItsOwn(Broken):
-    """``all_reduce`` of int32 returns each rank's own values, so that DDP does not learn which parameters other ranks have used."""
+    """``all_reduce`` of int32 returns each rank's own values, so DDP does not learn which parameters the other ranks have used."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

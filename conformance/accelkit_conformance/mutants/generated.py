@@ -68,7 +68,11 @@ class Generated:
 
     @property
     def area(self) -> str:
-        """The area whose tests should detect the mutant. If the operator has no area of its own, ``AXES`` gives the area for the axis."""
+        """The area whose tests should detect the mutant.
+
+        For foreach, fused, copy, backward and ``_amp_`` operators, the area depends on the operator. For all other operators, the area
+        depends on the axis, as listed in ``AXES``.
+        """
         if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
             return "optimizers" if not self.operator.startswith("_amp_") else "precision"
         if self.operator in ("_to_copy", "copy"):
@@ -77,8 +81,9 @@ class Generated:
 
 
 def operators() -> dict[str, list[str]]:
-    """Return the operators that can be given a fault, each with the axes that apply to it. Runs a child process, which imports
-    torch.
+    """Return, for each operator that can have a fault, the axes that apply to the operator.
+
+    The operators are listed in a child process that imports torch.
 
     Raises:
         AssertionError: If the child process fails.
@@ -107,8 +112,12 @@ def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[G
 def tests_of(mutant: Generated, torch_version: str) -> list[str]:
     """Return the tests to run on a mutant. All of these tests are in the mutant's own area.
 
-    First come the tests of the profile ``full`` that name the operator. After them come the tests of the profile ``smoke``, whether they
-    name the operator or not.
+    Tests of the profile ``full`` that have the mutant's operator as a parameter come first. The remaining tests of the profile ``smoke``
+    follow.
+
+    Args:
+        mutant: The mutant.
+        torch_version: The version of torch, which determines the tests of a profile.
     """
     wanted = _spellings(mutant.operator)
     own = [test for test in profiles.suite("full", torch_version).tests if checks.area_of(test) == mutant.area]
@@ -118,8 +127,11 @@ def tests_of(mutant: Generated, torch_version: str) -> list[str]:
 
 
 def _spellings(name: str) -> set[str]:
-    """Return the names that torch's ``op_db`` and ATen may use for the same operator, such as ``nn.functional.gelu`` and
-    ``gelu_backward``."""
+    """Return normalised forms of the name of an operator.
+
+    Two names are taken to mean the same operator if they have a form in common, such as ``nn.functional.gelu`` in torch's ``op_db`` and
+    ``gelu_backward`` in ATen.
+    """
     plain = name.removeprefix("nn.functional.").replace(".", "_").strip("_")
     short = plain.removeprefix("native_").removeprefix("special_").removeprefix("thnn_")
     for end in ("_backward", "_forward", "_with_indices", "_data"):

@@ -52,7 +52,7 @@ class WaitsForServer(HookLog):
 
 @mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
 class SlowUpload(HookLog):
-    """``checkpoint_saved`` uploads the checkpoint before it returns, and the program waits."""
+    """``checkpoint_saved`` uploads the checkpoint before it returns, so the program waits for the upload."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
@@ -61,7 +61,7 @@ class SlowUpload(HookLog):
 
 @mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
 class TriesForever(HookLog):
-    """``checkpoint_saved`` tries again after every error, even after an interruption, and never returns."""
+    """``checkpoint_saved`` runs an endless loop that suppresses every exception, even KeyboardInterrupt."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
@@ -147,7 +147,7 @@ class MakesAnyPrecision(HookLog):
 
 @mutant("hooks_calls", "hook_side_effects", kind="hooks", base="hook_log")
 class UsesRandomNumbers(HookLog):
-    """``runtime_created`` draws a number from torch's default generator, so the program trains differently."""
+    """``runtime_created`` draws a number from torch's default generator, which changes the random numbers that the program draws later."""
 
     @hookimpl
     def runtime_created(self, state: RuntimeState) -> None:

@@ -11,7 +11,10 @@ _AFFECTED = ("add.Tensor", "mul.Tensor", "exp", "relu", "sum", "mm", "neg", "abs
 
 
 def _read_as_if(x: Any, offset: bool) -> Any:
-    """Return ``x`` as a faulty kernel reads it: without the storage offset if ``offset`` is True, otherwise without the strides."""
+    """Return a view with the elements that a faulty kernel reads in place of the elements of ``x``.
+
+    If ``offset`` is True, the kernel ignores the storage offset of ``x``. Otherwise, the kernel ignores the strides of ``x``.
+    """
     import torch
 
     if not isinstance(x, torch.Tensor) or x.device.type != "fake_xpu" or x.numel() < 2:
@@ -26,7 +29,7 @@ def _read_as_if(x: Any, offset: bool) -> Any:
 
 @mutant("layout", "addressing")
 class IgnoresStrides(Broken):
-    """Common kernels read the first input as if it were contiguous."""
+    """Kernels of common operators, such as ``add`` and ``exp``, read the first input as if it were contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(_read_as_if(args[0], offset=False), *args[1:], **kwargs) if name in _AFFECTED else call()
@@ -34,7 +37,7 @@ class IgnoresStrides(Broken):
 
 @mutant("layout", "addressing")
 class IgnoresOffsets(Broken):
-    """Common kernels read the first input from the start of its storage."""
+    """Kernels of common operators, such as ``add`` and ``exp``, read the first input from the start of its storage."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(_read_as_if(args[0], offset=True), *args[1:], **kwargs) if name in _AFFECTED else call()
@@ -42,7 +45,7 @@ class IgnoresOffsets(Broken):
 
 @mutant("layout", "addressing")
 class ReadsExpandedAsDense(Broken):
-    """If the first stride is zero, kernels read zeros after the first row."""
+    """If the first input of an operator is expanded along dimension 0, the operator reads zeros in place of all rows but the first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if (
@@ -106,7 +109,7 @@ class ForgetsChannelsLast(Broken):
 
 @mutant("layout", "writes beside")
 class UsesItsInputAsWorkspace(Broken):
-    """Common kernels write into the memory between the elements of a strided input."""
+    """Kernels of common operators, such as ``add`` and ``exp``, write into the memory between the elements of a strided input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -117,7 +120,7 @@ class UsesItsInputAsWorkspace(Broken):
 
 @mutant("layout", "memory formats")
 class ReadsOthersInTheFirstFormat(Broken):
-    """If the first input of ``mul`` is in channels_last, ``mul`` reads a contiguous second input as if it were in channels_last, too."""
+    """If the first input of ``mul`` is in channels_last, ``mul`` reads a contiguous second input as if that input were in channels_last."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -141,7 +144,7 @@ class FlipsOneChannelKernels(Broken):
 
 @mutant("layout", "alignment")
 class ReadsFromAlignedAddresses(Broken):
-    """``relu`` and ``exp`` round the offset of a contiguous input down to a multiple of four elements, so they read other elements."""
+    """``relu`` and ``exp`` round the storage offset of a contiguous input down to a multiple of 4, so they read from the wrong address."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         x = args[0]

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken, is_pure
 
 @mutant("memory", "statistics")
 class CountsNothing(Broken):
-    """The numbers of allocated bytes, now and at the peak, are always zero."""
+    """``memory_stats`` always returns zero, both for the allocated bytes and for their peak."""
 
     def memory_stats(self, device: Any) -> dict[str, float]:
         return {"memory.allocated.bytes": 0.0, "memory.peak.bytes": 0.0}
@@ -26,7 +26,7 @@ class NeverResetsThePeak(Broken):
 
 @mutant("memory", "statistics")
 class CountsAllDevicesTogether(Broken):
-    """The memory of all devices is counted on each device."""
+    """For every device, ``memory_stats`` returns the sums over all devices."""
 
     def memory_stats(self, device: Any) -> dict[str, float]:
         every = [super(CountsAllDevicesTogether, self).memory_stats(one) for one in self.get_parallel_devices([0, 1])]
@@ -93,7 +93,7 @@ class SaysRuntimeErrorForMemory(Broken):
 
 @mutant("memory", "blocks overlap")
 class GivesOneBlockTwice(Broken):
-    """If ``torch.full`` creates two vectors of the same size, the second vector is written over the first."""
+    """A vector that ``torch.full`` creates overwrites an earlier vector of about the same size."""
 
     last: ClassVar[dict[int, Any]] = {}
 

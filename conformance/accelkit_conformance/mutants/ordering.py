@@ -1,4 +1,7 @@
-"""Faults of streams, events and synchronisation. Copies from pinned memory are slowed down, so that missing synchronisation shows."""
+"""Faults of streams, events and synchronisation.
+
+In the mutants that do not wait, copies are slow, so that a missing wait causes wrong values.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +215,7 @@ class WaitsOnItsDeviceOnly(_Slow):
 
 @mutant("streams", "other devices")
 class ForgetsTheOtherStream(Broken):
-    """Leaving the context of a stream on another device restores the current device, but the stream stays current on its device."""
+    """Leaving the context of a stream of another device restores the current device, but not the current stream of the other device."""
 
     def install(self) -> None:
         import torch

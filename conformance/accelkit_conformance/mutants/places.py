@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("device", "the current device")
 class WindowsOnTheCurrentDevice(Broken):
-    """``arange``, ``full``, ``hann_window`` and ``kaiser_window`` ignore the index of their device and use the current device."""
+    """``arange``, ``full``, ``hann_window`` and ``kaiser_window`` use the current device, whatever index their ``device`` argument has."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -118,7 +118,7 @@ class GathersZeros(Broken):
 
 @mutant("serialization", "locations")
 class LoadsToTheFirstDevice(Broken):
-    """A map_location that is a device without an index means device 0 instead of the current device."""
+    """If ``map_location`` is a device without an index, ``torch.load`` loads tensors to device 0 instead of the current device."""
 
     def install(self) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Faults of precisions in what they store, convert and return."""
+"""Precisions that store, convert or return tensors incorrectly, or set a wrong default dtype."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class LeavesTheDefaultDtype(BFloat16):
 
 @mutant("precision_dtypes", "contexts", kind="precision", base="64-true")
 class CreatesAnotherDtype(Float64):
-    """Modules created inside ``module_init_context`` are in float16."""
+    """Inside ``module_init_context``, modules are created with float16 parameters instead of float64 parameters."""
 
     def tensor_init_context(self) -> AbstractContextManager[None]:
         import torch
@@ -115,7 +115,7 @@ class CreatesAnotherDtype(Float64):
 
 @mutant("precision_dtypes", "structure", kind="precision", base="bf16-true")
 class MakesNewParameters(BFloat16):
-    """Each converted parameter is a new parameter that is trained, even if the original was frozen."""
+    """``convert_module`` replaces every parameter with a new parameter that requires a gradient, even if the original was frozen."""
 
     def convert_module(self, module: Any) -> Any:
         import torch

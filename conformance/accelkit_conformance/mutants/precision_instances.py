@@ -1,4 +1,4 @@
-"""Precisions that mishandle copies, compilation or teardown, slow down every step, keep or share objects, or fail in distributed jobs."""
+"""Precisions with faults in copying, compilation, speed, teardown, references, shared state or distributed jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of precisions in unscaling, in skipping steps and in the scale."""
+"""Faults in how precisions unscale gradients, skip steps, update the scale and save the scale."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class SavesTheScaleBeforeItsUpdate(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class NeedsItsState(Float16Mixed):
-    """Loading the empty state of a precision without a scaler resets the scale to 1."""
+    """``load_state_dict`` resets the scale to 1 if the state is empty. A precision without a scaler saves an empty state."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({**super().state_dict(), "scale": 1.0, "_growth_tracker": 0, **state})

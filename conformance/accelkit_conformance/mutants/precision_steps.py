@@ -1,4 +1,4 @@
-"""Faults of precisions in gradients and optimizer steps."""
+"""Faults in how precisions compute gradients and make optimizer steps."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LosesTheLossOfAClosure(Float32):
 
 @mutant("precision_gradients", "closures", kind="precision", base="32-true")
 class DropsTheClosure(Float32):
-    """A closure is called once before the step, which is then called without the closure, so LBFGS raises an error."""
+    """A closure is called once before the step and is not passed to the step, so LBFGS raises an error."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         if closure is None:

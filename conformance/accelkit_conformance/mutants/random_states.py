@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("random", "which device")
 class StatesOfTheCurrentDevice(Broken):
-    """``get_rng_state`` and ``get_rng_state_all`` of the device's module return the state of the current device."""
+    """``get_rng_state`` and ``get_rng_state_all`` of the device's module return the current device's state for every device."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -21,7 +21,7 @@ class StatesOfTheCurrentDevice(Broken):
 
 @mutant("random", "which device")
 class SeedsTheFirstDevice(Broken):
-    """``seed_all`` seeds device 0 only, whichever device is current."""
+    """``seed_all`` seeds only device 0 instead of all devices."""
 
     def install(self) -> None:
         module: Any = self.device_module

@@ -9,7 +9,7 @@ from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 
 class _Recorded(Broken):
-    """The base class of mutants with one of the fake XPU's ``recording`` faults."""
+    """The fake XPU with the fault ``recording@HOW``, where HOW is the value of the attribute ``recording`` of the subclass."""
 
     recording = ""
 

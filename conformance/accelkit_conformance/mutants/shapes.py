@@ -1,4 +1,4 @@
-"""Faults that depend on the number of dimensions, on long dimensions, or on which dimension a call names."""
+"""Faults that appear only if a tensor has many dimensions or a long dimension."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("operators", "dimensions")
 class HasFourDimensions(Broken):
-    """``cumsum`` and ``cumprod`` of a tensor of more than four dimensions run along its last dimension."""
+    """If a tensor has more than four dimensions, ``cumsum`` and ``cumprod`` ignore ``dim`` and run along the last dimension."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], -1, **kwargs) if name in ("cumsum", "cumprod") and args[0].ndim > 4 else call()
@@ -29,7 +29,7 @@ class CountsRowsIn16Bits(Broken):
 
 @mutant("operators", "dimensions")
 class SkipsNansInLongRows(Broken):
-    """``kthvalue`` over more than 128 elements takes NaN for the smallest number instead of the largest."""
+    """``kthvalue`` over more than 128 elements treats NaN as less than every number instead of greater than every number."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

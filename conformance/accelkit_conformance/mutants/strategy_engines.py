@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class AveragingEngineStrategy(EngineStrategy):
-    """Trains one or several modules. Each engine accumulates its process's gradients and averages them over all processes when it steps."""
+    """Trains one or several modules. ``backward`` accumulates gradients in each process, and ``step`` averages them over all processes."""
 
     is_distributed = True
 

@@ -84,7 +84,7 @@ class ReducesInFloat32(_Hooked):
 
 @mutant(AREA, "passes without reduction", kind="strategy", base="ddp")
 class ForgetsEarlierPasses(DDPStrategy):
-    """Discards the gradients of a pass inside ``no_sync``."""
+    """Discards all gradients at the end of a ``no_sync`` block."""
 
     @contextlib.contextmanager
     def no_sync(self, module: torch.nn.Module) -> Any:

@@ -117,7 +117,7 @@ class HidesErrorsInNoSync(DDPStrategy):
 
 @mutant("strategy_processes", "errors", kind="strategy", base="ddp")
 class ReplacesErrors(DDPStrategy):
-    """Replaces an error that is raised inside ``no_sync`` with one of a derived class."""
+    """Replaces a LookupError that is raised inside ``no_sync`` with a KeyError, which is a subclass of LookupError."""
 
     @contextlib.contextmanager
     def no_sync(self, module: torch.nn.Module) -> Any:

@@ -38,7 +38,7 @@ class Switchable(Broken):
 
     Attributes:
         current: The current fault.
-        is_installed: Whether the ATen calls on the device are passed to ``fault`` in this process.
+        is_installed: Whether the method ``fault`` handles the ATen calls on the device in this process.
     """
 
     current: ClassVar[Fault | None] = None

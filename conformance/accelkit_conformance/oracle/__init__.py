@@ -1,1 +1,1 @@
-"""Reference results for checks: torch's own samples, the CPU in higher precision, and the tolerances for a device."""
+"""Inputs, expected results and tolerances for checks, such as torch's own samples and the CPU's results in higher precision."""

@@ -1,8 +1,8 @@
 """The operators on autocast's lists, and a check that compares each operator under autocast with the CPU.
 
 The lists are those that torch uses for devices such as CUDA (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``,
-``AT_FORALL_FP32_SET_OPT_DTYPE`` and ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``), with the names of the operators in torch's
-``op_db``. The lists that torch uses for the CPU are shorter.
+``AT_FORALL_FP32_SET_OPT_DTYPE`` and ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``). Each operator is listed under its name in
+torch's ``op_db``. The lists that torch uses for the CPU are shorter.
 """
 
 from __future__ import annotations

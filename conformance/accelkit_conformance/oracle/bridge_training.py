@@ -25,7 +25,7 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 
 def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[Any]:
-    """Return a loader of 32 rows and the sum of each row, by default in four batches of eight.
+    """Return a loader of 32 samples, by default in four batches of eight. Each sample is a pair: a row of numbers, and their sum.
 
     Args:
         batch_size: The number of rows in a batch.

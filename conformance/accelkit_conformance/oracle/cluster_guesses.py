@@ -30,7 +30,8 @@ class AnyVariable(dict[str, str]):
 def guessed_answers(subject: Subject) -> Answers:
     """Return the values that the plugin's properties have when every variable that it reads is set.
 
-    A variable that the plugin reads from ``os.environ`` is found through the KeyError that its absence causes.
+    The plugin's attribute ``environ`` has a value for every variable. If the plugin reads ``os.environ`` instead and raises a KeyError, the
+    missing variable is added to ``os.environ``, and the property is read again.
     """
     return {name: _guessed(subject, name) for name in SETTINGS}
 

@@ -28,12 +28,15 @@ _NO_JOB = 999_999_999
 
 
 def job_on_this_machine(subject: Subject) -> list[Process]:
-    """Return the processes of the plugin's smallest job with several processes. They can run on this machine and meet at a free port.
+    """Return the processes of a job with several processes that can run on this machine. The processes meet at a free port.
+
+    If the plugin ships descriptions of jobs, the job is generated from a description, with as few processes as possible. Otherwise, the job
+    is one of the recorded jobs.
 
     Raises:
-        NotSupported: If the plugin has no such job, or none that can run on this machine.
-        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if the ports of at least two jobs are in use after
-            they were read. In the second case, the plugin itself probably listens at these ports.
+        NotSupported: If the plugin has no job with several processes, or if none of these jobs can run on this machine.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. Also if no job can run and at least two different
+            ports are in use after ``main_port`` returned them: the plugin itself probably listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"
@@ -79,15 +82,20 @@ def _smallest(description: Description) -> tuple[int, int] | None:
 
 
 def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
-    """Run the processes of a job, and return their answers, ordered by rank. The processes join a process group and reduce a tensor.
+    """Run the processes of a job. The processes join a process group and reduce a tensor.
 
     Args:
         subject: The plugin under test.
         job: The processes, ordered by rank.
         seconds: The time in seconds for which a process waits for the other processes.
 
+    Returns:
+        A dictionary for each process, ordered by rank. The dictionary contains the ``rank`` of the process, the ``size`` and the
+        ``backend`` of the process group, and the reduced tensor as the number ``total``. If the process raised an exception, the dictionary
+        contains only ``error``.
+
     Raises:
-        AssertionError: If a process ends without an answer.
+        AssertionError: If a process ends without returning its dictionary, or exceeds its time limit.
     """
     with ExitStack() as stack, ThreadPoolExecutor(len(job)) as pool:
         requests = []

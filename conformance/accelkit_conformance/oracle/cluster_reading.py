@@ -1,4 +1,4 @@
-"""Reading of a cluster environment's properties, for the checks of the areas ``cluster_*``. Does not import torch."""
+"""Functions that read a cluster environment's properties, for the checks of the areas ``cluster_*``. Does not import torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def own_descriptions(subject: Subject) -> list[Description]:
 def own_jobs(subject: Subject) -> list[list[Process]]:
     """Return the jobs in the plugin's cluster environment: the recorded jobs of which no process is missing, then the generated jobs.
 
-    The processes of a recorded job are in the order of the file. The processes of a generated job are ordered by rank.
+    The processes of each job are ordered by rank. If the ranks of a recorded job are not known before the processes join, the processes are
+    in the order of the file.
 
     Raises:
         NotSupported: If there is no such job.

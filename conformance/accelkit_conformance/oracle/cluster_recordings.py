@@ -33,8 +33,8 @@ class Process:
     """One process of a job.
 
     Attributes:
-        name: The name of the file, followed by the index of the process in the file or, in a generated job, by the shape of the job and
-            the rank.
+        name: The name of the process. In a recorded job: the name of the file and the index of the process in the file. In a generated
+            job: the name of the file, the shape of the job and the rank.
         environ: The variables of the process, without those that contain the path of a file.
         files: The contents of each file, keyed by the name of the variable that contains the path of the file.
         expected: The expected values of the cluster environment's properties, and the name of the cluster environment under the key
@@ -63,7 +63,7 @@ class Process:
 
     @contextlib.contextmanager
     def variables(self) -> Iterator[dict[str, str]]:
-        """Return a context manager for all variables of the process. Its files exist until the end of the block."""
+        """Context manager that yields all variables of the process. The files of the process exist until the end of the block."""
         if not self.files:
             yield dict(self.environ)
             return
@@ -182,9 +182,10 @@ def _class_of(record: PluginRecord) -> type:
 
 
 def jobs(processes: Sequence[Process]) -> list[list[Process]]:
-    """Return the jobs whose processes have all been recorded, each in the order of the ranks.
+    """Return the jobs whose processes have all been recorded.
 
-    Processes in the same file with the same job id form a job.
+    Processes in the same file with the same job id form a job. The processes of each job are ordered by rank. If the ranks are not known
+    before the processes join, the processes are in the order of the file.
     """
     groups: dict[tuple[str, str], list[Process]] = {}
     for one in processes:

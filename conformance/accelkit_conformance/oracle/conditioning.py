@@ -22,9 +22,10 @@ _LARGEST = 1e-9
 
 
 def with_rounding_errors(nested: Any) -> Any:
-    """Return a copy on the CPU in which each element of a strided float64 or complex128 tensor has a relative error of eps.
+    """Return a copy of nested CPU tensors. In the copy, each element of a strided float64 or complex128 tensor has a relative error of eps.
 
-    The errors have random signs, the same in every call. In a complex number, the real and the imaginary part have errors of their own.
+    The signs of the errors are random, but do not change from call to call. In a complex number, the real and the imaginary part have
+    errors of their own.
     """
     generator = torch.Generator().manual_seed(7)
 

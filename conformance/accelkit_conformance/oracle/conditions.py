@@ -237,8 +237,8 @@ def _as_leaf(one: Any) -> Any:
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
-    A failure is recorded in the subject, with the fewest conditions under which the call still fails. After three failures, or
-    after a failure that leaves the device unusable, no more calls are made. Otherwise, ten calls under ordinary conditions follow.
+    A failure is recorded in the subject, with the fewest conditions under which the call still fails. The function returns early after
+    three failures, or if a failure leaves the device unusable. Otherwise, it ends with ten calls under ordinary conditions.
 
     Args:
         subject: The plugin under test, with its device.

@@ -55,7 +55,7 @@ def check_function(
         num_terms: The largest number of terms that are summed in one element of a result.
 
     Raises:
-        AssertionError: If a result differs, or if the backward pass changes the output gradient.
+        AssertionError: If the result or a gradient differs, or if the backward pass changes the output gradient.
     """
     chosen = range(len(inputs)) if wanted is None else wanted
 
@@ -125,7 +125,10 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 
 
 def _indices(like: torch.Tensor, count: int = 6) -> torch.Tensor:
-    """Return indices into ``count`` elements. They are not sorted; some are repeated, and some are negative."""
+    """Return eight indices between ``-count`` and ``count - 1``, on the device of ``like``.
+
+    The indices are not sorted. Some are repeated, and some are negative.
+    """
     return torch.tensor([-1, count - 1, 0, 5, -count, 2, 2, -1]).to(like.device)
 
 

@@ -1,4 +1,4 @@
-"""Calls that torch's ``op_db`` does not make. Each function takes a device and gives the same results on every device."""
+"""Calls that are not in torch's ``op_db``. Each function makes calls on a given device; its results are the same on every device."""
 
 from __future__ import annotations
 
@@ -124,8 +124,10 @@ def _aten(device: Any) -> Any:
 
 
 def _rare(device: Any) -> Any:
-    """Call ATen overloads that no operator of torch's database calls with these arguments. Some versions of torch lack some of these
-    overloads."""
+    """Call ATen overloads with arguments that no operator of torch's database passes to them, and return the results.
+
+    Overloads that the installed torch lacks are skipped.
+    """
     aten, x, y = torch.ops.aten, _floats(device, 3, 6), _floats(device, 3, 6) * 2
     indices, offsets = _ints(device, 7), torch.tensor([0, 2, 5], device=device)
     positive = x.abs() + 0.5

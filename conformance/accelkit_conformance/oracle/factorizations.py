@@ -1,7 +1,7 @@
 """Check that the product of the factors of a matrix equals the matrix.
 
-The factors are unique only up to the signs or phases of vectors. A comparison of only their magnitudes with those of the CPU's factors
-would not detect wrong signs.
+The factors of a matrix are unique only up to the signs or phases of vectors. If only the absolute values of the elements were compared
+with the CPU's factors, wrong signs would not be detected.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ _MOST_EPSILONS = 100.0
 
 
 def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
-    """Check the factors of a matrix that has no NaN and no infinity. Does nothing if the operator does not factorize, or if the call
-    returned only some of the factors.
+    """Check that the product of the factors of a matrix equals the matrix.
+
+    Does nothing if the operator does not factorize, if the matrix is empty or contains NaN or infinity, or if the call returned only some
+    of the factors.
 
     Args:
         name: The name of the operator in torch's database or in ATen.

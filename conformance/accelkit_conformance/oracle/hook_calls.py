@@ -72,7 +72,11 @@ class HookCalls:
         return self._limited(self._with_second_plugin(hook, function), hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook as a Runtime does, together with another plugin whose implementation raises an error, and return the result."""
+        """Call a hook that the plugin under test and a second plugin implement, and return the result of the hook.
+
+        The second plugin's implementation raises an error. If the call of the hook raises an error, the error becomes a HookError, as in a
+        Runtime.
+        """
 
         def fail() -> None:
             raise ValueError("another plugin fails")

@@ -1,4 +1,4 @@
-"""Differences between PyTorch's own CPU and CUDA kernels that are not defects. The same differences are accepted on every device."""
+"""Differences between PyTorch's kernels for the CPU and for CUDA. These differences are not defects, and are accepted on every device."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
     Args:
         op: The OpInfo of the operator, or None.
         given: The arguments of the call.
-        overload: The name of the ATen overload, if the call is a call of an overload.
+        overload: The name of the ATen overload that is called. Empty if no overload is called directly.
 
     Raises:
         NotSupported: If the call raises NotImplementedError or RuntimeError, and PyTorch has no CUDA kernel for the operator or for a

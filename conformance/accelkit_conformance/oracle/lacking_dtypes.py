@@ -67,7 +67,7 @@ def possible_samples(subject: Subject, op: Any, samples: Iterable[Any]) -> Itera
     """Yield those samples of an operator whose forward and backward pass need no dtype that the device lacks.
 
     Raises:
-        NotSupported: After the last sample, if there were samples but none was possible.
+        NotSupported: After the last sample, if there are samples but each of them needs a dtype that the device lacks.
     """
     lacking: set[str] = set()
     is_any_possible = False

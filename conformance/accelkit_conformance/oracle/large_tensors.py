@@ -30,7 +30,7 @@ def _marked(device: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def _ends(result: torch.Tensor) -> torch.Tensor:
-    """Return the elements at both ends of a one-dimensional result, and around 2**24."""
+    """Return the first and the last elements of a one-dimensional result, and the elements around the index 2**24."""
     return torch.cat([result[:4], result[2**24 - 2 : 2**24 + 3], result[-4:]])
 
 

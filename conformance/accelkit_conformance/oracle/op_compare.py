@@ -32,8 +32,8 @@ _HOST_ARGUMENTS = ("tensor_split",)
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
     """Return a sample on the device. Add ``device=`` if the operator creates tensors and the sample has neither a tensor nor ``device=``.
 
-    If ``is_plain``, the sample is for the operator itself, and not for a variant. For an operator in ``_HOST_ARGUMENTS``, only the input is
-    then moved to the device.
+    ``is_plain`` is False if the sample is for a variant of the operator. If ``is_plain`` is True and the operator is in
+    ``_HOST_ARGUMENTS``, only the input is moved to the device; the other arguments stay on the CPU.
     """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
@@ -107,9 +107,10 @@ def check_results(
     Args:
         op: The OpInfo of the operator.
         given: The arguments, as ``(input, args, kwargs)``.
-        leaves: For each leaf, the device's result, the CPU's, and the CPU's in double precision or None.
+        leaves: For each leaf, a tuple of three values: the device's result, the CPU's result, and the CPU's result in double precision.
+            The third value may be None.
         device: The device on which the results must be.
-        overload: The name of the ATen overload, if the call is a call of an overload.
+        overload: The name of the ATen overload that was called. Empty if no overload was called directly.
 
     Raises:
         AssertionError: If a result is wrong.
@@ -216,9 +217,9 @@ class _Draws(TorchDispatchMode):
 def _watching_draws(op: Any) -> Iterator[_Draws]:
     """Detect whether calls of this operator inside the block draw random numbers on the CPU.
 
-    Usually, the state of the CPU's generator is compared before and after the block. Some OpInfos of torch seed the generator and restore
-    its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch mode detects calls of ATen
-    operators with the tag ``nondeterministic_seeded``.
+    Usually, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch seed the
+    generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch mode
+    detects calls of ATen operators with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)
@@ -234,8 +235,9 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """Return the CPU's results in double precision, one for each entry of ``reference``.
 
-    A result is None if it is not a dense tensor with the same shape as the entry. All results are None if the call fails or returns a
-    different number of results in double precision, or if no entry has a floating-point or complex dtype with less precision than double.
+    A result is None if it is not a dense tensor with the same shape as the entry. All results are None if no entry has a floating-point
+    or complex dtype with less precision than double, or if the call in double precision fails or returns more or fewer results than
+    ``reference`` has entries.
     """
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)

@@ -78,7 +78,7 @@ def operators() -> dict[str, Any]:
 
 
 def _freeze_only_states_that_exist() -> None:
-    """Change torch's ``freeze_rng_state`` for a device whose random state cannot be read: restore only the state of the CPU.
+    """Patch torch's ``freeze_rng_state`` so that it restores only the CPU's random state if the device's random state cannot be read.
 
     The original function raises an error on such a device. With the original function, not even operators that draw no
     numbers, such as attention without dropout, could be tested there.

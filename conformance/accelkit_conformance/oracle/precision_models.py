@@ -1,5 +1,6 @@
-"""Small models for the tests of precisions. Layers have multiples of 16 features, as float8 products require, and smooth activations.
+"""Small models with smooth activations, for the tests of precisions.
 
+``Linear`` layers have multiples of 16 features, as float8 products require.
 The classes are at module level, so that a prepared model can be pickled.
 """
 
@@ -88,7 +89,7 @@ def convolution() -> nn.Module:
 
 
 def attention() -> nn.Module:
-    """Return a transformer layer, for rows of 16 features that form one sequence, and a ``Linear`` layer."""
+    """Return a transformer layer followed by a ``Linear`` layer. The rows of the batch, of 16 features each, form one sequence."""
     layer = nn.TransformerEncoderLayer(FEATURES, 2, 32, dropout=0.0, activation="gelu", batch_first=True)
     return nn.Sequential(nn.Unflatten(0, (1, -1)), layer, nn.Flatten(0, 1), nn.Linear(FEATURES, FEATURES))
 

@@ -85,8 +85,8 @@ class Trainer:
     def finite_gradients(self) -> dict[str, torch.Tensor]:
         """Run backward passes until the unscaled gradients are finite, and return the gradients in float64 on the CPU.
 
-        A loss scaler may begin with a scale that is too large. After each pass with infinite gradients, the optimizer's ``step`` is called,
-        so that the scaler skips the update and lowers the scale.
+        A loss scaler may begin with a scale that is too large. After each pass whose gradients are not finite, the optimizer's ``step`` is
+        called, so that the scaler skips the update and lowers the scale.
 
         Raises:
             AssertionError: If the gradients are not finite after 40 passes.
@@ -102,10 +102,10 @@ class Trainer:
         raise AssertionError(f"the gradients of {_MOST_SKIPPED} passes are infinite or nan")
 
     def step(self, clip: Callable[[], object] | None = None) -> None:
-        """Train one step, and repeat it while the precision skips it. ``clip`` is called before each optimizer step.
+        """Run training steps until the precision does not skip the optimizer step. ``clip`` is called before each optimizer step.
 
         Raises:
-            AssertionError: If 40 steps in a row are skipped.
+            AssertionError: If 40 optimizer steps in a row are skipped.
         """
         for _ in range(_MOST_SKIPPED):
             self.optimizer.zero_grad()
@@ -142,7 +142,7 @@ def weights_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or all shards of a DTensor, in float64 on the CPU."""
+    """Return a tensor in float64 on the CPU. The shards of a DTensor are first gathered from all processes."""
     gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return gathered.cpu().double()
 
@@ -185,7 +185,7 @@ def check_close(
         times: A number by which the tolerance is multiplied.
 
     Raises:
-        AssertionError: If nothing was found, or if an error is too large.
+        AssertionError: If ``found`` is empty, or if the error of a tensor exceeds the tolerance.
     """
     tolerance = times * declaration_of(subject.plugin()).tolerance
     assert found, f"there are no {what}"

@@ -38,7 +38,8 @@ def check_order_of_copies(subject: Subject, dtype: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        dtype: The dtype of the tensor that the second copy writes. The pinned memory has this dtype or float32.
+        dtype: The dtype of the tensor that the second copy writes. The check is made with pinned memory of this dtype and with pinned
+            memory of float32.
 
     Raises:
         AssertionError: If either copy gives wrong values.

@@ -1,4 +1,4 @@
-"""Checks of the device module's functions that seed, save and restore generators: each must affect the generators of the right devices."""
+"""Checks of the functions that seed generators, or save and restore their states. Each function must act on the right devices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def check_initial_seeds(subject: Subject) -> None:
     state draw the same numbers.
 
     Raises:
-        AssertionError: If a seed or a number differs.
+        AssertionError: If ``initial_seed`` returns a wrong seed, if ``seed`` does not change the seed, or if the two generators draw
+            different numbers.
     """
     asked = subject.optional_function("initial_seed")
     for seed in (0, 5, 2**31 + 1, 2**32 + 7, 2**53 + 1, 2**63 - 1):
@@ -73,8 +74,9 @@ def check_state_of_a_device(subject: Subject, way: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        way: The functions that save and restore the state: ``accelerator`` (the accelerator's functions), ``fork_rng``, or functions of the
-            device's module, which are called for all devices (``all``), with the device's name (``name``) or with the device (``module``).
+        way: Which functions save and restore the state. ``accelerator``: the accelerator's functions. ``fork_rng``:
+            ``torch.random.fork_rng``. ``all``: the device module's functions for all devices. ``name`` and ``module``: the device module's
+            functions for one device, which take the name of the device or the ``torch.device``, respectively.
 
     Raises:
         AssertionError: If the restored device does not repeat its numbers, or if the numbers of the current device change.

@@ -1,4 +1,4 @@
-"""Calls that run along one dimension of a tensor, with NaN among its elements or with six dimensions."""
+"""Calls that run along one dimension of a tensor. The tensor has six dimensions, or some of its elements are NaN."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Compare a call along each of six dimensions, and along dimensions with NaN, with the same call on the CPU.
+    """Compare the results of a call along one dimension on the device with the results of the same call on the CPU.
 
-    Differences are recorded in the subject.
+    The call is made along each dimension of a tensor with six dimensions, and along one dimension of matrices that contain NaN. Differences
+    are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

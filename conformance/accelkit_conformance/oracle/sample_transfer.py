@@ -1,4 +1,7 @@
-"""Copy a sample to the device. Storage, offset and strides are kept, and tensors that share a storage still share one."""
+"""Copy a sample to the device.
+
+Whole storages are copied: offsets and strides stay the same, and tensors that share a storage also share one on the device.
+"""
 
 from __future__ import annotations
 

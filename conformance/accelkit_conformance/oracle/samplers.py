@@ -133,12 +133,12 @@ def check_without_replacement(subject: Subject) -> None:
 
 
 def check_dropout_in_attention(subject: Subject) -> None:
-    """Check that dropout in ``scaled_dot_product_attention`` depends on the seed, keeps the mean, and has the same mask in the forward and
-    the backward pass.
+    """Check that dropout in ``scaled_dot_product_attention`` depends on the seed, keeps the mean of the results, and has the same mask in
+    the forward and the backward pass.
 
     Raises:
         AssertionError: If two calls with the same seed have different masks, if two successive calls have the same mask, if the mean
-            changes, or if the forward and the backward pass have different masks.
+            of the results changes, or if the forward and the backward pass have different masks.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")

@@ -20,9 +20,10 @@ def check_large_tensors(subject: Subject, way: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        way: How the tensors are saved and loaded. ``pickle`` stands for pickle. The other values stand for ``torch.save`` and
-            ``torch.load``, to the device and to the CPU: with the default arguments (``whole``), with ``mmap=True`` (``mmap``), or with the
-            argument ``weights_only=False``.
+        way: How the tensors are saved and loaded. ``pickle``: with the module ``pickle``. ``whole``: with ``torch.save`` and
+            ``torch.load``. ``mmap``: like ``whole``, but ``torch.load`` is called with ``mmap=True``. ``weights_only=False``: like
+            ``whole``, but ``torch.load`` is called with ``weights_only=False``. With ``torch.load``, each tensor is loaded both to the
+            device and to the CPU.
 
     Raises:
         AssertionError: If an element differs, or if a tensor is not on the device to which it was loaded.

@@ -17,7 +17,7 @@ _SCALE = 1024.0
 
 
 def check_several_dtypes(subject: Subject, way: str) -> None:
-    """Check that the scaler finds an infinity or NaN in any gradient, and then skips the step of the optimizer with this gradient.
+    """Check that the scaler finds an infinity or NaN in the gradient of any parameter, and skips the step of that parameter's optimizer.
 
     Args:
         subject: The plugin under test, with its device.

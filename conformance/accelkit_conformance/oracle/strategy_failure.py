@@ -1,5 +1,7 @@
-"""A training program in which rank 1 raises an error with the message TEXT. A launcher runs it as ``python -m
-accelkit_conformance.oracle.strategy_failure RECORD TEXT``.
+"""A training program in which rank 1 raises an error.
+
+A launcher runs the program as ``python -m accelkit_conformance.oracle.strategy_failure RECORD TEXT``. RECORD is the ``PluginRecord`` of the
+strategy as JSON. TEXT is the message of the error.
 """
 
 from __future__ import annotations

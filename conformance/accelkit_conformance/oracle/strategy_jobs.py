@@ -24,7 +24,7 @@ the GIL."""
 
 
 class WorkerClusterAtPort(WorkerCluster):
-    """The cluster environment of worker processes that meet at a port of this machine."""
+    """The cluster environment of worker processes whose rendezvous is at a given port of this machine."""
 
     def __init__(self, rank: int, size: int, port: int) -> None:
         super().__init__(rank, size)

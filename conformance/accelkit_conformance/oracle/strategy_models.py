@@ -115,6 +115,6 @@ def make(cls: Callable[[], torch.nn.Module], dtype: torch.dtype, seed: int = 0) 
 
 
 def make_batches(count: int, dtype: torch.dtype, samples: int = SAMPLES) -> list[torch.Tensor]:
-    """Return batches of the whole job, the same on every process."""
+    """Return ``count`` global batches of ``samples`` rows each. Every process gets the same batches."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(samples, 4, generator=generator, dtype=torch.float64).to(dtype) for _ in range(count)]

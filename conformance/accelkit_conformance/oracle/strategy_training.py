@@ -1,9 +1,9 @@
 """Training with a strategy and, for comparison, the same training in one process on the batches of the whole job.
 
 The samples of the job are divided into shares: one for each process, unless the strategy gives several processes the same samples. The
-loss of a share is divided by the number of samples of the whole job and multiplied by the number of shares, so that the average of the
-gradients of all shares is the gradient that one process computes. Optimizers are SGD with a learning rate of 1, so that a step subtracts
-the gradient.
+loss of a share is the sum of the losses of its samples, multiplied by the number of shares and divided by the number of samples of the
+whole job. The average of the gradients of all shares is then the gradient of the training in one process. Optimizers are SGD with a
+learning rate of 1, so that a step subtracts the gradient.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def agree(subject: Subject, problem: str) -> None:
 
 
 def check_is_suitable(subject: Subject) -> None:
-    """Require a strategy that runs on this accelerator and on this number of processes.
+    """Check that the strategy under test runs on this accelerator and on this number of processes.
 
     Raises:
         NotSupported: If the strategy does not run on this accelerator or on this number of processes. The result of the check is then
@@ -96,8 +96,7 @@ def training(
     make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     **options: Any,
 ) -> Iterator[ModelPair]:
-    """Return a context manager with a ``ModelPair`` for a new model of this class and a Runtime that takes ``options`` (see
-    ``runtime``)."""
+    """Return a context manager with a ``ModelPair`` for a new instance of ``model_class``. ``options`` are the options of ``runtime``."""
     with runtime(subject, **options) as rt:
         yield ModelPair(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
 
@@ -152,11 +151,11 @@ class ModelPair:
         self.model, self.optimizer = rt.prepare(model, make_optimizer(model.parameters()))
 
     def batches(self, number: int) -> list[torch.Tensor]:
-        """Return batches of the whole job, on the CPU and in the dtype of the model."""
+        """Return ``number`` batches of the whole job, on the CPU and in the dtype of the model."""
         return make_batches(number, next(self.single.parameters()).dtype)
 
     def train(self, batch: torch.Tensor, *, is_uneven: bool = False) -> None:
-        """Run a forward and a backward pass and a step, and check the weights."""
+        """Train on one batch: call ``backward``, ``step`` and ``check``."""
         self.backward(batch, is_uneven=is_uneven)
         self.step()
         self.check()
@@ -194,7 +193,7 @@ class ModelPair:
             return weights_of(self.rt.unwrap_model(self.model))
 
     def problem(self) -> str:
-        """Return how the strategy's weights differ from those of one process, and the likely mistake, or "" if they do not differ."""
+        """Return how the weights of ``model`` differ from the weights of ``single``, and the likely mistake; "" if the weights agree."""
         names = [name for name, _ in self.single.named_parameters()]
         ours, theirs, own = self.weights(), weights_of(self.single), weights_of(self._own)
         if len(ours) != len(theirs):
@@ -268,10 +267,10 @@ _refusals: dict[tuple[str, str], bool] = {}
 
 
 def _refuses_float64(subject: Subject) -> bool:
-    """Return whether this is a strategy with an engine that raises UnsupportedError for ``64-true``. Every process must call this.
+    """Return whether the plugin is an ``EngineStrategy`` that raises UnsupportedError for ``64-true``. Every process must call this.
 
-    Only an ``EngineStrategy`` is tried. Other strategies leave the computation to the precision, so they have no reason to refuse float64.
-    If such a strategy refuses float64, it fails its checks.
+    A strategy that is not an ``EngineStrategy`` leaves the computation to the precision, so it has no reason to refuse float64. This
+    function therefore does not try such a strategy. If the strategy refuses float64 nevertheless, it fails its checks.
     """
     key = (subject.record.fingerprint, subject.accelerator.name)
     if key not in _refusals:

@@ -1,4 +1,4 @@
-"""Tensors into which a call writes: the arguments of ``out=`` and of in-place calls."""
+"""Tensors into which a call writes: the ``out=`` arguments, or the first argument of an in-place call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the results of a device: their form, and their values by the rule of ``accelkit.runtime.comparison.tolerance``."""
+"""Check the form and the values of a device's results. The rule for values is that of ``accelkit.runtime.comparison.tolerance``."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Ten
         num_dims: The number of dimensions to flatten, such as 2 for ``max_pool2d``.
 
     Raises:
-        AssertionError: If two elements differ, or if an index of the device is out of range.
+        AssertionError: If an index of the device is out of range, or if its element differs from the element at the CPU's index.
     """
     if not found.numel():
         return

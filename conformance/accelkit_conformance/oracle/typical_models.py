@@ -13,7 +13,10 @@ Batch = tuple[torch.Tensor, ...]
 
 
 class Transformer(nn.Module):
-    """A decoder-only language model with two layers. Its batch is token ids of shape (batch, tokens), and the next tokens."""
+    """A decoder-only language model with two layers.
+
+    Its batch consists of token ids of shape (batch, tokens), and, for each token, the id of the token that follows.
+    """
 
     def __init__(self, vocabulary: int = 64, width: int = 32, tokens: int = 16) -> None:
         super().__init__()
@@ -31,7 +34,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block of two convolutions, as in ResNet; halves height and width if the number of channels changes."""
+    """A residual block of two convolutions, as in ResNet. If it changes the number of channels, it also halves the height and the width."""
 
     def __init__(self, channels: int, out_channels: int) -> None:
         super().__init__()
@@ -47,7 +50,7 @@ class Block(nn.Module):
 
 
 class ConvolutionalNetwork(nn.Module):
-    """An image classifier with residual blocks. Its batch is images of shape (batch, 3, height, width), and class indices."""
+    """An image classifier with residual blocks. Its batch consists of images of shape (batch, 3, height, width), and of class indices."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -60,7 +63,10 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """A denoiser with one level, as in diffusion models. Its batch is noisy images, noise of the same shape, and times from 0 to 1."""
+    """A denoiser with one level, as in diffusion models.
+
+    Its batch consists of noisy images, noise of the same shape, and times from 0 to 1.
+    """
 
     def __init__(self, channels: int = 16) -> None:
         super().__init__()
@@ -84,7 +90,10 @@ class DiffusionUNet(nn.Module):
 
 
 class RecurrentNetwork(nn.Module):
-    """A sequence classifier: an LSTM and a GRU. Its batch is sequences of shape (batch, steps, features), and labels of 0 and 1."""
+    """A sequence classifier that consists of an LSTM and a GRU.
+
+    Its batch consists of sequences of shape (batch, steps, features), and of labels (0 or 1).
+    """
 
     def __init__(self, features: int = 8, width: int = 16) -> None:
         super().__init__()
@@ -100,7 +109,7 @@ class RecurrentNetwork(nn.Module):
 class GraphNetwork(nn.Module):
     """A graph network with attention over edges, by gather and scatter.
 
-    Its batch is features of shape (nodes, features), edges of shape (2, edges), and target values of shape (nodes,).
+    Its batch consists of node features of shape (nodes, features), edges of shape (2, edges), and target values of shape (nodes,).
     """
 
     def __init__(self, features: int = 8, width: int = 16) -> None:

@@ -166,10 +166,11 @@ class Variations:
         return [leaf.shape for leaf in _all_tensors(self._func, given)]
 
     def _odd(self) -> Any:
-        """Return the recorded arguments, with each dimension of even length in the first tensor shortened by one if the CPU accepts this.
+        """Return the recorded arguments with the even lengths of the first tensor made odd.
 
-        The arguments of internal operators are returned unchanged if one of them is an int64 tensor. Such a tensor may contain indices
-        that would be out of range in the shorter dimension, and internal operators do not check indices.
+        Each dimension of even length greater than 2 is shortened by one if ``_with_length`` can shorten it. The arguments of an internal
+        operator are returned unchanged if they contain an int64 tensor. Such a tensor may contain indices that would be out of range in
+        the shorter dimension, and internal operators do not check indices.
         """
         given = self._recorded
         if _INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):

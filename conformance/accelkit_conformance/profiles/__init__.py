@@ -1,7 +1,7 @@
 """Profiles: frozen lists of test ids, so that two reports of one profile cover the same tests.
 
-There is one file for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` rewrites the file of the installed
-torch from the checks. A test of accelkit fails if this file does not agree with the checks.
+There is one file, ``torch-<version>.txt``, for each minor version of torch. ``python -m accelkit_conformance.freeze_profiles`` generates
+the file for the installed version of torch from the checks. A test of accelkit fails if this file does not agree with the checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Suite:
     Attributes:
         profile: The name of the profile.
         torch: The minor version of torch, such as ``2.13``.
-        tests: The ids of the tests, in the order of the file of this version of torch.
+        tests: The ids of the tests, in the order in which the file for this version of torch lists them.
         digest: The SHA-256 of the ids in hexadecimal.
     """
 
@@ -74,8 +74,10 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 
 @functools.cache
 def first_profiles() -> dict[str, Profile]:
-    """Return, for each check, the smallest profile that contains one of its tests with any version of torch. The keys are
-    ``area/check``."""
+    """Return, for each check (``area/check``), the smallest profile that contains a test of the check.
+
+    If the profiles for different versions of torch differ, a profile counts if it contains the test for at least one version.
+    """
     smallest: dict[str, Profile] = {}
     for path in sorted(FOLDER.glob("torch-*.txt")):
         for profile, test in _read(path.stem.removeprefix("torch-")):

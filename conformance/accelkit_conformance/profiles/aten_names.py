@@ -27,9 +27,9 @@ def recorded_operators() -> dict[str, str]:
 def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
-    These are the tests of the operator with the same name. A variant that works in place, a variant whose name starts with ``native_``,
-    and a backward operator have the tests of the operator that they belong to. If there are no such tests, the tests of the operators
-    that call the ATen operator on their sample inputs are returned.
+    These are the tests of the ``op_db`` operator with the same name. The comparison ignores the prefixes and suffixes of variants, such as
+    ``native_``, ``_backward`` and the ``_`` of an in-place operator. If no test is found by name, the tests of the ``op_db`` operators that
+    call the ATen operator on their sample inputs are returned.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}

@@ -1,4 +1,7 @@
-"""The formats of a report. Each is generated from the JSON report alone (a bundle also contains the logs)."""
+"""The formats of a report.
+
+Each format is generated from the JSON report alone, except the bundle, which also contains the logs and accelkit's environment variables.
+"""
 
 from __future__ import annotations
 

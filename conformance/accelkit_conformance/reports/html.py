@@ -39,7 +39,7 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template that is in this folder, and return the text. The values are escaped, unless they are Markup."""
+    """Render a template file from the folder of this module, and return the text. The values are escaped, unless they are Markup."""
     return html_page.render(Path(__file__).parent, template, tones=TONES, meaning=MEANING, **values)
 
 

@@ -36,7 +36,9 @@ def _headline(report: Report) -> str:
 
 
 def passed(counts: Mapping[str, int], none: int) -> str:
-    """Return text that says how many of the applicable tests passed, and how many failed, are flaky, are expected to fail or do not apply.
+    """Return text such as ``12 of 14, **2 failed**, 3 declared none``: 12 of the 14 applicable tests passed.
+
+    The remarks after the first comma give the numbers of tests that failed, are flaky, are expected to fail, or do not apply.
 
     Args:
         counts: The number of results of each kind.

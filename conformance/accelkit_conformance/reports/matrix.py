@@ -1,6 +1,6 @@
 """Several reports side by side: as data, and as Markdown for a page of documentation.
 
-Areas and capabilities are rows, subjects are columns.
+The rows are areas and capabilities, and the columns are subjects.
 """
 
 from __future__ import annotations
@@ -54,8 +54,11 @@ def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, 
 
 
 def markdown(found: Sequence[tuple[Path, Report]]) -> str:
-    """Return the matrix as Markdown, with a section for each kind of plugin: the subjects and what they were tested with, areas,
-    capabilities, and declared failures."""
+    """Return the matrix as Markdown, with a section for each kind of plugin.
+
+    Each section has tables of facts about the subjects (such as device, versions and verdict), of areas, of capabilities, and of expected
+    failures.
+    """
     return "\n".join(line for heading, group in by_kind(found).items() for line in _section(heading, group))
 
 

@@ -26,7 +26,7 @@ def put(made: str, path: Path, what: str) -> None:
         what: The subcommand that generated the new text, such as ``matrix``. The markers contain its name.
 
     Raises:
-        UsageError: If the page does not have each marker once, the start marker before the end marker.
+        UsageError: If a marker is missing or occurs more than once, or if the end marker comes before the start marker.
     """
     text, first, last = path.read_text("utf-8"), begin(what), end(what)
     before, _, rest = text.partition(first)

@@ -26,7 +26,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def problems(report: object) -> list[str]:
-    """Return the first violations of the schema in a report, one line each; an empty list if the report follows the schema."""
+    """Return at most five violations of the schema in a report, one line each; an empty list if the report follows the schema."""
     schema = _schema()
     found = []
     for problem in _check(report, schema, schema["$defs"], "report"):

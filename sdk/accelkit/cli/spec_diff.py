@@ -54,4 +54,4 @@ def _summary(number: int, findings: int, span: str, plugin: PluginRecord | None)
     if plugin is not None:
         needs = f"must adapt to {findings} change{'s' * (findings != 1)}" if findings else "needs no changes"
         return f"{plugin.name} ({plugin.plugin}) {needs} {span}"
-    return f"{number} changes {span}; plugins must adapt to {findings} of them"
+    return f"{number} change{'s' * (number != 1)} {span}; plugins must adapt to {findings} of them"

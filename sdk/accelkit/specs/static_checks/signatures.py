@@ -79,7 +79,7 @@ def _problem(taken: Sequence[inspect.Parameter], wanted: Sequence[inspect.Parame
     if only_by_name:
         return (
             f"takes {only_by_name[0]!r} only as a keyword argument",
-            "remove the * in front of it, because accelkit passes it by position",
+            "remove the * before it, because accelkit passes it by position",
         )
     return None
 
