@@ -274,7 +274,7 @@ class Subject:
 
 
 def device_index(test: str, num_devices: int) -> int:
-    """Return the index of the device on which a test that needs only one process runs.
+    """Return the index of the device on which to run a test that needs only one process.
 
     The index is derived from a hash of the test's id. It depends neither on the number of workers nor on the other tests of the run, so
     that every run of a test uses the same device.

@@ -98,7 +98,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` as a single ``printable`` line, without line breaks."""
+    """Return ``text`` in a single line, with control characters escaped as by the function ``printable``."""
     return printable(text.replace("\n", " "))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _JOIN_SECONDS = 20.0
 _LONGEST_NOTICE_SECONDS = 30.0
+_LONGEST_INTERVAL = 3600  # the Runtime refuses a longer one
 
 
 @check("distributed", needs_hardware=False, kind="cluster", seconds=180)
@@ -39,15 +40,16 @@ def processes_find_each_other(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
-    """``preemption_poll_seconds`` is a positive number. ``is_preempted`` is called in a background thread, as by a Runtime. The method
-    returns True or False, and raises no error. The call takes at most 30 seconds, and at most 6 * ``preemption_poll_seconds``. A Runtime
-    warns if a call takes longer than 6 * ``preemption_poll_seconds``."""
+    """``preemption_poll_seconds`` is a number greater than 0 and at most 3600. ``is_preempted`` returns True or False, and raises no
+    error, when it is called in a background thread, as a Runtime does. The call takes at most 30 seconds, and at most 6 *
+    ``preemption_poll_seconds``. A Runtime warns if a call takes longer than 6 * ``preemption_poll_seconds``."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
         raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")
     interval = environment.preemption_poll_seconds
-    is_positive = isinstance(interval, int | float) and interval > 0
-    assert is_positive, f"preemption_poll_seconds is {interval!r:.60} ({type(interval).__name__}) instead of a positive number"
+    is_valid = isinstance(interval, int | float) and not isinstance(interval, bool) and 0 < interval <= _LONGEST_INTERVAL
+    what = f"preemption_poll_seconds is {interval!r:.60} ({type(interval).__name__})"
+    assert is_valid, f"{what} instead of a number greater than 0 and at most {_LONGEST_INTERVAL}"
     seconds = min(6 * interval, _LONGEST_NOTICE_SECONDS)
     answers: list[object] = []
     errors: list[BaseException] = []

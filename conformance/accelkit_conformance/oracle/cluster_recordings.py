@@ -76,7 +76,7 @@ class Description:
     """A description of a launcher's jobs, from which jobs of any size are generated.
 
     Attributes:
-        name: The name of the file.
+        name: The name of the file that contains the description.
         environ, files, expected: As in ``Process``, with placeholders such as ``{global_rank}``.
         shapes: The shapes of the jobs that the launcher can start: the number of machines, and the number of processes on each machine.
     """
