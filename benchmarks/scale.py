@@ -34,7 +34,8 @@ from simulated_ranks import Count
 MB = 1e6
 SAVE, MANIFEST, PLAN = "save", "manifest and index, read by every rank that loads", "state encoded and planned, on every rank"
 LOGS = "launch logs: 50 kB from each process of one machine, which stay there"
-PER_CALL = ("verified call", "call that is not verified", "call log, at the host of the store", "vote on preemption")
+PER_CALL = ("verified call", "call that is not verified", "vote on preemption")
+CALL_LOG = "call log, at the host of the store"
 _TERMS: dict[str, Callable[[float], float]] = {"": lambda n: 1.0, "log2 n": math.log2, "n": lambda n: n, "n²": lambda n: n * n}
 _MODELS = (("",), ("", "log2 n"), ("", "n"), ("", "n", "n²"))
 _CLOSE, _NEGLIGIBLE = 0.03, 2e-3
@@ -137,7 +138,7 @@ class Row:
             yield f"receives {count.received / MB:.3g} MB instead of {aim.received / MB:g}"
         if aim.seconds is not None and count.seconds > aim.seconds:
             yield f"works {count.seconds:.3g} s instead of {aim.seconds:g}"
-        most = "log2 n" if self.per == "call" else "n"
+        most = "log2 n" if self.per in ("call", "second") else "n"
         order = ["1", "log2 n", "n", "n²"]
         if order.index(self.growth) > order.index(most):
             yield f"grows like {self.growth} instead of {most}"
@@ -162,7 +163,7 @@ def simulate(sizes: Sequence[int], layers: int, divisor: int, seconds: float) ->
     """Return the rows of the simulated jobs."""
     rows = []
     for name, operation in simulated_operations.OPERATIONS.items():
-        per = "call" if name in PER_CALL else "job"
+        per = "call" if name in PER_CALL else "second" if name == CALL_LOG else "job"
         title = f"join: {name}" if name in ("learn which ranks share a machine", "compare the settings") else name
         rows.append(Row(title, per, _measure(name, operation, sizes, seconds)))
     saved: dict[int, simulated_save.Saved] = {}

@@ -19,7 +19,7 @@ from accelkit import job_secret
 from accelkit.launching.log_tee import Screen, Streams
 from accelkit.launching.rendezvous import OrderedRendezvous
 from accelkit.runtime import process_group
-from accelkit.runtime.collectives import call_log, fingerprint
+from accelkit.runtime.collectives import call_log, desync_report, fingerprint
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.strategy_options import option_texts
 from accelkit.specs.cluster import ClusterEnvironment
@@ -103,12 +103,14 @@ def verify(size: int, mode: str) -> Count:
 
 
 def record_calls(size: int) -> Count:
-    """Count, at the host of the store, each rank's entry of one call."""
+    """Count, at the host of the store, the entries that all ranks write in a second, if each makes calls as fast as it can."""
     store = CountingStore(lambda key: b"")
     group = make_group(size, store)
     call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
+    call_log.flush()  # the last job's entry may have been written just before
+    entries = size / call_log.seconds_between_entries()
     seconds = _seconds_of_a_set(len(next(iter(store._values.values()))))
-    return Count(size * store.count.received, 0, size, size * seconds)
+    return Count(entries * store.count.received, 0, entries, entries * seconds)
 
 
 def _seconds_of_a_set(length: int) -> float:
@@ -124,17 +126,29 @@ def _seconds_of_a_set(length: int) -> float:
 
 
 def explain_timeout(size: int) -> Count:
-    """Count at the host of the store: every rank but one waits in vain, and reads the entries of the other ranks."""
-    note = json.dumps({"at": f"{host_of(0)}, process 12345", "last": "reduce (sum) of float32[1024]", "groups": {"0": 1}}).encode()
-    store = CountingStore(lambda key: note)
+    """Count at the host of the store: every rank but one waits in vain. One of them reads all entries, and the others read its summary."""
+
+    def entry(rank: str) -> bytes:
+        calls = {group.group_name: 1} if int(rank) < size - 1 else {}
+        return json.dumps({"at": f"{host_of(int(rank))}, process 12345", "last": "reduce (sum) of float32[1024]", "groups": calls}).encode()
+
+    store = CountingStore(entry)
     group = make_group(size, store)
     call = call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
-    store.count = Count()
     began = time.process_time()
-    call_log.explain(call, RuntimeError("Timed out waiting for recv"))
-    own, waiting = store.count, size - 1
-    own.seconds = time.process_time() - began
-    return Count(waiting * own.received, waiting * own.sent, waiting * own.messages, own.seconds)
+    desync_report.explain(call, RuntimeError("Timed out waiting for recv"))
+    seconds = time.process_time() - began
+    reporter, store.count = store.count, Count()
+    with group.as_rank(1):
+        call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
+        desync_report.explain(call, RuntimeError("Timed out waiting for recv"))
+    reader, readers = store.count, size - 2
+    return Count(
+        reporter.received + readers * reader.received,
+        reporter.sent + readers * reader.sent,
+        reporter.messages + readers * reader.messages,
+        seconds,
+    )
 
 
 def vote(size: int) -> Count:
@@ -148,7 +162,7 @@ def vote(size: int) -> Count:
 
 
 def order_machines(size: int) -> Count:
-    """Count at the host of the launchers' store: each launcher reads the entries of all launchers."""
+    """Count at the host of the launchers' store: one launcher reads the entries of all launchers, and writes an answer for each."""
     machines = max(size // PER_MACHINE, 1)
 
     def entry(key: str) -> bytes:
@@ -160,8 +174,12 @@ def order_machines(size: int) -> Count:
     rendezvous = OrderedRendezvous(None, None, "node-00000")
     began = store.clock.seconds()
     rendezvous._place(store, 0, machines)
+    seconds = store.clock.seconds() - began
+    request = next(17 + len(key) + len(value) for key, value in store._values.items() if "/node/" in key)
+    answers = {key: value for key, value in store._values.items() if "/answer/" in key and not key.endswith("/0")}
     own = store.count
-    return Count(machines * own.received, machines * own.sent, machines * own.messages, store.clock.seconds() - began)
+    received = own.received + sum(request + 9 + len(key) for key in answers)
+    return Count(received, own.sent + sum(8 + len(value) for value in answers.values()), own.messages + 3 * len(answers), seconds)
 
 
 def pass_on_output(processes: int) -> Count:

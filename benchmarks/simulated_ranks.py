@@ -191,6 +191,16 @@ class CountingStore(dist.Store):
         self.count.messages += 2
         return self._values[key]
 
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        value = self._values.setdefault(key, desired.encode() if isinstance(desired, str) else bytes(desired))
+        self.count.received += 25 + len(key) + len(expected) + len(desired)
+        self.count.sent += 8 + len(value)
+        self.count.messages += 2
+        return value
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
+        self.check(keys)
+
     def has_extended_api(self) -> bool:
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import signal
 import subprocess
 import sys
 
@@ -60,6 +61,15 @@ def test_a_process_that_ended_is_named():
         assert "(call 2)" in what
         assert re.search(r"\brank 1$|\branks \d", what)
         assert "wait_for_everyone" in why
+
+
+def test_another_process_makes_the_report_if_the_one_that_makes_it_is_killed():
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 3, "cpu", "reporter_dies", seconds=60)
+    assert codes[1:] == [7, -signal.SIGKILL]
+    what, _, why = error_of("CollectiveError", texts[0]).partition("\n  why: ")
+    assert "gather of float32[1] (call 2) on rank 0 lost the connection while it waited for rank 1" in what
+    assert "rank 1 (" in why
+    assert "last called wait_for_everyone" in why
 
 
 def test_where_nobody_can_be_asked_that_is_said(error_text):

@@ -11,7 +11,7 @@ import torch
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import call_log
+from accelkit.runtime.collectives import desync_report
 
 
 def first():
@@ -71,7 +71,18 @@ def stopped():
         os.kill(os.getpid(), signal.SIGSTOP)
         return
     time.sleep(0.5)
-    call_log.READING_SECONDS = 1.0
+    desync_report.READING_SECONDS = 1.0
+    rt.gather(mine([1.0]))
+
+
+def reporter_dies():
+    """Rank 1 ends. Rank 2, the first to ask the store for a report, is killed while it reads the call log for rank 0."""
+    rt.wait_for_everyone()
+    desync_report.READING_SECONDS = 4.0
+    desync_report._read_entries = (lambda *_: os.kill(os.getpid(), signal.SIGKILL)) if rank == 2 else desync_report._read_entries
+    if rank == 1:
+        os._exit(7)
+    time.sleep(0 if rank else 1.0)
     rt.gather(mine([1.0]))
 
 

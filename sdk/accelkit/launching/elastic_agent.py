@@ -20,6 +20,7 @@ _DETECTION_SECONDS = LOST_SECONDS + 3.0
 """The time after the failure of a process within which the loss of a machine becomes known, if that loss caused the failure."""
 
 _POLL_SECONDS = 0.1
+_LOST = "lost the connection to "
 
 
 class ElasticAgent(Agent):
@@ -47,7 +48,7 @@ class ElasticAgent(Agent):
             with contextlib.suppress(DistStoreError):  # a machine was lost in the middle of the rendezvous
                 super()._rendezvous(worker_group)
                 is_complete = True
-        self._membership.members.watch(self._membership.rendezvous.numbers)
+        self._membership.members.watch(self._membership.rendezvous.watched)
         self._has_lost_a_machine = False
         machines, processes = worker_group.group_world_size or 1, worker_group.workers[0].world_size
         self._say(f"{machines} machine{'s' * (machines != 1)}, {processes} process{'es' * (processes != 1)} in all")
@@ -58,6 +59,7 @@ class ElasticAgent(Agent):
         change = self._change_behind_failure(size) if self._ranks.have_failed() else self._change(size)
         if not change:
             return super()._monitor_workers(worker_group)
+        self._has_lost_a_machine = self._has_lost_a_machine or change.startswith(_LOST)  # perhaps another machine noticed the loss
         self._say(f"{change}; the processes stop, and start again on the machines that are there")
         self._membership.rendezvous.has_changed = True
         return RunResult(WorkerState.HEALTHY)
@@ -102,7 +104,7 @@ class ElasticAgent(Agent):
         """If machines are lost, request a new rendezvous. Return the reason for the rendezvous, or "" if no machine is lost."""
         lost = self._membership.members.lost()
         self._has_lost_a_machine = self._has_lost_a_machine or bool(lost)
-        return ask_to_stop(self._membership.rendezvous.store, f"lost the connection to {lost}") if lost else ""
+        return ask_to_stop(self._membership.rendezvous.store, f"{_LOST}{lost}") if lost else ""
 
     def _stop_workers(self, worker_group: WorkerGroup, *_: Any, **__: Any) -> None:
         if self._ranks is None:

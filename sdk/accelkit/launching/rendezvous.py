@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime
 import errno
@@ -9,8 +10,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousStoreInfo
@@ -25,6 +26,8 @@ _KEY = "accelkit/"
 _UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _FAREWELL_SECONDS = 5.0
 _POLL_SECONDS = 0.02
+_WATCHED = 8
+_SHOWN = 8
 
 
 class OrderedRendezvous(RendezvousHandler):
@@ -53,8 +56,9 @@ class OrderedRendezvous(RendezvousHandler):
         """The number of restarts that this machine allows. After a rendezvous, the minimum of these numbers over all machines."""
         self.number = 0
         """The number by which ``membership.Members`` knows this machine, if the number of machines may change."""
-        self.numbers: list[int] = []
-        """The numbers of all machines of the current round, in the order in which they joined it."""
+        self.watched: list[int] = []
+        """The numbers of the machines whose heartbeats this machine watches: those that joined the current round after this machine. The
+        last machine continues with the first. If machines are lost, a machine that is left therefore watches at least one of them."""
 
     @property
     def use_agent_store(self) -> bool:
@@ -80,22 +84,25 @@ class OrderedRendezvous(RendezvousHandler):
         return RendezvousInfo(store, rank, info.world_size, RendezvousStoreInfo(address, port))
 
     def _place(self, store: Any, joined: int, size: int) -> int:
-        """Return the rank of this machine: the rank that the user specified, or else the rank that torch assigned."""
+        """Return the rank of this machine: the rank that the user specified, or else the rank that torch assigned.
+
+        The machine that joined first reads what all machines write, and writes one answer for each. If every machine read what all others
+        write, the host of the store would have to send a number of bytes that grows with the square of the number of machines.
+        """
         store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts, self.number]))
-        machines = [json.loads(store.get(f"{_KEY}node/{index}")) for index in range(size)]
-        self.remaining_restarts = min(remaining for _, _, remaining, _ in machines)
-        self.numbers = [number for _, _, _, number in machines]
-        node_ranks = [rank for rank, _, _, _ in machines]
-        if all(rank is None for rank in node_ranks):
-            return joined
-        if None in node_ranks or sorted(node_ranks) != list(range(size)):
+        if joined == 0:
+            machines = [_Machine(*json.loads(store.get(f"{_KEY}node/{index}"))) for index in range(size)]
+            for index, answer in enumerate(_answers(machines)):
+                store.set(f"{_KEY}answer/{index}", json.dumps(answer))
+        contradiction, rank, self.remaining_restarts, self.watched = json.loads(store.get(f"{_KEY}answer/{joined}"))
+        if contradiction:
             linger(store, size)
             raise ContradictionError(
                 f"the machines must have the node ranks 0 to {size - 1}, each exactly once",
-                why=", ".join(f"{host} has {'no --node-rank' if rank is None else f'--node-rank {rank}'}" for rank, host, _, _ in machines),
+                why=contradiction,
                 hint="give every machine its own --node-rank, or omit it on all machines",
             )
-        return int(node_ranks[joined])
+        return int(rank)
 
     def get_backend(self) -> str:
         return self._inner.get_backend()
@@ -114,6 +121,41 @@ class OrderedRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         return self._inner.shutdown()
+
+
+class _Machine(NamedTuple):
+    """What a machine writes to the store of a round, as a JSON list. See the attributes of ``OrderedRendezvous``."""
+
+    node_rank: int | None
+    host: str
+    remaining_restarts: int
+    number: int
+
+
+def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list[int]]]:
+    """Yield the answer for each machine, in the order in which the machines joined the round.
+
+    An answer has the contradiction between the ranks that the user specified, or "" if there is none; the rank; the smallest number of
+    remaining restarts; and the numbers of the machines to watch.
+    """
+    size = len(machines)
+    ranks = [machine.node_rank for machine in machines]
+    places = list(range(size)) if all(rank is None for rank in ranks) else [-1 if rank is None else rank for rank in ranks]
+    contradiction = "" if sorted(places) == list(range(size)) else _described(machines)
+    remaining = min(machine.remaining_restarts for machine in machines)
+    for index, rank in enumerate(places):
+        yield contradiction, rank, remaining, [machines[(index + after) % size].number for after in range(1, min(_WATCHED + 1, size))]
+
+
+def _described(machines: Sequence[_Machine]) -> str:
+    """Return the ranks that the user specified. Machines without a rank of their own come first, and at most _SHOWN machines are named."""
+    times = collections.Counter(machine.node_rank for machine in machines)
+    ordered = sorted(machines, key=lambda machine: machine.node_rank is not None and times[machine.node_rank] == 1)
+    told = [
+        f"{machine.host} has {'no --node-rank' if machine.node_rank is None else f'--node-rank {machine.node_rank}'}"
+        for machine in ordered[:_SHOWN]
+    ]
+    return ", ".join(told + [f"and {len(machines) - _SHOWN} more"] * (len(machines) > _SHOWN))
 
 
 def local_store() -> Any:

@@ -208,12 +208,12 @@ class Checkpointing:
         _ = self._session.device  # the first use of the device joins the process group
         if self._rank_info.num_processes == 1:
             return Ranks()
-        from accelkit.runtime.collectives import call_log
+        from accelkit.runtime.collectives import desync_report
 
         try:
             self._collectives.verify(call)
         except CollectiveError as error:
-            has_died = error.__cause__ is not None and not call_log.is_timeout(error.__cause__)
+            has_died = error.__cause__ is not None and not desync_report.is_timeout(error.__cause__)
             if not (has_died and Ranks.has_group()):  # otherwise Ranks.of_job, below, determines which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
         return Ranks.of_job(self._timeout, self._rank_info.data_parallel_size)

@@ -1,34 +1,33 @@
 """Log of collective calls, which each rank writes to the store of the process group.
 
-When a collective times out, the waiting ranks read the log and report which ranks are missing.
+When a collective times out, the module ``desync_report`` reads the log and reports which ranks are missing.
 
 The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, with a mark
-if ``fingerprint`` did not verify it), ``groups`` (the number of calls so far, by the name of the process group). Setting a key is cheap:
-torch's TCPStore does not wait for a reply.
+if ``fingerprint`` did not verify it), ``groups`` (the number of calls so far, by the name of the process group). All ranks together write
+at most ENTRIES_PER_SECOND entries per second, because one process hosts the store. If a rank makes calls faster than it may write, a thread
+writes its newest entry as soon as it may. The entry of a rank that waits, or computes, therefore shows its last call after
+``seconds_between_entries``. Only if a process is killed, or never releases Python's lock, may its entry be older than that.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import dataclasses
 import json
 import os
-import re
 import socket
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
 
-from accelkit.errors import CollectiveError
-
-READING_SECONDS = 10.0
+ENTRIES_PER_SECOND = 1000
 _LONGEST_CALL = 300
-_BATCH = 256
-_SAME_CALLS = (
-    "every process must make the same calls in the same order: look for a call that some processes skip because of an `if` or an exception"
-)
+_STOP_SECONDS = 1.0
 
 _numbers: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
 
@@ -69,144 +68,85 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
     number = _numbers.get(group, 0) + 1
     _numbers[group] = number
     call = Call(what, group, number, ranks, is_verified)
-    store = _store()
+    store = log_store()
     if store is not None:
         counts = {member.group_name: count for member, count in _numbers.items()}
-        note = {"at": f"{socket.gethostname()}, process {os.getpid()}", "last": call.described, "groups": counts}
-        store.set(_key(dist.get_rank()), json.dumps(note))
+        _writer.put(store, key_of(dist.get_rank()), {"last": call.described, "groups": counts}, seconds_between_entries())
     return call
 
 
-def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Return an error that explains why this call failed. The error names the ranks that did not make the call or made a different call.
-
-    Reads the log, for at most READING_SECONDS.
-
-    Args:
-        call: The call of this process.
-        error: The exception that torch.distributed raised.
-    """
-    reason = _plain(error)
-    mine = dist.get_rank()
-    notes = _read_notes([rank for rank in call.ranks if rank != mine])
-    absent = {rank: note for rank, note in notes.items() if _count(note, call) < call.number}
-    this = f"{call.what} (call {call.number}) on rank {mine}"
-    if absent:
-        seen = "; ".join(_last_seen(rank, note) for rank, note in _first(absent.items()))
-        waited = "timed out waiting for" if is_timeout(error) else "lost the connection while it waited for"
-        hint = (
-            _SAME_CALLS + "; ACCELKIT_TIMEOUT or Runtime(process_group=ProcessGroupOptions(timeout=seconds)) sets the time limit"
-            if is_timeout(error)
-            else _DIED
-        )
-        return CollectiveError(f"{this} {waited} {_ranks(list(absent))}", why=f"{seen}; {reason}", hint=hint)
-    if any(_has_diverged(note, call, is_timeout(error)) for note in notes.values()):
-        descriptions = {rank: f"call {_count(note, call)}, {note['last']}" for rank, note in notes.items()}
-        descriptions[mine] = f"call {call.number}, {call.described}"
-        failure = different(f"{this} failed: the processes called different collectives", dict(sorted(descriptions.items())))
-        return CollectiveError(failure.what, why=f"{failure.why}; {reason}", hint=failure.hint)
-    if len(notes) < len(call.ranks) - 1:
-        return CollectiveError(f"{this} failed", why=f"{reason}; the store that holds the call log does not answer", hint=_DIED)
-    return CollectiveError(f"{this} failed, although every process made the call", why=reason, hint=_DIED)
+def flush() -> None:
+    """Write the newest entry of this process to the store, if it is not written yet."""
+    _writer.flush()
 
 
-_DIED = "look at the output of the other processes: the first error of the job is the cause"
+def seconds_between_entries() -> float:
+    """Return the time for which a rank of this job waits after it has written an entry, before it writes the next one."""
+    return dist.get_world_size() / ENTRIES_PER_SECOND
 
 
-def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALLS) -> CollectiveError:
-    """Return the error for processes that made different calls or gave different data.
-
-    Args:
-        what: The message of the error, which says what differs.
-        descriptions: The call or the data of each rank. Ranks with the same description are listed together.
-        hint: The hint of the error, which says what the user can do.
-    """
-    alike: dict[str, list[int]] = {}
-    for rank, description in descriptions.items():
-        alike.setdefault(description, []).append(rank)
-    return CollectiveError(what, why="; ".join(f"{_ranks(ranks)}: {text}" for text, ranks in _first(alike.items())), hint=hint)
-
-
-def _store() -> Any:
+def log_store() -> Any:
     """Return the store of the default process group, or None if its backend has no store (MPI)."""
     assert dist.group.WORLD is not None
     return dist.group.WORLD.get_group_store()
 
 
-def _key(rank: int) -> str:
+def key_of(rank: int) -> str:
+    """Return the key under which the store has the entry of a rank."""
     return f"accelkit/calls/{rank}"
 
 
-def _read_notes(ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
+class EntryWriter:
+    """Writes entries to a store, with a minimum time between two entries. Entries that are replaced within that time are not written."""
 
-    Ranks are left out if the store does not respond in time: the process that hosts the store may have ended or may be hanging.
-    """
-    notes: dict[int, dict[str, Any]] = {}
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: tuple[Any, str, Mapping[str, Any]] | None = None  # None if it is written
+        self._seconds, self._may_write_at = 0.0, 0.0
+        self._is_late, self._is_stopping = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def read() -> None:
-        store, wanted = _store(), list(ranks)
-        for first in range(0, len(wanted) if store is not None else 0, _BATCH):
-            try:
-                notes.update(_read_batch(store, wanted[first : first + _BATCH]))
-            except RuntimeError:
-                return  # the store is gone; the caller sees this from the missing entries
+    def put(self, store: Any, key: str, entry: Mapping[str, Any], seconds: float) -> None:
+        """Write an entry, to which the host and the process ID are added: now, or in a thread if the last one was just written.
 
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(READING_SECONDS)
-    return dict(notes)
+        Args:
+            store: The store. Setting a key is cheap: torch's TCPStore does not wait for a reply.
+            key: The key of the entry.
+            entry: The entry. It must not be changed afterwards.
+            seconds: The minimum time until the next entry is written.
+        """
+        with self._lock:
+            self._newest, self._seconds = (store, key, entry), seconds
+        if time.monotonic() >= self._may_write_at:
+            self.flush()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="accelkit-call-log", daemon=True)
+            self._thread.start()
+            atexit.register(self.stop)
+        self._is_late.set()
 
+    def flush(self) -> None:
+        """Write the newest entry now, if it is not written yet."""
+        with self._lock, contextlib.suppress(RuntimeError):  # the host of the store has ended; the collective itself reports that
+            if self._newest is not None:
+                (store, key, entry), self._newest = self._newest, None
+                self._may_write_at = time.monotonic() + self._seconds
+                store.set(key, json.dumps({"at": f"{socket.gethostname()}, process {os.getpid()}", **entry}))
 
-def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries of these ranks. Sends two requests, and a few more for each rank that has not made a call yet.
+    def stop(self) -> None:
+        """Write the newest entry and end the thread, which Python could otherwise end inside torch when the process exits."""
+        self._is_stopping.set()
+        self._is_late.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
 
-    After a timeout, every rank of a job reads the entries of all other ranks. With one request for each rank, this would take minutes.
-    """
-    keys = [_key(rank) for rank in ranks]
-    if store.check(keys):
-        texts = store.multi_get(keys) if store.has_extended_api() else map(store.get, keys)
-        return dict(zip(ranks, map(json.loads, texts), strict=True))
-    if len(ranks) == 1:
-        return {ranks[0]: {}}
-    half = len(ranks) // 2
-    return _read_batch(store, ranks[:half]) | _read_batch(store, ranks[half:])
-
-
-def _count(note: Mapping[str, Any], call: Call) -> int:
-    count: int = note.get("groups", {}).get(call.group.group_name, 0)
-    return count
-
-
-def _has_diverged(note: Mapping[str, Any], call: Call, has_timed_out: bool) -> bool:
-    """Return whether a rank made a different call than ``call`` under the same number, or only one of these two calls was verified.
-
-    ``note`` is the log entry of the rank. If it shows later calls although this process timed out while it verified ``call``, the rank did
-    not verify its own call.
-    """
-    count = _count(note, call)
-    return (count == call.number and note["last"] != call.described) or (count > call.number and call.is_verified and has_timed_out)
-
-
-def _last_seen(rank: int, note: Mapping[str, Any]) -> str:
-    return f"rank {rank} ({note['at']}) last called {note['last']}" if note else f"rank {rank} has made no call yet"
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            self._is_late.wait()
+            self._is_stopping.wait(self._may_write_at - time.monotonic())
+            self._is_late.clear()
+            self.flush()
 
 
-def is_timeout(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed is a timeout. If a process has ended, torch.distributed raises another error."""
-    return "timed out" in str(error).lower() or "timeout" in str(error).lower()
-
-
-def _plain(error: BaseException) -> str:
-    """Return the first sentence of an error of torch.distributed, without the location in its source code."""
-    first = (str(error).splitlines() or [""])[0]
-    return re.sub(r"^\[(?:enforce fail at )?[^\]\s]*:\d+\]\s*", "", first).partition(". This is typically")[0] or type(error).__name__
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
-
-
-def _first(items: Iterable[Any]) -> list[Any]:
-    return list(items)[:8]
+_writer = EntryWriter()

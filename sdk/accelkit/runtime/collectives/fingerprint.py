@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from accelkit.pytree import tree_leaves
-from accelkit.runtime.collectives import call_log
+from accelkit.runtime.collectives import call_log, desync_report
 from accelkit.runtime.collectives.communicator import HOST, Communicator
 from accelkit.runtime.collectives.verification import VARIABLE
 
@@ -82,12 +82,12 @@ def verify(
     history.forget_unverified()
     if not is_same_history:
         descriptions = _tell_each_other(communicator, call, unverified)
-        raise call_log.different("the processes made different calls that were not verified", descriptions, _UNVERIFIED)
+        raise desync_report.different("the processes made different calls that were not verified", descriptions, _UNVERIFIED)
     if not is_same_call or (differing is not None and not is_alike):
         descriptions = _tell_each_other(communicator, call, f"call {call.number}, {what}" if not is_same_call else outline)
         if not is_same_call:
-            raise call_log.different("the processes called different collectives", descriptions)
-        raise call_log.different(f"{name} cannot combine the data of the processes", descriptions, differing or "")
+            raise desync_report.different("the processes called different collectives", descriptions)
+        raise desync_report.different(f"{name} cannot combine the data of the processes", descriptions, differing or "")
     if is_alike:
         history.add_verified(what)
     return Verified(call, [other[_HEAD.size : _HEAD.size + head[3]] for other, head in zip(packets, heads, strict=True)], is_alike)
@@ -101,7 +101,7 @@ def watching(call: call_log.Call) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # torch's error classes are subclasses of RuntimeError; gloo raises a plain RuntimeError
-        raise call_log.explain(call, error) from error
+        raise desync_report.explain(call, error) from error
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
