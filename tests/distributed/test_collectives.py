@@ -17,6 +17,7 @@ from accelkit.runtime.data import input_shares
 
 SHORT = {"ACCELKIT_TIMEOUT": "8"}  # the processes must also join within it, on a busy machine
 CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metrics", "memory", "first", "places")
+AGAIN = ("in_rounds", "gather", "differing", "reduce", "gradients", "broadcast", "pad", "first")
 
 
 @pytest.mark.parametrize(
@@ -24,8 +25,9 @@ CASES = ("gather", "differing", "reduce", "gradients", "broadcast", "pad", "metr
     [pytest.param("cpu", 2, marks=pytest.mark.soak), ("cpu", 3), pytest.param("fake_xpu", 2, marks=pytest.mark.smoke)],
 )
 def test_what_processes_do_together(accelerator, size):
-    for text in ranks.run("runtime_collectives_program.py", size, accelerator, *CASES):
-        assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in CASES]
+    cases = (*CASES, *AGAIN)
+    for text in ranks.run("runtime_collectives_program.py", size, accelerator, *cases):
+        assert [line for line in text.splitlines() if line.startswith("done")] == [f"done {case}" for case in cases]
 
 
 def error_of(kind, text):
@@ -52,8 +54,9 @@ def test_a_process_that_does_not_come_is_named(accelerator, others, error_text):
         assert error == error_text
 
 
-def test_a_process_that_ended_is_named():
-    codes, texts = ranks.outcome("unequal_collectives_program.py", 3, "cpu", "dead")
+@pytest.mark.parametrize("cases", [("dead",), ("in_rounds", "dead")])
+def test_a_process_that_ended_is_named(cases):
+    codes, texts = ranks.outcome("unequal_collectives_program.py", 3, "cpu", *cases)
     assert codes[1] == 7
     for rank in (0, 2):
         # No snapshot: whether the others came too is a matter of time.

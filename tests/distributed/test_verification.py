@@ -25,7 +25,7 @@ def in_mode(mode, **more):
 @pytest.mark.parametrize("accelerator", ["cpu", pytest.param("fake_xpu", marks=pytest.mark.smoke)])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_correct_program_has_the_same_results_in_every_mode(accelerator, mode):
-    ranks.run("verification_program.py", 2, accelerator, "alike", "late", environ=in_mode(mode))
+    ranks.run("verification_program.py", 2, accelerator, "alike", "late", "in_rounds", "late", environ=in_mode(mode))
 
 
 @pytest.mark.parametrize("mode", MODES[1:])

@@ -11,7 +11,7 @@ import torch
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import desync_report
+from accelkit.runtime.collectives import desync_report, fingerprint
 
 
 def first():
@@ -43,6 +43,11 @@ def places():
         assert share == ([0, 1] if rank == 0 else [rank + 1])
     with rt.split_between_processes(torch.arange(size + 1), apply_padding=True) as share:
         same(rt.gather(share)[::2], [0, *range(2, size + 1)])
+
+
+def in_rounds():
+    """From here on, the processes compare their calls as in a large group."""
+    fingerprint.PACKET_GROUP = 1
 
 
 def alone():

@@ -14,6 +14,7 @@ if "disagree" in sys.argv and os.environ["RANK"] == "1":
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
+from accelkit.runtime.collectives import fingerprint
 
 MODE = os.environ.get("ACCELKIT_VERIFY_COLLECTIVES", "always")
 LARGE = 1000  # more elements than a packet holds
@@ -81,6 +82,11 @@ def late():
     text = raises(accelkit.CollectiveError, rt.wait_for_everyone, "reduce (max)", "reduce (sum)", "ACCELKIT_VERIFY_COLLECTIVES=always")
     print(f"accelkit.errors.CollectiveError: {text}")
     rt.wait_for_everyone()  # all are together again
+
+
+def in_rounds():
+    """From here on, the processes compare their calls as in a large group."""
+    fingerprint.PACKET_GROUP = 1
 
 
 def disagree():

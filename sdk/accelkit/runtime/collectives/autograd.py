@@ -41,7 +41,9 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         communicator: Communicator = ctx.communicator
-        verified = fingerprint.verify(communicator, "backward through gather", fingerprint.outline_of(gradients), None, differing="")
+        verified = fingerprint.verify(
+            communicator, "backward through gather", fingerprint.outline_of(gradients), differing="", is_optional=True
+        )
         with fingerprint.watching(verified.call):
             summed = [reduction.reduce_tensor(communicator, gradient, "sum") for gradient in gradients]
         mine = [total.chunk(communicator.size)[communicator.rank].reshape(shape) for total, shape in zip(summed, ctx.shapes, strict=True)]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ANY_PROCESS_TAG = 0xF2
+
 REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 
 
@@ -66,10 +68,11 @@ class Collectives:
         """Return the communicator for ``group``. If None, use a group of processes that together have each sample exactly once."""
         return self.communicator(self._data_group() if group is None else group)
 
-    def verify(self, name: str, payload: bytes = b"") -> Sequence[bytes]:
+    def verify(self, name: str, payload: bytes | None = None) -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payloads of all processes, in the order of ranks.
 
-        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes. Call this only in jobs of several processes.
+        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes; if it is None, nothing is returned. Call this only in jobs of several
+        processes.
 
         Raises:
             CollectiveError: If a process makes a different call, or makes no call before the timeout.
@@ -100,9 +103,9 @@ class Collectives:
             except Exception:
                 self.verify(name, b"failed")  # without this, the other processes would wait until the timeout
                 raise
-            self.verify(name)
+            self.verify(name, b"")
             return
-        failed = [rank for rank, part in enumerate(self.verify(name)) if part]
+        failed = [rank for rank, part in enumerate(self.verify(name, b"")) if part]
         if failed:
             raise CollectiveError(
                 f"{name}: the block failed on rank {failed[0]}",
@@ -180,6 +183,8 @@ class Collectives:
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
+        if communicator.has_gloo:
+            return communicator.minimum([int(not flag)], _ANY_PROCESS_TAG) == [0]
         import torch.distributed as dist
 
         from accelkit.runtime.collectives import transport

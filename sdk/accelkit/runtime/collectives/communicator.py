@@ -40,12 +40,13 @@ class Communicator:
         ranks: The members' ranks in the job, in the order of the group.
         rank: The rank of this process in the group.
         device_types: The device types for which the group has a backend.
+        has_gloo: Whether the group uses gloo on the host.
 
     Raises:
         UsageError: If this process is not in the group.
     """
 
-    __slots__ = ("_has_gloo", "device", "device_types", "group", "history", "rank", "ranks", "verification")
+    __slots__ = ("device", "device_types", "group", "has_gloo", "history", "rank", "ranks", "verification")
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device, verification: Mode = "always") -> None:
         if dist.get_rank(group) < 0:
@@ -61,8 +62,8 @@ class Communicator:
         self.ranks: Sequence[int] = dist.get_process_group_ranks(self.group)
         self.rank = dist.get_rank(self.group)
         self.device_types = frozenset(device_types(self.group))
-        self._has_gloo = f"{HOST}:gloo" in dist.get_backend_config(self.group).split(",")
-        self.verification: Mode = verification if self._has_gloo else "always"
+        self.has_gloo = f"{HOST}:gloo" in dist.get_backend_config(self.group).split(",")
+        self.verification: Mode = verification if self.has_gloo else "always"
         self.history = _histories.setdefault(self.group, History())
 
     @property
@@ -99,7 +100,7 @@ class Communicator:
         Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
         passes messages on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.
         """
-        if self._has_gloo:
+        if self.has_gloo:
             received = torch.empty(self.size, len(mine), dtype=torch.uint8)
             sent = torch.frombuffer(bytearray(mine), dtype=torch.uint8).repeat(self.size, 1)
             dist.all_to_all_single(received, sent, group=self.group)
@@ -107,6 +108,30 @@ class Communicator:
         else:
             everyone = bytes(self._all_gather(bytearray(mine)))
         return [everyone[start : start + len(mine)] for start in range(0, len(everyone), len(mine))]
+
+    def minimum(self, numbers: Sequence[int], tag: int) -> list[int]:
+        """Return the smallest number of all members, for each place in ``numbers``. Use this only if the group ``has_gloo``.
+
+        Each member sends log2(size) messages, rounded up: first to the next member, and then always twice as far, the smallest numbers that
+        it knows (the dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a ring, the
+        members would wait for 2 (size - 1) messages that are sent one after another.
+
+        Args:
+            numbers: Signed numbers of 64 bits. Every member must give equally many.
+            tag: A number that distinguishes these messages from those of calls for other purposes.
+        """
+        smallest = torch.tensor(numbers, dtype=torch.int64)
+        distance, under_way = 1, []
+        while distance < self.size:
+            receiver, sender = (self.ranks[(self.rank + steps) % self.size] for steps in (distance, -distance))
+            under_way.append((dist.isend(smallest, dst=receiver, group=self.group, tag=tag), smallest))
+            received = torch.empty_like(smallest)
+            dist.recv(received, src=sender, group=self.group, tag=tag)
+            smallest, distance = torch.minimum(smallest, received), 2 * distance
+        for work, _ in under_way:
+            if work is not None:
+                work.wait()
+        return [int(number) for number in smallest.tolist()]
 
     def _all_gather(self, mine: bytearray) -> bytearray:
         everyone = bytearray(len(mine) * self.size)

@@ -1,8 +1,15 @@
-"""Fingerprints of collectives. Before data are sent, each process sends the others a packet that describes its call and its data.
+"""Fingerprints of collectives. Before data are sent, the processes compare digests of their calls and of descriptions of their data.
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
-abort, or compute wrong numbers. A packet has the same size for every call, so exchanging packets is always safe. Small data can be
-sent in the packet, which saves a second exchange. ``benchmarks/collective_verification.py`` measures the cost. The module
+abort, or compute wrong numbers. The exchange has the same size for every call, so it is always safe:
+
+- In a group of at most PACKET_GROUP processes, each process sends every other one a packet with its digests. Small data can be sent in the
+  packet, which saves a second exchange.
+- In a larger group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If they are equal, so are the
+  digests. Small data are then sent in packets, as in a small group.
+
+A digest has 64 bits. If two descriptions differ, their digests are equal with a probability of 2**-64, and the difference is not noticed.
+The descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The module
 ``verification`` says which calls are verified.
 """
 
@@ -29,6 +36,8 @@ _UNVERIFIED = (
     f"results since the last verified call may be wrong: run again with {VARIABLE}=always, which stops at the first call that differs"
 )
 INLINE_BYTES = PACKET_BYTES - _HEAD.size
+PACKET_GROUP = 16
+_TAG = 0xF1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +46,7 @@ class Verified:
 
     Attributes:
         call: The call.
-        parts: The payload of each process, in the order of the group. Empty if the call was not verified.
+        parts: The payload of each process, in the order of the group. Empty if the payload was None.
         is_alike: Whether all processes gave the same ``outline``, the description of their data. True if the call was not verified.
     """
 
@@ -47,17 +56,25 @@ class Verified:
 
 
 def verify(
-    communicator: Communicator, name: str, outline: str = "", payload: bytes | None = b"", *, differing: str | None = None
+    communicator: Communicator,
+    name: str,
+    outline: str = "",
+    payload: bytes | None = None,
+    *,
+    differing: str | None = None,
+    is_optional: bool = False,
 ) -> Verified:
-    """Record a call. Unless the communicator's mode says otherwise, verify that every process of the group makes the same call.
+    """Record a call, and verify that every process of the group makes the same call. Returns when every process has made the call.
 
     Args:
         communicator: The communicator of the group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if the call needs nothing from the exchange. A call
-            can be left unverified only if its payload is None; with ``b''``, the call is always verified.
+        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them; this must be so on all
+            processes that make the same call with the same outline.
         differing: Hint for the error that is raised if the outlines differ. None if they may differ.
+        is_optional: Whether the call is left unverified, and does not wait for the other processes, if the communicator's mode says so. A
+            call with a payload is always verified.
 
     Raises:
         CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although
@@ -66,18 +83,14 @@ def verify(
     """
     what = f"{name} of {outline}" if outline else name
     history = communicator.history
-    if payload is None and not history.is_due(communicator.verification, what):
+    if is_optional and payload is None and not history.is_due(communicator.verification, what):
         history.add_unverified(what)
         return Verified(call_log.record_call(what, communicator.group, communicator.ranks, is_verified=False), [], is_alike=True)
     call = call_log.record_call(what, communicator.group, communicator.ranks)
-    sent = payload or b""
-    packet = bytearray(PACKET_BYTES)
-    _HEAD.pack_into(packet, 0, _digest(name), _digest(outline), history.digest, len(sent))
-    packet[_HEAD.size : _HEAD.size + len(sent)] = sent
     with watching(call):
-        packets = communicator.exchange_packets(packet)
-    heads = [_HEAD.unpack_from(other) for other in packets]
-    is_same_call, is_alike, is_same_history = (len({head[place] for head in heads}) == 1 for place in range(3))
+        (is_same_call, is_alike, is_same_history), parts = _compare(
+            communicator, (_digest(name), _digest(outline), history.digest), payload
+        )
     unverified = f"{history.num_unverified} unverified calls, the last {history.last_unverified or 'none'}; now {what}"
     history.forget_unverified()
     if not is_same_history:
@@ -90,7 +103,7 @@ def verify(
         raise desync_report.different(f"{name} cannot combine the data of the processes", descriptions, differing or "")
     if is_alike:
         history.add_verified(what)
-    return Verified(call, [other[_HEAD.size : _HEAD.size + head[3]] for other, head in zip(packets, heads, strict=True)], is_alike)
+    return Verified(call, parts, is_alike)
 
 
 @contextlib.contextmanager
@@ -107,7 +120,7 @@ def watching(call: call_log.Call) -> Iterator[None]:
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
     """Send ``mine``, of any length, to all processes, and return the bytes of each process.
 
-    Call this only after the processes have exchanged the packets of ``call``.
+    Call this only after the processes have verified ``call``.
     """
     with watching(call):
         return communicator.exchange(mine)
@@ -131,6 +144,33 @@ def outline_of(data: Any) -> str:
     return f"{type(data).__name__}({', '.join(map(outline_of, inside))})"
 
 
+def _compare(
+    communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None
+) -> tuple[tuple[bool, ...], list[bytes]]:
+    """Return whether each digest is the same on all processes, and the payload of each process if it is not None."""
+    if communicator.size <= PACKET_GROUP or not communicator.has_gloo:
+        heads, parts = _exchange_packets(communicator, digests, payload or b"")
+        return tuple(len({head[place] for head in heads}) == 1 for place in range(3)), parts if payload is not None else []
+    numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
+    smallest = communicator.minimum([*numbers, *(~number for number in numbers)], _TAG)  # ~ turns the largest number into the smallest
+    are_same = tuple(low == ~inverted for low, inverted in zip(smallest[:3], smallest[3:], strict=True))
+    if payload is None or not (are_same[0] and are_same[2]):
+        return are_same, []
+    return are_same, _exchange_packets(communicator, digests, payload)[1]
+
+
+def _exchange_packets(
+    communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes
+) -> tuple[list[tuple[Any, ...]], list[bytes]]:
+    """Return the digests and the payload of each process."""
+    packet = bytearray(PACKET_BYTES)
+    _HEAD.pack_into(packet, 0, *digests, len(payload))
+    packet[_HEAD.size : _HEAD.size + len(payload)] = payload
+    packets = communicator.exchange_packets(packet)
+    heads = [_HEAD.unpack_from(other) for other in packets]
+    return heads, [other[_HEAD.size : _HEAD.size + head[3]] for other, head in zip(packets, heads, strict=True)]
+
+
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
@@ -138,7 +178,7 @@ def _digest(text: str) -> bytes:
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
     """Send the description ``mine`` to all processes, and return the description of each process, by rank.
 
-    All processes have compared the same packets. So if one process finds a difference and calls this function, every process does.
+    All processes have compared the same digests. So if one process finds a difference and calls this function, every process does.
     """
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

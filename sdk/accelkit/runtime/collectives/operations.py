@@ -27,7 +27,7 @@ def gather(communicator: Communicator, data: T, *, sync_grads: bool = False) -> 
     differentiable = [sync_grads and torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors]
     name = f"gather with gradients of tensors {[i for i, has in enumerate(differentiable) if has]}" if any(differentiable) else "gather"
     payload = transport.inline(tensors) if communicator.sends_inline else None
-    verified = verify(communicator, name, outline_of(data), payload, differing=_PAD)
+    verified = verify(communicator, name, outline_of(data), payload, differing=_PAD, is_optional=True)
     with watching(verified.call):
         if payload is not None:
             rows = transport.rows_from_inline(tensors, verified.parts)
@@ -50,7 +50,7 @@ def reduce(communicator: Communicator, data: T, op: reduction.Operation) -> T:
     tensors = tensors_of(data, "reduce")
     reduction.check_dtypes(tensors, op)
     payload = transport.inline(tensors) if communicator.sends_inline and isinstance(op, str) else None
-    verified = verify(communicator, f"reduce ({reduction.name_of(op)})", outline_of(data), payload, differing=_ALIKE)
+    verified = verify(communicator, f"reduce ({reduction.name_of(op)})", outline_of(data), payload, differing=_ALIKE, is_optional=True)
     with torch.no_grad(), watching(verified.call):
         if payload is not None and isinstance(op, str):
             rows = transport.rows_from_inline(tensors, verified.parts)

@@ -15,9 +15,9 @@ In the mode ``first``, ranks must not decide differently whether to verify a cal
 known to agree on. This is the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be
 correct, and the number of earlier exchanges that found this name and this outline on all ranks. The line of code that makes the call does
 not count, because ranks may make the same call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide
-differently only if their calls differ. Then some ranks wait for packets and the others for data. Over gloo, packets are sent with a
-different collective (``all_to_all``) than data, so that a packet cannot be mistaken for data, or data for a packet. All these ranks wait
-until the timeout; the call log explains why.
+differently only if their calls differ. Then some ranks wait for digests and the others for data. Over gloo, digests are sent in a way in
+which data are never sent (with ``all_to_all``, or under a tag of their own), so that one cannot be mistaken for the other. All these ranks
+wait until the timeout; the call log explains why.
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
 keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED
