@@ -100,14 +100,29 @@ def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> di
     return found
 
 
+def join_lazily(cluster: CountedCluster) -> dict[str, Count]:
+    """Join a job in which gloo connects two processes only when one of them first sends the other a message."""
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"  # of a child process, which ends after this
+    runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
+    with measured() as count:
+        _ = runtime.device
+    runtime.wait_for_everyone()
+    return {"join, with TORCH_GLOO_LAZY_INIT=1": count}
+
+
 def run(size: int, layers: int, divisor: int) -> list[dict[str, Count]]:
-    """Run a job of ``size`` processes, and return what each of them counted."""
+    """Run two jobs of ``size`` processes, and return what each process counted in both."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = _run(size, lambda cluster: work(cluster, Path(folder), layers, divisor))
+    return [counts | joined for counts, joined in zip(found, _run(size, join_lazily), strict=True)]
+
+
+def _run(size: int, job: Callable[[CountedCluster], dict[str, Count]]) -> list[dict[str, Count]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        answers = [_fork(lambda rank=rank: work(CountedCluster(rank, size, port), Path(folder), layers, divisor)) for rank in range(size)]
-        return [{name: Count(*values) for name, values in answer().items()} for answer in answers]
+    answers = [_fork(lambda rank=rank: job(CountedCluster(rank, size, port))) for rank in range(size)]
+    return [{name: Count(*values) for name, values in answer().items()} for answer in answers]
 
 
 def _fork(function: Callable[[], dict[str, Count]]) -> Callable[[], Any]:

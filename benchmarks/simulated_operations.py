@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -75,19 +76,18 @@ def compare_settings(size: int) -> Count:
     group = make_group(size)
 
     def packet(rank: int, mine: bytes) -> bytes:
-        if len(mine) <= 8:
-            return mine
-        _, settings, options = json.loads(job_secret.checked(mine, 0))
-        return job_secret.signed(json.dumps([host_of(rank), settings, options]).encode(), rank)
+        length, text = mine[:8], mine[8:]
+        _, settings, options = json.loads(job_secret.checked(text, 0))
+        return length + job_secret.signed(json.dumps([host_of(rank), settings, options]).encode(), rank)
 
     group.packet = packet
     settings = {"accelerator": "cuda", "plugin": "accelkit==0.1.0", "precision": "bf16-mixed", "strategy": "fsdp"}
-    socket_name, process_group.socket.gethostname = process_group.socket.gethostname, lambda: host_of(0)
-    try:
-        with group.measured() as count:
-            process_group.agree(settings, option_texts(FSDPStrategy(FSDPOptions())), CPU)
-    finally:
-        process_group.socket.gethostname = socket_name
+    with (
+        mock.patch.object(process_group.socket, "gethostname", return_value=host_of(0)),
+        mock.patch.object(process_group, "Communicator", return_value=over_gloo()),
+        group.measured() as count,
+    ):
+        process_group.agree(settings, option_texts(FSDPStrategy(FSDPOptions())), CPU)
     return count
 
 

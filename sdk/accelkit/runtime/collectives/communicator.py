@@ -13,6 +13,8 @@ from accelkit.errors import UsageError
 from accelkit.runtime.collectives.verification import History, Mode
 
 HOST = torch.default_generator.device.type
+_LENGTH = struct.Struct("<q")
+_EXCHANGE_TAG = 0xF3
 _histories: weakref.WeakKeyDictionary[dist.ProcessGroup, History] = weakref.WeakKeyDictionary()
 
 
@@ -87,12 +89,18 @@ class Communicator:
     def exchange(self, mine: bytes) -> list[bytes]:
         """Send ``mine`` to all members, and return the bytes of each member, in the order of the group.
 
-        Members may send different numbers of bytes: the lengths are exchanged first.
+        Members may send different numbers of bytes: all bytes are padded to the length of the longest.
         """
-        lengths = [struct.unpack("<Q", packet)[0] for packet in self.exchange_packets(struct.pack("<Q", len(mine)))]
-        longest = max(lengths)
-        everyone = self._all_gather(bytearray(mine.ljust(longest, b"\0")))
-        return [bytes(everyone[place * longest : place * longest + length]) for place, length in enumerate(lengths)]
+        text = _LENGTH.pack(len(mine)) + mine
+        if self.has_gloo:
+            (shortest,) = self.minimum([-len(text)], _EXCHANGE_TAG)
+            longest = -shortest
+        else:
+            lengths = self._all_gather(bytearray(_LENGTH.pack(len(text))))
+            longest = max(length for (length,) in _LENGTH.iter_unpack(lengths))
+        everyone = bytes(self._all_gather(bytearray(text.ljust(longest, b"\0"))))
+        parts = [everyone[start : start + longest] for start in range(0, len(everyone), longest)]
+        return [part[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(part)[0]] for part in parts]
 
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
         """Send ``mine`` to all members, and return the bytes of each member. Every member must send the same small number of bytes.
