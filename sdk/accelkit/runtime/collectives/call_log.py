@@ -136,9 +136,9 @@ class EntryWriter:
 
     def stop(self) -> None:
         """Write the newest entry and end the thread, which Python could otherwise end inside torch when the process exits."""
-        self._is_stopping.set()
-        self._is_late.set()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():  # in a forked process, it is not
+            self._is_stopping.set()
+            self._is_late.set()
             self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:

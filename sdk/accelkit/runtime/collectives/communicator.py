@@ -93,8 +93,7 @@ class Communicator:
         """
         text = _LENGTH.pack(len(mine)) + mine
         if self.has_gloo:
-            (shortest,) = self.minimum([-len(text)], _EXCHANGE_TAG)
-            longest = -shortest
+            longest = -self.minimum([-len(text)], _EXCHANGE_TAG)[0]
         else:
             lengths = self._all_gather(bytearray(_LENGTH.pack(len(text))))
             longest = max(length for (length,) in _LENGTH.iter_unpack(lengths))
@@ -128,7 +127,7 @@ class Communicator:
             numbers: Signed numbers of 64 bits. Every member must give equally many.
             tag: A number that distinguishes these messages from those of calls for other purposes.
         """
-        smallest = torch.tensor(numbers, dtype=torch.int64)
+        smallest = torch.tensor(numbers, dtype=torch.int64, device=HOST)
         distance, under_way = 1, []
         while distance < self.size:
             receiver, sender = (self.ranks[(self.rank + steps) % self.size] for steps in (distance, -distance))
