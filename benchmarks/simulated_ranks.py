@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -109,15 +110,20 @@ class SimulatedGroup(dist.ProcessGroup):
         return Done()
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> dist.Work:
-        if tag:  # a rank that compares digests, or votes, sends what rank 0 sends, because all ranks agree
-            self._queues[src] = [self._tagged[tag]]
+        if tag:
+            return Alike(self, tensors[0], tag)
         if not self._queues.get(src):
             with self.clock.outside(), self.as_rank(src):
                 object_collectives.send(self.next_object(src), 0)
         text = self._queues[src].pop(0)
         self._receive(len(text), 1)
-        tensors[0].copy_(torch.frombuffer(bytearray(text), dtype=tensors[0].dtype))
+        tensors[0].copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         return Done()
+
+    def receive_alike(self, tensor: torch.Tensor, tag: int) -> None:
+        """Receive what rank 0 has sent under this tag: ranks that compare digests, or vote, send the same as rank 0 if all agree."""
+        self._receive(len(self._tagged[tag]), 1)
+        tensor.copy_(torch.frombuffer(bytearray(self._tagged[tag]), dtype=tensor.dtype))
 
     def all_to_all_single(self, output: torch.Tensor, given: torch.Tensor, *_: Any) -> dist.Work:
         with self.clock.outside():
@@ -155,6 +161,18 @@ class Done(dist.Work):
         return True
 
     def is_completed(self) -> bool:
+        return True
+
+
+class Alike(Done):
+    """A message that arrives when it is waited for (see ``SimulatedGroup.receive_alike``)."""
+
+    def __init__(self, group: SimulatedGroup, tensor: torch.Tensor, tag: int) -> None:
+        super().__init__()
+        self._receive = functools.partial(group.receive_alike, tensor, tag)
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
+        self._receive()
         return True
 
 

@@ -11,7 +11,7 @@ import torch
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import desync_report, fingerprint
+from accelkit.runtime.collectives import communicator, desync_report
 
 
 def first():
@@ -47,7 +47,7 @@ def places():
 
 def in_rounds():
     """From here on, the processes compare their calls as in a large group."""
-    fingerprint.PACKET_GROUP = 1
+    communicator.SMALL_GROUP = 1
 
 
 def alone():

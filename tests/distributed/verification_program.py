@@ -14,7 +14,7 @@ if "disagree" in sys.argv and os.environ["RANK"] == "1":
 from member import everyone, mine, raises, rank, rt, run, same, size
 
 import accelkit
-from accelkit.runtime.collectives import fingerprint
+from accelkit.runtime.collectives import communicator
 
 MODE = os.environ.get("ACCELKIT_VERIFY_COLLECTIVES", "always")
 LARGE = 1000  # more elements than a packet holds
@@ -86,7 +86,7 @@ def late():
 
 def in_rounds():
     """From here on, the processes compare their calls as in a large group."""
-    fingerprint.PACKET_GROUP = 1
+    communicator.SMALL_GROUP = 1
 
 
 def disagree():

@@ -13,6 +13,7 @@ from accelkit.errors import UsageError
 from accelkit.runtime.collectives.verification import History, Mode
 
 HOST = torch.default_generator.device.type
+SMALL_GROUP = 16
 _LENGTH = struct.Struct("<q")
 _EXCHANGE_TAG = 0xF3
 _histories: weakref.WeakKeyDictionary[dist.ProcessGroup, History] = weakref.WeakKeyDictionary()
@@ -74,6 +75,11 @@ class Communicator:
         return len(self.ranks)
 
     @property
+    def is_large(self) -> bool:
+        """Whether the group is so large that a member should exchange messages with only log2(size) others where that is possible."""
+        return self.has_gloo and self.size > SMALL_GROUP
+
+    @property
     def sends_inline(self) -> bool:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
@@ -119,25 +125,31 @@ class Communicator:
     def minimum(self, numbers: Sequence[int], tag: int) -> list[int]:
         """Return the smallest number of all members, for each place in ``numbers``. Use this only if the group ``has_gloo``.
 
-        Each member sends log2(size) messages, rounded up: first to the next member, and then always twice as far, the smallest numbers that
-        it knows (the dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a ring, the
-        members would wait for 2 (size - 1) messages that are sent one after another.
+        In a large group, each member sends log2(size) messages, rounded up: to the next member, and then always twice as far, the smallest
+        numbers that it knows (the dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a
+        ring, the members wait for 2 (size - 1) messages that are sent one after another.
 
         Args:
             numbers: Signed numbers of 64 bits. Every member must give equally many.
             tag: A number that distinguishes these messages from those of calls for other purposes.
         """
         smallest = torch.tensor(numbers, dtype=torch.int64, device=HOST)
-        distance, under_way = 1, []
-        while distance < self.size:
-            receiver, sender = (self.ranks[(self.rank + steps) % self.size] for steps in (distance, -distance))
-            under_way.append((dist.isend(smallest, dst=receiver, group=self.group, tag=tag), smallest))
-            received = torch.empty_like(smallest)
-            dist.recv(received, src=sender, group=self.group, tag=tag)
-            smallest, distance = torch.minimum(smallest, received), 2 * distance
-        for work, _ in under_way:
-            if work is not None:
-                work.wait()
+        if not self.is_large:
+            dist.all_reduce(smallest, dist.ReduceOp.MIN, group=self.group)
+            return [int(number) for number in smallest.tolist()]
+        distances = [2**number for number in range((self.size - 1).bit_length())]
+        senders, receivers = ([self.ranks[(self.rank + sign * distance) % self.size] for distance in distances] for sign in (-1, 1))
+        received = [torch.empty_like(smallest) for _ in distances]
+        receiving = [dist.irecv(part, src=rank, group=self.group, tag=tag) for part, rank in zip(received, senders, strict=True)]
+        sending = []
+        for part, rank, work in zip(received, receivers, receiving, strict=True):
+            sending.append((dist.isend(smallest, dst=rank, group=self.group, tag=tag), smallest))
+            assert work is not None  # None only on processes that are not members
+            work.wait()
+            smallest = torch.minimum(smallest, part)
+        for sent, _ in sending:
+            assert sent is not None
+            sent.wait()
         return [int(number) for number in smallest.tolist()]
 
     def _all_gather(self, mine: bytearray) -> bytearray:

@@ -3,9 +3,9 @@
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
 abort, or compute wrong numbers. The exchange has the same size for every call, so it is always safe:
 
-- In a group of at most PACKET_GROUP processes, each process sends every other one a packet with its digests. Small data can be sent in the
-  packet, which saves a second exchange.
-- In a larger group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If they are equal, so are the
+- In a small group (of at most ``communicator.SMALL_GROUP`` processes), or without gloo, each process sends every other one a packet with
+  its digests. Small data can be sent in the packet, which saves a second exchange.
+- In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If they are equal, so are the
   digests. Small data are then sent in packets, as in a small group.
 
 A digest has 64 bits. If two descriptions differ, their digests are equal with a probability of 2**-64, and the difference is not noticed.
@@ -36,7 +36,6 @@ _UNVERIFIED = (
     f"results since the last verified call may be wrong: run again with {VARIABLE}=always, which stops at the first call that differs"
 )
 INLINE_BYTES = PACKET_BYTES - _HEAD.size
-PACKET_GROUP = 16
 _TAG = 0xF1
 
 
@@ -148,7 +147,7 @@ def _compare(
     communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None
 ) -> tuple[tuple[bool, ...], list[bytes]]:
     """Return whether each digest is the same on all processes, and the payload of each process if it is not None."""
-    if communicator.size <= PACKET_GROUP or not communicator.has_gloo:
+    if not communicator.is_large:
         heads, parts = _exchange_packets(communicator, digests, payload or b"")
         return tuple(len({head[place] for head in heads}) == 1 for place in range(3)), parts if payload is not None else []
     numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
