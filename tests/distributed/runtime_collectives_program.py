@@ -72,6 +72,7 @@ def differing():
     assert f"rank {size - 1}: float32[{size}, 2]" in text
     raises(accelkit.CollectiveError, lambda: rt.gather(mine([1.0] * (100 + rank))), "float32[100]", "float32[101]")
     raises(accelkit.CollectiveError, lambda: rt.reduce(torch.ones(50 + rank)), "rank 0: float32[50]")
+    raises(accelkit.CollectiveError, lambda: rt.gather(torch.ones(1000 if rank else 1)), "float32[1]", "float32[1000]")  # large and small
     keys = {"a": torch.ones(1), "b": torch.ones(1)} if rank else {"b": torch.ones(1), "a": torch.ones(1)}
     raises(accelkit.CollectiveError, lambda: rt.gather(keys), "{b: float32[1], a: float32[1]}")
     raises(accelkit.CollectiveError, lambda: rt.gather(torch.ones(1).to(torch.float64 if rank else torch.float32)), "float64[1]")

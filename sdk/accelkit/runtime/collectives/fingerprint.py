@@ -87,9 +87,8 @@ def verify(
         return Verified(call_log.record_call(what, communicator.group, communicator.ranks, is_verified=False), [], is_alike=True)
     call = call_log.record_call(what, communicator.group, communicator.ranks)
     with watching(call):
-        (is_same_call, is_alike, is_same_history), parts = _compare(
-            communicator, (_digest(name), _digest(outline), history.digest), payload
-        )
+        digests = _digest(name), _digest(outline), history.digest
+        (is_same_call, is_alike, is_same_history), parts = _compare(communicator, digests, payload, may_differ=differing is None)
     unverified = f"{history.num_unverified} unverified calls, the last {history.last_unverified or 'none'}; now {what}"
     history.forget_unverified()
     if not is_same_history:
@@ -144,17 +143,21 @@ def outline_of(data: Any) -> str:
 
 
 def _compare(
-    communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None
+    communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None, *, may_differ: bool
 ) -> tuple[tuple[bool, ...], list[bytes]]:
-    """Return whether each digest is the same on all processes, and the payload of each process if it is not None."""
+    """Return whether each digest is the same on all processes, and the payload of each process if it is not None.
+
+    If a digest differs although it must not, there may be no payloads. ``may_differ`` says whether the outlines may differ.
+    """
     if not communicator.is_large:
         heads, parts = _exchange_packets(communicator, digests, payload or b"")
         return tuple(len({head[place] for head in heads}) == 1 for place in range(3)), parts if payload is not None else []
     numbers = [int.from_bytes(digest, "little", signed=True) for digest in digests]
     smallest = communicator.minimum([*numbers, *(~number for number in numbers)], _TAG)  # ~ turns the largest number into the smallest
     are_same = tuple(low == ~inverted for low, inverted in zip(smallest[:3], smallest[3:], strict=True))
-    if payload is None or not (are_same[0] and are_same[2]):
-        return are_same, []
+    is_same_call, is_alike, is_same_history = are_same
+    if payload is None or not (is_same_call and is_same_history and (is_alike or may_differ)):
+        return are_same, []  # a process whose outline is different may have no payload, and would not send a packet
     return are_same, _exchange_packets(communicator, digests, payload)[1]
 
 
