@@ -13,10 +13,11 @@ from accelkit_builtin.strategies.parallel import ParallelOptions, ParallelStrate
 
 
 def test_the_rest_of_the_processes():
-    assert ParallelOptions().sizes(6) == {"replicate": 1, "shard": 6, "tensor": 1}
-    assert ParallelOptions(replicate=2, tensor=3).sizes(12) == {"replicate": 2, "shard": 2, "tensor": 3}
-    assert ParallelOptions(replicate=-1, shard=1, tensor=2).sizes(8) == {"replicate": 4, "shard": 1, "tensor": 2}
-    assert ParallelStrategy(ParallelOptions(replicate=2, tensor=3)).data_parallel_size(12) == 4
+    assert ParallelOptions().sizes(6) == {"replicate": 1, "shard": 6, "context": 1, "tensor": 1}
+    assert ParallelOptions(replicate=2, context=3).sizes(12) == {"replicate": 2, "shard": 2, "context": 3, "tensor": 1}
+    assert ParallelOptions(replicate=-1, shard=1, tensor=2).sizes(8) == {"replicate": 4, "shard": 1, "context": 1, "tensor": 2}
+    assert list(ParallelOptions().sizes(1)) == ["replicate", "shard", "context", "tensor"], "the processes of a share are consecutive"
+    assert ParallelStrategy(ParallelOptions(replicate=2, context=2, tensor=3)).data_parallel_size(24) == 4
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,7 @@ def test_the_rest_of_the_processes():
     [
         ({"tensor": 0}, "tensor=0"),
         ({"shard": True}, "shard=True"),
+        ({"context": 0.5}, "context=0.5"),
         ({"replicate": -1}, "replicate and shard"),
         ({"plan": ["linear1"]}, "plan="),
     ],
@@ -35,7 +37,7 @@ def test_options_that_make_no_sense(options, text, error_text):
     assert caught.value == error_text
 
 
-@pytest.mark.parametrize(("name", "size"), [("context", 2), ("pipeline", "4"), ("expert", -1)])
+@pytest.mark.parametrize(("name", "size"), [("pipeline", "4"), ("expert", -1)])
 def test_dimensions_that_do_not_exist_are_refused_by_name(name, size, error_text):
     assert ParallelOptions(**{name: 1}) == ParallelOptions()
     with pytest.raises(accelkit.UsageError) as caught:
@@ -75,7 +77,7 @@ def test_one_process_has_a_mesh_and_a_plan_is_checked(error_text):
     model = torch.nn.Sequential()
     model.layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(4, 2, 8)])
     with accelkit.Runtime("cpu", strategy=strategy) as rt:
-        assert rt.mesh.shape == (1, 1, 1)
+        assert rt.mesh.shape == (1, 1, 1, 1)
         assert (rt.data_parallel_size, rt.data_parallel_index) == (1, 0)
         with pytest.raises(accelkit.PrepareError) as caught:
             rt.prepare(model)

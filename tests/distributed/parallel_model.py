@@ -6,6 +6,7 @@ import torch
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel
 
+from accelkit_builtin.strategies.context_parallel import gather_sequence, shard_sequence
 from accelkit_builtin.strategies.parallel import ParallelOptions
 
 WIDTH, HEADS, LENGTH, WORDS = 8, 4, 4, 13
@@ -60,18 +61,21 @@ class Transformer(torch.nn.Module):
         self.layers = torch.nn.ModuleList([Block(), Block()])
         self.norm, self.head = torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, 14, bias=False)
 
-    def forward(self, words):
-        x = self.dropout(self.words(words) + self.positions(torch.arange(words.shape[1], device=words.device)))
+    def forward(self, words, positions=None):
+        positions = torch.arange(words.shape[1], device=words.device) if positions is None else positions
+        x = self.dropout(self.words(words) + self.positions(positions))
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))
 
 
-def loss_sum(model, texts):
-    """The sum over the samples of the mean loss of each."""
-    guesses = model(texts[:, :-1])
-    losses = torch.nn.functional.cross_entropy(guesses.flatten(0, 1), texts[:, 1:].flatten(), reduction="none")
-    return losses.sum() / (texts.shape[1] - 1)
+def loss_sum(model, texts, mesh=None):
+    """The sum over the samples of the mean loss of each. Each process has a part of the sequences if the mesh divides them."""
+    words, following = shard_sequence((texts[:, :-1], texts[:, 1:]), mesh, dim=1)
+    positions = shard_sequence(torch.arange(texts.shape[1] - 1, device=texts.device), mesh, dim=0)
+    guesses = model(words, positions)
+    losses = torch.nn.functional.cross_entropy(guesses.transpose(1, 2), following, reduction="none")
+    return gather_sequence(losses, mesh, dim=1).sum() / (texts.shape[1] - 1)
 
 
 def made():

@@ -69,9 +69,9 @@ def trains(**sizes):
     rt = runtime(**sizes)
     _ = rt.device  # before the first backward pass of the process
     reference, _, steps = on_one_process()
-    shares, tensor = rt.data_parallel_size, rt.mesh["tensor"].size()
-    assert rt.mesh.mesh_dim_names == ("replicate", "shard", "tensor")
-    assert rt.data_parallel_index == rt.process_index // tensor
+    shares, context, tensor = rt.data_parallel_size, rt.mesh["context"].size(), rt.mesh["tensor"].size()
+    assert rt.mesh.mesh_dim_names == ("replicate", "shard", "context", "tensor")
+    assert rt.data_parallel_index == rt.process_index // (context * tensor)
     model, texts = parallel_model.made()
     if not rt.is_main_process:
         torch.nn.init.zeros_(model.head.weight)  # all processes get the weights of rank 0
@@ -80,7 +80,7 @@ def trains(**sizes):
     assert len(batches) == 10
     parameters = list(model.parameters())
     rows = model.layers[0].query.weight.to_local().shape[0]
-    assert rows == parallel_model.WIDTH // rt.mesh["shard"].size() // tensor, "a layer is divided over both dimensions"
+    assert rows == parallel_model.WIDTH // (rt.mesh["shard"].size() * context * tensor), "a layer is divided over all three"
     rt.seed_everything(5, per_process=True)
     generators_agree_within_shares(rt)
     rt.seed_everything(5, per_process=True)
@@ -89,7 +89,7 @@ def trains(**sizes):
         with rt.accumulate(model):
             seen += rt.gather_for_metrics([text.tolist() for text in batch])
             count = rt.reduce(torch.tensor(float(len(batch)), device=rt.device, dtype=torch.float64))
-            rt.backward(loss_sum(model, batch) / count * shares)
+            rt.backward(loss_sum(model, batch, rt.mesh) / count * shares)
             if rt.sync_gradients:
                 norm, gradients = next(expected)
                 torch.testing.assert_close(rt.clip_grad_norm_(parameters, 0.3).cpu(), norm, rtol=1e-10, atol=1e-10)

@@ -48,14 +48,18 @@ def kill_at(kills: str, rank: int) -> int:
 def perceptron():
     """A model, the data, and the loss of a batch."""
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    return model, torch.randn(40, 6, generator=torch.Generator().manual_seed(1)), lambda model, batch: model(batch).square().mean()
+    return model, torch.randn(40, 6, generator=torch.Generator().manual_seed(1)), lambda rt, model, batch: model(batch).square().mean()
 
 
 def transformer():
     """The same of a model whose layers can be divided. The number of texts is that of four batches of 16, less one."""
     shape = 63, parallel_model.LENGTH + 1
     texts = torch.randint(parallel_model.WORDS, shape, generator=torch.Generator().manual_seed(1))
-    return parallel_model.Transformer(dropout=0.3), texts, lambda model, batch: parallel_model.loss_sum(model, batch) / len(batch)
+    return (
+        parallel_model.Transformer(dropout=0.3),
+        texts,
+        lambda rt, model, batch: parallel_model.loss_sum(model, batch, rt.mesh) / len(batch),
+    )
 
 
 def stop_if_told(rt: accelkit.Runtime, folder: Path, done: Done) -> None:
@@ -88,7 +92,7 @@ def main() -> None:
     while done.steps < STEPS:
         for (batch,) in loader:
             with rt.accumulate(model):
-                rt.backward(loss(model, batch))
+                rt.backward(loss(rt, model, batch))
                 if deadly == done.steps:
                     os.kill(os.getpid(), signal.SIGKILL)
                 if is_parallel and rt.sync_gradients:

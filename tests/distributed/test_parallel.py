@@ -1,4 +1,4 @@
-"""Strategy ``parallel`` on four real processes: what they compute is what one process computes, and checkpoints change the mesh."""
+"""Strategy ``parallel`` on real processes: what they compute is what one process computes, and checkpoints change the mesh."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 HYBRID, LAYERS, COPIES = "replicate=2 shard=2", "shard=2 tensor=2", "replicate=2 tensor=2 shard=1"
 CUBE, FOUR = "replicate=2 shard=2 tensor=2", "shard=1 tensor=4"
+PARTS, PARTS_OF_LAYERS, COPIED_PARTS = "shard=2 context=2", "context=2 tensor=2", "replicate=2 shard=2 context=2"
 LAYOUTS = {  # and their numbers of processes
     HYBRID: 4,
     LAYERS: 4,
@@ -26,6 +27,12 @@ LAYOUTS = {  # and their numbers of processes
     f"{LAYERS} plan=sequence": 4,
     f"{COPIES} plan=sequence": 4,
     f"{CUBE} plan=sequence": 8,
+    PARTS: 4,
+    PARTS_OF_LAYERS: 4,
+    COPIED_PARTS: 8,
+    "context=2": 2,
+    "shard=1 context=4": 4,
+    "context=2 tensor=2 plan=sequence": 4,
 }
 
 
@@ -55,6 +62,13 @@ def test_steps_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accele
     assert text.count("done") == len(alone)
 
 
+@pytest.mark.parametrize("accelerator", [pytest.param("cpu", marks=pytest.mark.soak), "fake_xpu"])
+def test_steps_with_parts_of_sequences_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accelerator, tmp_path):
+    run(accelerator, tmp_path, 4, f"trains {PARTS}", f"loads {named(PARTS)} shard=4", f"loads {named(PARTS)} {HYBRID}")
+    run(accelerator, tmp_path, 4, f"trains {PARTS_OF_LAYERS}", f"loads {named(PARTS)} {PARTS_OF_LAYERS}")
+    run(accelerator, tmp_path, 1, f"loads {named(PARTS)}", f"loads {named(PARTS_OF_LAYERS)}")
+
+
 def test_layers_in_four_parts(tmp_path):
     run("cpu", tmp_path, 4, f"trains {FOUR}", f"loads {named(FOUR)} {LAYERS}")
 
@@ -75,8 +89,9 @@ def test_every_checkpoint_can_be_loaded_in_every_layout(accelerator, tmp_path):
     run(accelerator, tmp_path, 1, *(f"loads {named(saved)}" for saved in LAYOUTS))
 
 
-def test_a_killed_rank_costs_no_bit(tmp_path):
-    killed(tmp_path, "fake_xpu", LAYERS, 4, victim=3)
+@pytest.mark.parametrize(("layout", "size"), [(LAYERS, 4), ("context=2", 2)])
+def test_a_killed_rank_costs_no_bit(layout, size, tmp_path):
+    killed(tmp_path, "fake_xpu", layout, size, victim=size - 1)
 
 
 @pytest.mark.soak

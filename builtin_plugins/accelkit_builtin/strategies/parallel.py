@@ -1,4 +1,4 @@
-"""``parallel``: replicated, sharded and tensor-parallel training, combined on one mesh of devices (HSDP and tensor parallelism)."""
+"""``parallel``: copies and shards of a model (HSDP), context parallelism and tensor parallelism, combined on one mesh of devices."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import ParallelStyle
 
+    from accelkit_builtin.strategies.context_parallel import ContextGroup
+
 _UNSUPPORTED = {
-    "context": (
-        "torch's context parallelism is experimental, and needs attention kernels that the CPU and most devices of plugins do not have",
-        "use tensor=2 and a plan with SequenceParallel, with which each process keeps a part of the sequence between the divided layers",
-    ),
     "pipeline": (
         "torch's pipelines run the forward and backward passes in a schedule of their own, so a training loop cannot call them separately",
         "use shard=2, with which each process stores a part of the model, or tensor=2, with which it also computes only a part",
@@ -47,6 +45,9 @@ class ParallelOptions:
         replicate: The number of copies of the model. Each copy trains on different samples, and gradients are averaged over the copies.
         shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each process trains
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
+        context: The number of processes among which each sequence is divided. These processes train on different parts of the same samples
+            and have consecutive ranks. The training loop divides each batch with ``context_parallel.shard_sequence``, and attention
+            gathers the keys and values of all parts. Parameters, gradients and optimizer state are sharded over these processes, too.
         tensor: The number of processes that together compute each layer named in ``plan``, each with a part of the weights. These
             processes train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules to the styles of
@@ -54,21 +55,20 @@ class ParallelOptions:
             any single component. None means the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's
             ``transformers`` have. Without that attribute, the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
         fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped even if ``shard`` is 1.
-        context: Must be 1. There is no context parallelism, and the error for any other size says what to use instead.
         pipeline: Must be 1. There is no pipeline parallelism, and the error for any other size says what to use instead.
         expert: Must be 1. There is no expert parallelism, and the error for any other size says what to use instead.
 
     Raises:
         UsageError: If a size is neither a positive integer nor -1, if several sizes are -1, if ``plan`` is not a mapping, or if
-            ``context``, ``pipeline`` or ``expert`` is not 1.
+            ``pipeline`` or ``expert`` is not 1.
     """
 
     replicate: int = 1
     shard: int = -1
+    context: int = 1
     tensor: int = 1
     plan: Mapping[str, ParallelStyle] | None = None
     fsdp: FSDPOptions = dataclasses.field(default_factory=FSDPOptions)
-    context: int = 1
     pipeline: int = 1
     expert: int = 1
 
@@ -100,7 +100,7 @@ class ParallelOptions:
             )
 
     def _given(self) -> dict[str, int]:
-        return {"replicate": self.replicate, "shard": self.shard, "tensor": self.tensor}
+        return {"replicate": self.replicate, "shard": self.shard, "context": self.context, "tensor": self.tensor}
 
     def sizes(self, num_processes: int) -> dict[str, int]:
         """Return the size of each dimension by name, in the order of the mesh.
@@ -123,10 +123,11 @@ class ParallelOptions:
 
 
 class ParallelStrategy(FSDPStrategy):
-    """Parallelism in several dimensions: copies of a sharded model (HSDP), and tensor parallelism inside each layer.
+    """Parallelism in several dimensions: copies of a sharded model (HSDP), parts of each sequence, and parts of each layer.
 
-    The processes form a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard`` and ``tensor``. torch's ``parallelize_module``
-    divides the layers of the plan, and then torch's ``fully_shard`` shards the whole model, as under ``fsdp``.
+    The processes form a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard``, ``context`` and ``tensor``. torch's
+    ``parallelize_module`` divides the layers of the plan, and then torch's ``fully_shard`` shards the whole model, as under ``fsdp``, over
+    ``shard`` and ``context`` together.
 
     Args:
         options: The sizes of the dimensions, the plan that divides layers, and the options of sharding.
@@ -136,7 +137,8 @@ class ParallelStrategy(FSDPStrategy):
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
         self.parallel_options = checked_options(options, ParallelOptions, "ParallelStrategy(ParallelOptions(replicate=2))")
         super().__init__(self.parallel_options.fsdp, device=device)
-        self._mesh: DeviceMesh | None = None
+        self._mesh: DeviceMesh | None = None  # the mesh over which modules are divided; its dimension shard includes context
+        self._context: ContextGroup | None = None
 
     def data_parallel_size(self, num_processes: int) -> int:
         """Return the product of ``replicate`` and ``shard``.
@@ -148,18 +150,24 @@ class ParallelStrategy(FSDPStrategy):
         return sizes["replicate"] * sizes["shard"]
 
     def device_mesh(self, device: torch.device) -> DeviceMesh:
-        """Create the mesh with the dimensions ``replicate``, ``shard`` and ``tensor``, and return it."""
+        """Create the mesh with the dimensions ``replicate``, ``shard``, ``context`` and ``tensor``, and return it."""
         import torch.distributed as dist
 
         sizes = self.parallel_options.sizes(dist.get_world_size())
-        self._mesh = make_mesh(device.type, sizes)
+        mesh = self._mesh = make_mesh(device.type, sizes)
+        if sizes["context"] > 1:
+            from accelkit_builtin.strategies.context_parallel import ContextGroup
+
+            self._context = ContextGroup.of_mesh(mesh)
+            whole = {"replicate": sizes["replicate"], "shard": sizes["shard"] * sizes["context"], "tensor": sizes["tensor"]}
+            self._mesh = make_mesh(device.type, whole)  # fully_shard accepts only dimensions of one mesh, and warns of those joined later
         if sizes["tensor"] > 1:
             self._mesh["shard", "tensor"]._flatten()  # with a process group of both dimensions, torch reduces norms over both at once
-        return self._mesh
+        return mesh
 
     def teardown(self) -> None:
         """Forget the device mesh. Its process groups are destroyed together with the default process group."""
-        self._mesh = None
+        self._mesh = self._context = None
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
@@ -196,8 +204,20 @@ class ParallelStrategy(FSDPStrategy):
             plan = plan if plan is not None else plan_of(module, tensor.size(), self.plugin)
             parallelize(module, tensor, plan, self.plugin)
 
+    def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """Shard the module in place, as the base class does, and return it. If ``context`` is not 1, attention in it is divided."""
+        wrapped = super().wrap_module(module, device)
+        if self._context is not None:
+            from accelkit_builtin.strategies.context_parallel_attention import divide_attention
+
+            divide_attention(wrapped, self._context, self.plugin)
+        return wrapped
+
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return the part of the mesh that ``fully_shard`` uses: ``replicate`` and ``shard``, or only ``shard`` if there is one copy."""
+        """Return the part of the mesh that ``fully_shard`` uses: ``replicate`` and ``shard``, or only ``shard`` if there is one copy.
+
+        ``shard`` contains the processes of the dimension ``context``, too.
+        """
         mesh = self._mesh_of(device)
         return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
 
@@ -222,4 +242,7 @@ class ParallelStrategy(FSDPStrategy):
         return total
 
     def _mesh_of(self, device: torch.device) -> DeviceMesh:
-        return self._mesh if self._mesh is not None else self.device_mesh(device)
+        if self._mesh is None:
+            self.device_mesh(device)
+        assert self._mesh is not None
+        return self._mesh
