@@ -2,6 +2,7 @@
 
     python examples/transformer.py --plot loss.svg
     accelkit launch --devices 4 examples/transformer.py --parallel shard=2,tensor=2
+    accelkit launch --devices 4 examples/transformer.py --parallel context=2,shard=2
 
 The model reads bytes and predicts the next byte. With ``--checkpoints``, the program saves a checkpoint after each epoch. If it is started
 again, it continues from the last checkpoint, even on other devices or with a different ``--parallel``. Exits with 1 if the model predicts
@@ -16,11 +17,13 @@ from pydoc_data.topics import topics
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
+from accelkit_builtin.strategies.context_parallel import gather_sequence, shard_sequence
 from accelkit_builtin.strategies.parallel import ParallelOptions, ParallelStrategy
 
 HEAD_WIDTH = 32
@@ -58,9 +61,9 @@ class LanguageModel(nn.Module):
         for embedding in (self.bytes, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
+    def forward(self, text: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return log-probabilities (batch, length, 256) of the byte that follows each byte of ``text`` (batch, length)."""
-        x = self.bytes(text) + self.positions(torch.arange(text.shape[1], device=text.device))
+        x = self.bytes(text) + self.positions(positions)
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x)).log_softmax(-1)
@@ -94,10 +97,13 @@ def bits_of_frequencies(train: torch.Tensor, held_out: torch.Tensor) -> float:
     return -(frequencies / frequencies.sum()).log2()[held_out[:, 1:].int()].mean().item()
 
 
-def losses(model: nn.Module, text: torch.Tensor) -> torch.Tensor:
-    """Return the mean loss of each row of a batch, in bits per byte."""
-    text = text.long()
-    return nn.functional.nll_loss(model(text[:, :-1]).transpose(1, 2), text[:, 1:], reduction="none").mean(1) / math.log(2)
+def losses(model: nn.Module, text: torch.Tensor, mesh: DeviceMesh | None) -> torch.Tensor:
+    """Return the mean loss of each row of a batch, in bits per byte. With context parallelism, this process computes a part of each row."""
+    text, positions = text.long(), torch.arange(text.shape[1] - 1, device=text.device)
+    read, following = shard_sequence((text[:, :-1], text[:, 1:]), mesh, dim=1)
+    predicted = model(read, shard_sequence(positions, mesh, dim=0))
+    found = nn.functional.nll_loss(predicted.transpose(1, 2), following, reduction="none")
+    return gather_sequence(found, mesh, dim=1).mean(1) / math.log(2)
 
 
 def strategy(text: str | None) -> ParallelStrategy | None:
@@ -110,11 +116,11 @@ def strategy(text: str | None) -> ParallelStrategy | None:
         return None
     sizes = dict(word.partition("=")[::2] for word in text.split(","))
     for name, size in sizes.items():
-        if name not in ("replicate", "shard", "tensor") or not size.removeprefix("-").isdecimal():
+        if name not in ("replicate", "shard", "context", "tensor") or not size.removeprefix("-").isdecimal():
             raise accelkit.UsageError(
                 f"--parallel {text} is invalid",
                 why=f"{name}={size} is not the size of a dimension",
-                hint="give sizes of replicate, shard and tensor, such as --parallel shard=2,tensor=2",
+                hint="give sizes of replicate, shard, context and tensor, such as --parallel shard=2,tensor=2",
             )
     return ParallelStrategy(ParallelOptions(plan=PLAN, **{name: int(size) for name, size in sizes.items()}))
 
@@ -138,8 +144,9 @@ class Training:
         self.rt = accelkit.Runtime(
             options.accelerator, devices=options.devices, precision=options.precision, strategy=strategy(options.parallel), seed=0
         )
+        self.mesh = self.rt.mesh if options.parallel else None
         num_heads = options.width // HEAD_WIDTH
-        if options.parallel and num_heads % self.rt.mesh["tensor"].size():
+        if self.mesh is not None and num_heads % self.mesh["tensor"].size():
             raise accelkit.UsageError(
                 f"--parallel {options.parallel} does not fit --width {options.width}",
                 why=f"the number of heads in each layer is {num_heads}, which cannot be divided equally among the processes of tensor",
@@ -175,7 +182,7 @@ class Training:
     def epoch(self, number: int) -> None:
         self.model.train()
         for (text,) in self.rt.progress(self.loader, f"epoch {number}"):
-            loss = losses(self.model, text).mean()
+            loss = losses(self.model, text, self.mesh).mean()
             self.rt.backward(loss)
             self.rt.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
@@ -189,7 +196,8 @@ class Training:
     def evaluate(self) -> float:
         """Return the mean loss on the held-out text, in bits per byte."""
         self.model.eval()
-        return torch.cat([self.rt.gather_for_metrics(losses(self.model, text)) for (text,) in self.held_out_loader]).mean().item()
+        found = (losses(self.model, text, self.mesh) for (text,) in self.held_out_loader)
+        return torch.cat([self.rt.gather_for_metrics(each) for each in found]).mean().item()
 
 
 def main() -> int:

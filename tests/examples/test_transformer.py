@@ -53,7 +53,7 @@ def test_a_job_that_was_killed_continues_on_another_mesh_with_the_losses_of_one_
     job = (SCRIPT, *SMALL, "--accelerator", accelerator, "--checkpoints", str(tmp_path))
     codes, texts = ranks.outcome(KILLED, 4, "30", *job, "--parallel", "shard=2,tensor=2")
     assert codes == [-9] * 4, texts
-    (text, _) = ranks.run(job[0], 2, *job[1:], "--parallel", "replicate=2,shard=1")
+    (text, _) = ranks.run(job[0], 2, *job[1:], "--parallel", "context=2")
     assert "continued after step 26" in text
     assert epochs(text) == alone[1:]
 
@@ -62,8 +62,8 @@ def test_a_job_that_was_killed_continues_on_another_mesh_with_the_losses_of_one_
     ("arguments", "said"),
     [
         (("--parallel", "tensors=2"), "tensors=2 is not the size of a dimension"),
-        (("--parallel", "shard"), "shard= is not the size of a dimension"),
-        (("--parallel", "shard=2"), "shard 2 x tensor 1 needs 2 processes, and the job has 1"),
+        (("--parallel", "context"), "context= is not the size of a dimension"),
+        (("--parallel", "shard=2"), "shard 2 x context 1 x tensor 1 needs 2 processes, and the job has 1"),
         (("--width", "48"), "--width 48 is not a multiple of 32"),
         (("--max-bytes", "1000"), "the text is too short for --batch-size 16"),
     ],

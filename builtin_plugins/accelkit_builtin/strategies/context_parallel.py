@@ -56,14 +56,14 @@ class _Gather(torch.autograd.Function):
         sent = part.contiguous().view(torch.uint8) if part.dtype is torch.bool else part.contiguous()
         gathered = sent.new_empty(context.size, *sent.shape)
         _all_gather(gathered.view(-1), sent.view(-1), group=context.group)
-        whole = gathered.movedim(0, dim).flatten(dim, dim + 1)
+        whole = torch.cat(gathered.unbind(), dim)
         return whole.view(torch.bool) if part.dtype is torch.bool else whole
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         context: ContextGroup = ctx.context
-        parts = gradient.unflatten(ctx.dim, (context.size, -1)).movedim(ctx.dim, 0).contiguous()
+        parts = torch.stack(gradient.chunk(context.size, ctx.dim))
         total = torch.empty_like(parts[0])
         _reduce_scatter(total.view(-1), parts.view(-1), group=context.group)
         return total, None, None

@@ -117,7 +117,7 @@ class DividedAttention(TorchFunctionMode):
                 "the positions of a sequence, such as matmul and softmax, would see only this process's part of it",
             )
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _attention(  # noqa: PLR0917 # those of scaled_dot_product_attention
         self,
         func: Callable[..., torch.Tensor],
@@ -140,7 +140,7 @@ class DividedAttention(TorchFunctionMode):
         mask = self._rows(query, key, keys, attn_mask, -2, is_causal=is_causal)
         return func(query, keys, values, mask, dropout_p, **options)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _multi_head_attention(
         self,
         func: Callable[..., Any],

@@ -252,12 +252,12 @@ class Runtime:
 
     @property
     def data_parallel_index(self) -> int:
-        """Index of this process's share of the samples. Processes of a tensor-parallel group have the same index."""
+        """Index of this process's share of the samples. Processes that train on the same samples have the same index."""
         return self._rank_info.data_parallel_index
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The mesh of all devices of the job. With strategy ``parallel``, it has the dimensions ``replicate``, ``shard`` and ``tensor``.
+        """The mesh of all devices. With strategy ``parallel``, its dimensions are ``replicate``, ``shard``, ``context`` and ``tensor``.
 
         The first use starts the device. ``rt.mesh["tensor"].get_group()`` is the process group of a dimension, and
         ``rt.mesh.get_local_rank("tensor")`` is the index of this process in that dimension.

@@ -116,7 +116,7 @@ class Session:
                 f"strategy {strategy.name!r} has no mesh of devices",
                 plugin=strategy.plugin,
                 why="it divides the job in one dimension, or not at all",
-                hint="use strategy='parallel', whose mesh has the dimensions replicate, shard and tensor",
+                hint="use strategy='parallel', whose mesh has the dimensions replicate, shard, context and tensor",
             )
         return self._mesh
 
