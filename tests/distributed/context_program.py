@@ -226,6 +226,10 @@ def refuses():
             model = rt.prepare(module.double())
             inputs = [shard_sequence(sequence(), rt.mesh, 1), *others]
             refused(lambda model=model, inputs=inputs: model(*rt.to_device(inputs)))
+        model = rt.prepare(Attending(lambda q, k, v: attention(q, k, v, is_causal=True)).double())
+        model(shard_sequence(rt.to_device(sequence()), rt.mesh, 1))
+        with torch.no_grad():
+            refused(lambda: model(rt.to_device(sequence())))
         refused(lambda: shard_sequence(torch.zeros(2, 7), rt.mesh, dim=1))
         refused(lambda: shard_sequence([torch.zeros(2, 6), torch.zeros(2)], rt.mesh, dim=1))
         refused(lambda: gather_sequence(torch.zeros(2), rt.mesh, dim=1))

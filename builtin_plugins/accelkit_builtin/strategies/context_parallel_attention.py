@@ -64,12 +64,13 @@ def _run(attention: DividedAttention, is_root: bool, original: Callable[..., Any
     if _state.is_active:
         return original(*args, **kwargs)
     _state.is_active = True
+    attention.begin()
     try:
         with attention:
             result = original(*args, **kwargs)
     finally:
         _state.is_active = False
-        attention.mask = None
+        attention.end()
     if is_root:
         attention.check_was_called()
     return result
@@ -81,16 +82,21 @@ class DividedAttention(TorchFunctionMode):
     Args:
         context: The processes among which the sequences are divided.
         plugin: The strategy's ``dist==version``, for the messages of errors.
-
-    Attributes:
-        mask: The causal mask of the last call. The layers of a forward pass share it.
     """
 
     def __init__(self, context: ContextGroup, plugin: str) -> None:
         super().__init__()
         self._context, self._plugin = context, plugin
         self._was_called = self._was_checked = False
-        self.mask: torch.Tensor | None = None
+        self._mask: torch.Tensor | None = None  # the causal mask of the last call, which the layers of a forward pass share
+
+    def begin(self) -> None:
+        """Begin a forward pass. Without gradients, the inputs may come from elsewhere than in training, so they are checked again."""
+        self._was_checked &= torch.is_grad_enabled()
+
+    def end(self) -> None:
+        """Release the memory of the mask."""
+        self._mask = None
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -236,7 +242,7 @@ class DividedAttention(TorchFunctionMode):
         return mask
 
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
-        """Check, in the first causal call, that the processes have different keys.
+        """Check, in the first causal call of training and of each forward pass without gradients, that the processes have different keys.
 
         Raises:
             UsageError: If all processes have the same keys. The positions that a causal mask assumes would then be wrong.
@@ -255,11 +261,11 @@ class DividedAttention(TorchFunctionMode):
 
     def _causal_mask(self, query: torch.Tensor, length: int, total: int) -> torch.Tensor:
         """Return a mask that is added to the scores: 0 for each key up to the position of the query, and -inf for later keys."""
-        if self.mask is None or (self.mask.shape, self.mask.dtype, self.mask.device) != ((length, total), query.dtype, query.device):
+        if self._mask is None or (self._mask.shape, self._mask.dtype, self._mask.device) != ((length, total), query.dtype, query.device):
             rows = torch.arange(length, device=query.device) + self._context.index * length
             is_later = torch.arange(total, device=query.device) > rows.unsqueeze(1)
-            self.mask = torch.zeros(length, total, dtype=query.dtype, device=query.device).masked_fill(is_later, -torch.inf)
-        return self.mask
+            self._mask = torch.zeros(length, total, dtype=query.dtype, device=query.device).masked_fill(is_later, -torch.inf)
+        return self._mask
 
     def _refusal(self, what: str, why: str, hint: str = _HINT) -> UnsupportedError:
         return UnsupportedError(f"context={self._context.size} does not support {what}", plugin=self._plugin, why=why, hint=hint)
