@@ -64,8 +64,8 @@ def test_steps_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accele
 
 @pytest.mark.parametrize("accelerator", [pytest.param("cpu", marks=pytest.mark.soak), "fake_xpu"])
 def test_steps_with_parts_of_sequences_are_those_of_one_process_and_a_checkpoint_changes_the_mesh(accelerator, tmp_path):
-    run(accelerator, tmp_path, 4, f"trains {PARTS}", f"loads {named(PARTS)} shard=4", f"loads {named(PARTS)} {HYBRID}")
-    run(accelerator, tmp_path, 4, f"trains {PARTS_OF_LAYERS}", f"loads {named(PARTS)} {PARTS_OF_LAYERS}")
+    cases = [f"trains {PARTS}", f"loads {named(PARTS)} shard=4", f"loads {named(PARTS)} {HYBRID}"]
+    run(accelerator, tmp_path, 4, *cases, f"trains {PARTS_OF_LAYERS}", f"loads {named(PARTS)} {PARTS_OF_LAYERS}")
     run(accelerator, tmp_path, 1, f"loads {named(PARTS)}", f"loads {named(PARTS_OF_LAYERS)}")
 
 

@@ -154,15 +154,16 @@ class ParallelStrategy(FSDPStrategy):
         import torch.distributed as dist
 
         sizes = self.parallel_options.sizes(dist.get_world_size())
-        mesh = self._mesh = make_mesh(device.type, sizes)
+        mesh = self._mesh = make_mesh(device.type, sizes | {"shard": sizes["shard"] * sizes["context"], "context": 1})
+        if sizes["tensor"] > 1:
+            mesh["shard", "tensor"]._flatten()  # with a process group of both dimensions, torch reduces norms over both at once
         if sizes["context"] > 1:
             from accelkit_builtin.strategies.context_parallel import ContextGroup
 
+            # fully_shard needs dimensions of one mesh, and torch warns of dimensions that are joined later. The mesh above is that of a job
+            # without context, with the same names of process groups: torch's caches keep them when another Runtime replaces this one.
+            mesh = make_mesh(device.type, sizes)
             self._context = ContextGroup.of_mesh(mesh)
-            whole = {"replicate": sizes["replicate"], "shard": sizes["shard"] * sizes["context"], "tensor": sizes["tensor"]}
-            self._mesh = make_mesh(device.type, whole)  # fully_shard accepts only dimensions of one mesh, and warns of those joined later
-        if sizes["tensor"] > 1:
-            self._mesh["shard", "tensor"]._flatten()  # with a process group of both dimensions, torch reduces norms over both at once
         return mesh
 
     def teardown(self) -> None:

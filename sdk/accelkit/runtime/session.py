@@ -244,8 +244,8 @@ class Session:
         chosen = {"accelerator": config.accelerator.name, "plugin": config.accelerator.plugin}
         chosen |= {"precision": config.precision.name, "strategy": config.strategy.name}
         process_group.agree(chosen, option_texts(config.strategy), device)
+        self._mesh = call(config.strategy, "device_mesh", device)
         if (size := self._rank_info.data_parallel_size) < self._rank_info.num_processes:
             self._data_group = process_group.data_parallel_group(size, options.seconds)
-        self._mesh = call(config.strategy, "device_mesh", device)
         with config.plugin_manager.naming_failures("process_group_initialized"):
             config.plugin_manager.hook.process_group_initialized(state=self.state())
