@@ -81,6 +81,7 @@ def trains(**sizes):
     parameters = list(model.parameters())
     rows = model.layers[0].query.weight.to_local().shape[0]
     assert rows == parallel_model.WIDTH // (rt.mesh["shard"].size() * context * tensor), "a layer is divided over all three"
+    assert ("forward" in vars(model.layers[0])) == (context > 1), "attention is intercepted only if sequences are divided"
     rt.seed_everything(5, per_process=True)
     generators_agree_within_shares(rt)
     rt.seed_everything(5, per_process=True)

@@ -262,11 +262,12 @@ class DividedAttention(TorchFunctionMode):
     def _causal_mask(self, query: torch.Tensor, length: int, total: int) -> torch.Tensor:
         """Return a mask that is added to the scores: 0 for each key up to the position of the query, and -inf for later keys."""
         wanted = (length, total), query.dtype, query.device, torch.is_inference_mode_enabled()
-        if (mask := self._mask) is None or (mask.shape, mask.dtype, mask.device, mask.is_inference()) != wanted:
+        mask = self._mask
+        if mask is None or (mask.shape, mask.dtype, mask.device, mask.is_inference()) != wanted:
             rows = torch.arange(length, device=query.device) + self._context.index * length
             is_later = torch.arange(total, device=query.device) > rows.unsqueeze(1)
-            self._mask = torch.zeros(length, total, dtype=query.dtype, device=query.device).masked_fill(is_later, -torch.inf)
-        return self._mask
+            mask = self._mask = torch.zeros(length, total, dtype=query.dtype, device=query.device).masked_fill(is_later, -torch.inf)
+        return mask
 
     def _refusal(self, what: str, why: str, hint: str = _HINT) -> UnsupportedError:
         return UnsupportedError(f"context={self._context.size} does not support {what}", plugin=self._plugin, why=why, hint=hint)

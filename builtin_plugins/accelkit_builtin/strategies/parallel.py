@@ -45,9 +45,9 @@ class ParallelOptions:
         replicate: The number of copies of the model. Each copy trains on different samples, and gradients are averaged over the copies.
         shard: The number of processes over which the parameters, gradients and optimizer state of a copy are sharded. Each process trains
             on different samples. With more than one copy, this is torch's hybrid sharding (HSDP).
-        context: The number of processes among which each sequence is divided. These processes train on different parts of the same samples
-            and have consecutive ranks. The training loop divides each batch with ``context_parallel.shard_sequence``, and attention
-            gathers the keys and values of all parts. Parameters, gradients and optimizer state are sharded over these processes, too.
+        context: The number of processes among which each sequence is divided. These processes train on different parts of the same samples.
+            The training loop divides each batch with ``context_parallel.shard_sequence``, and attention gathers the keys and values of all
+            parts. Parameters, gradients and optimizer state are sharded over these processes, too.
         tensor: The number of processes that together compute each layer named in ``plan``, each with a part of the weights. These
             processes train on the same samples, communicate inside each layer and have consecutive ranks, so they should be on one machine.
         plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules to the styles of
