@@ -132,7 +132,7 @@ def run(accelerator, folder, size, *cases):
 
 def test_loaders_and_plans(tmp_path, error_text):
     """Samples of a tensor-parallel group, sequences, torch's layers, tied parameters, norms, the meta device, and what is refused."""
-    cases = ["reads shard=2 tensor=2", "reads shard=1 tensor=4", "plans shard=2 tensor=2"]
+    cases = ["reads shard=2 tensor=2", "reads shard=2 context=2", "reads shard=1 tensor=4", "plans shard=2 tensor=2"]
     cases += [f"trains {LAYERS} plan=sequence", f"layers {LAYERS}"]
     texts = ranks.run("parallel_program.py", 4, "cpu", str(tmp_path), *cases)
     assert all(text.count("done") == len(cases) for text in texts)
