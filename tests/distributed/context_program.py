@@ -174,6 +174,30 @@ def losses():
                 torch.testing.assert_close(parameter.grad.full_tensor().cpu(), other.grad, rtol=1e-12, atol=1e-12)
 
 
+def models_of_transformers():
+    """The gradients of two models of the package transformers, one of which shares heads and is checkpointed in both ways."""
+    import transformers
+
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(intermediate_size=64, num_key_value_heads=2, **sizes))
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, **sizes))
+    texts = torch.randint(50, (3, 17))
+    with runtime() as rt:
+        for reference, use_reentrant in ((gpt2, None), (llama, None), (llama, True), (llama, False)):
+            model, results = copy.deepcopy(reference.double()), []
+            if use_reentrant is not None:
+                model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+            for each, mesh, place in ((reference, None, lambda data: data), (rt.prepare(model), rt.mesh, rt.to_device)):
+                words, following = shard_sequence(place((texts[:, :-1], texts[:, 1:])), mesh, dim=1)
+                positions = shard_sequence(place(torch.arange(16).unsqueeze(0)), mesh, dim=1)
+                scores = each.train()(input_ids=words, position_ids=positions).logits
+                losses = torch.nn.functional.cross_entropy(scores.transpose(1, 2), following, reduction="none")
+                each.zero_grad()
+                gather_sequence(losses, mesh, dim=1).mean().backward()
+                results.append([getattr(one.grad, "full_tensor", lambda one=one: one.grad)().cpu() for one in each.parameters()])
+            torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
+
+
 def divides():
     """Parts of every dtype are put together again, and the gradient of a part is the sum of its gradients on all processes."""
     with runtime() as rt:
