@@ -208,7 +208,7 @@ def scaled(stage):
 
 
 def kept(stage):
-    """DeepSpeed's own checkpoint resumes; the Runtime's refuses, and says so; weights leave whole."""
+    """DeepSpeed's own checkpoint resumes; weights leave whole."""
     folder = os.environ["FOLDER"]
     rt = runtime(stage)
     model, reference, batches = made()
@@ -228,8 +228,6 @@ def kept(stage):
     model.load_checkpoint(folder, tag=f"stage-{stage}")
     train(batches[4:])
     torch.testing.assert_close(rt.get_state_dict(model), first, rtol=0, atol=0)
-    for call in (rt.save_state, rt.load_state):
-        refused(accelkit.CheckpointError, "call save_checkpoint(folder)", call, folder)
     rt.teardown()
 
 

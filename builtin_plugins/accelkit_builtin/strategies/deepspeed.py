@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from accelkit import (
     Accelerator,
     AccelkitError,
-    CheckpointError,
     ContradictionError,
     EngineSettings,
     EngineStrategy,
@@ -33,6 +32,8 @@ from accelkit_builtin.strategies.deepspeed_package import check_package, initial
 from accelkit_builtin.strategies.options import checked_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
 __all__ = ["DeepSpeedOptions", "DeepSpeedStrategy"]
@@ -184,20 +185,17 @@ class DeepSpeedStrategy(EngineStrategy):
                 zero._offload_accumulated_param_ids = set()
                 zero.reset_cpu_buffers()
 
-    def check_state(self) -> None:
-        """Raise an error, because ``save_state`` and ``load_state`` are not supported.
+    def save_engine(self, module: torch.nn.Module, folder: Path) -> None:
+        """Write the engine's own checkpoint into ``folder``. See ``deepspeed_checkpoint.save``."""
+        from accelkit_builtin.strategies import deepspeed_checkpoint  # imports torch
 
-        The optimizer holds only this process's part of the flattened parameters, which other processes cannot use.
+        deepspeed_checkpoint.save(module, folder, self.plugin)
 
-        Raises:
-            CheckpointError: Always.
-        """
-        raise CheckpointError(
-            "strategy 'deepspeed' does not support save_state and load_state",
-            plugin=self.plugin,
-            why="DeepSpeed partitions the state of the optimizer, and writes and reads its own checkpoints",
-            hint="call save_checkpoint(folder) and load_checkpoint(folder) of the model that prepare returned, on every process",
-        )
+    def load_engine(self, module: torch.nn.Module, folder: Path) -> None:
+        """Load the engine's own checkpoint from ``folder``. See ``deepspeed_checkpoint.load``."""
+        from accelkit_builtin.strategies import deepspeed_checkpoint  # imports torch
+
+        deepspeed_checkpoint.load(module, folder, self.plugin)
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module inside the engine."""

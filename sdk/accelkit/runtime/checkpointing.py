@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit.atomic_file import atomic_file
-from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError, message_in_one_line
+from accelkit.errors import CheckpointError, CollectiveError, PrepareError, UsageError
 from accelkit.plugin_calls import call
 from accelkit.pytree import tree_map
 from accelkit.runtime import seeding
-from accelkit.runtime.checkpoints.state_dict_keys import load_state_into, state_of
+from accelkit.runtime.checkpoints.restoring import check_objects, restore, warn_of_lost_positions
+from accelkit.runtime.checkpoints.state_dict_keys import state_of
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.preparation import PreparedObjects, user_module
 from accelkit.runtime.rank_info import RankInfo
 from accelkit.runtime.session import Session
+from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.tracking.trackers import Trackers
 
 if TYPE_CHECKING:
@@ -88,7 +91,7 @@ class Checkpointing:
 
     def save_state(self, path: Path, *, is_async: bool, keep_last: int | None) -> Path:
         """See ``Runtime.save_state``."""
-        from accelkit.runtime.checkpoints import checkpoint  # torch.distributed.checkpoint is slow to import
+        from accelkit.runtime.checkpoints import checkpoint, engine_files  # torch.distributed.checkpoint is slow to import
 
         if keep_last is not None and (isinstance(keep_last, bool) or keep_last < 1):
             raise UsageError(
@@ -96,11 +99,13 @@ class Checkpointing:
                 why="the checkpoint that is being saved is always kept",
                 hint="give 1 or more, or None to keep all checkpoints",
             )
+        if is_async and engine_files.saver_of(self._strategy):
+            engine_files.refuse_background(self._strategy)
         self.wait_for_saves()
         ranks = self.ranks("save_state")
         self._verify_loaded(ranks)  # so that no damaged state is saved
         parts, own = ranks.each(_failure("the state of an object could not be read"), self._states)
-        saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks)
+        saving = checkpoint.Save(path, parts, per_rank=own, keep_last=keep_last, ranks=ranks, engines=self._engines())
         if not is_async:
             self._finish(saving)
             return saving.path
@@ -145,7 +150,7 @@ class Checkpointing:
 
     def load_state(self, path: Path, verify: str = "full") -> None:
         """See ``Runtime.load_state``."""
-        from accelkit.runtime.checkpoints import checkpoint
+        from accelkit.runtime.checkpoints import checkpoint, engine_files
         from accelkit.runtime.checkpoints.target_sharding import is_sharded, layout_of
 
         if verify not in ("full", "lazy"):
@@ -153,23 +158,19 @@ class Checkpointing:
             raise UsageError(f"verify must be 'full' or 'lazy', got {verify!r}", why=why, hint="leave it out, or use verify='lazy'")
         self.wait_for_saves()
         ranks = self.ranks("load_state")
-        targets = dict(self._saved_objects())
+        targets = self._engines() | dict(self._saved_objects())
+        check_saver = functools.partial(engine_files.check_saver, strategy=self._strategy)
         unverified: UnverifiedTensors | None = None
-        if verify == "lazy" and not is_sharded(targets):
-            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks)
+        if verify == "lazy" and not is_sharded(targets) and not engine_files.saver_of(self._strategy):
+            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks, check_saver=check_saver)
         else:
-            source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks)
+            source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks, check_saver=check_saver)
         ((origin, random_state),) = parts.pop("random_state").items()
         ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
         ((_, tracking),) = parts.pop("trackers", {0: {}}).items()
-        if targets.keys() != parts.keys():
-            absent, surplus = sorted(targets.keys() - parts.keys()), sorted(parts.keys() - targets.keys())
-            reasons = [f"it has no {', '.join(absent)}"] if absent else []
-            reasons += [f"nothing is prepared for {', '.join(surplus)}"] if surplus else []
-            hint = "prepare the same objects in the same order, then load"
-            raise CheckpointError(f"{source} was saved with other objects", why="; ".join(reasons), hint=hint)
+        check_objects(targets, parts, source)
         loaders = {name: loader for name, loader in self._saved_loaders() if name in positions}
-        _warn_of_lost_positions(positions.keys() - loaders.keys(), positions, source)
+        warn_of_lost_positions(positions.keys() - loaders.keys(), positions, source)
         targets, parts = loaders | targets, positions | parts  # loaders first, because they can reject their state
         self._restore(targets, parts, source, unverified, ranks)
         seeding.restore(random_state, self._accelerator, self._session.device)
@@ -226,7 +227,7 @@ class Checkpointing:
         if self._unverified is not None:
             self._unverified.stop()
         with contextlib.nullcontext() if unverified is None else unverified.restoring(modules):
-            ranks.each(blame, lambda: _restore(targets, parts, source, unverified))
+            ranks.each(blame, lambda: restore(targets, parts, source, unverified))
         previous, self._unverified = self._unverified, unverified
         if previous is not None:
             previous.remove_hooks()
@@ -234,16 +235,27 @@ class Checkpointing:
             ranks.each(blame, lambda: unverified.start(modules, self._objects.optimizers))
 
     def _saved_objects(self) -> Iterator[tuple[str, Any]]:
-        """Yield each object whose state is saved once for all processes, with its name in the checkpoint."""
+        """Yield each object whose state dict is saved once for all processes, with its name in the checkpoint."""
         call(self._strategy, "check_state")
-        for index, module in enumerate(self._objects.modules):
-            yield f"model_{index}", user_module(module, self._strategy)
-        objects = self._objects
-        kinds = (("optimizer", objects.optimizers), ("scheduler", objects.schedulers), ("custom", objects.registered))
+        objects, engines = self._objects, self._engines()
+        for index, module in enumerate(objects.modules):
+            if f"engine_{index}" not in engines:
+                yield f"model_{index}", user_module(module, self._strategy)
+        kinds = (("optimizer", () if engines else objects.optimizers), ("scheduler", objects.schedulers), ("custom", objects.registered))
         for kind, things in kinds:
             for index, thing in enumerate(things):
                 yield f"{kind}_{index}", thing
         yield "precision", self._session.precision
+
+    def _engines(self) -> dict[str, Any]:
+        """Return the engines that the strategy saves itself, with their modules and optimizers, by their name in the checkpoint."""
+        from accelkit.runtime.checkpoints.engine_files import Engine, saver_of
+
+        strategy = self._strategy
+        if not isinstance(strategy, EngineStrategy) or not saver_of(strategy):
+            return {}
+        held = [id(module) for module in self._objects.engines]
+        return {f"engine_{index}": Engine(strategy, one) for index, one in enumerate(self._objects.modules) if id(one) in held}
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
         """Yield each loader with its name in the checkpoint. Every process saves its loaders, because their random states may differ."""
@@ -280,21 +292,3 @@ class Checkpointing:
 def _failure(what: str) -> Any:
     """Return the function that converts an exception on one process to the error that all processes raise."""
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")
-
-
-def _restore(targets: dict[str, Any], parts: dict[str, Any], source: Path, unverified: UnverifiedTensors | None) -> None:
-    for name, thing in targets.items():
-        try:
-            load_state_into(thing, parts[name])
-        except (RuntimeError, ValueError, KeyError) as error:
-            if unverified is not None:
-                unverified.wait_for_all()  # damage explains any other error
-            what = f"{name} ({type(thing).__name__}) rejects its state from {source}"
-            raise CheckpointError(what, why=message_in_one_line(error)) from error
-
-
-def _warn_of_lost_positions(names: Iterable[str], positions: dict[str, Any], source: Path) -> None:
-    for name in sorted(names):
-        if positions[name]["is_under_way"]:
-            text = f"{source} was saved in the middle of an epoch of {name}, which is not prepared, so its position is lost"
-            warnings.warn(text, stacklevel=4)

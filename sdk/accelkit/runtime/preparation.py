@@ -35,10 +35,12 @@ from accelkit.specs.strategy import Strategy
 class PreparedObjects:
     """Prepared and registered objects, in the order in which the program passed them.
 
-    This order determines the names of the objects in a checkpoint.
+    This order determines the names of the objects in a checkpoint. ``engines`` contains those of the modules that ``wrap_training`` of an
+    engine strategy returned.
     """
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
+    engines: list[torch.nn.Module] = dataclasses.field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = dataclasses.field(default_factory=list)
     schedulers: list[LRScheduler] = dataclasses.field(default_factory=list)
     loaders: list[PreparedLoader] = dataclasses.field(default_factory=list)
@@ -165,6 +167,7 @@ class Preparation:
         )
         wrapped: torch.nn.Module = call(self._session.configuration.strategy, "wrap_training", module, optimizer, settings)
         self._objects.modules[:] = [wrapped if other is module else other for other in self._objects.modules]
+        _add_once(self._objects.engines, wrapped)
         return wrapped
 
     def _prepare_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

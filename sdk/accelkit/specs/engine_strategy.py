@@ -27,6 +27,9 @@ calls ``wrap_training`` once for each optimizer. From then on, a backward pass c
 
         def unwrap_module(self, module):
             return module.module if isinstance(module, MyEngine) else module
+
+If the state dicts of the module and of its optimizer do not hold the whole state, as when an engine shards the optimizer's state, the
+strategy also implements ``save_engine`` and ``load_engine``.
 """
 
 from __future__ import annotations
@@ -35,9 +38,12 @@ import abc
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from accelkit.errors import UnsupportedError
 from accelkit.specs.strategy import Strategy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from accelkit.specs.precision import Precision
@@ -105,3 +111,45 @@ class EngineStrategy(Strategy, abc.ABC):
     @abc.abstractmethod
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``."""
+
+    def save_engine(self, module: torch.nn.Module, folder: Path) -> None:
+        """Write the state of a wrapped module and of its optimizer into a folder of a checkpoint.
+
+        If a subclass overrides ``save_engine`` and ``load_engine``, ``Runtime.save_state`` calls this method on every process at the same
+        point, so that it may communicate. The Runtime then does not save the state dicts of the module and of its optimizer; it does save
+        everything else. When the method has returned on every process, the Runtime flushes the files to disk and adds their checksums to
+        the checkpoint. The default is never called if neither method is overridden.
+
+        Args:
+            module: The module that ``wrap_training`` returned.
+            folder: An empty folder, the same for all processes. The method may write regular files into it, and into folders below it.
+
+        Raises:
+            UnsupportedError: By the default.
+        """
+        raise _incomplete(self, "save_engine")
+
+    def load_engine(self, module: torch.nn.Module, folder: Path) -> None:
+        """Restore the state that ``save_engine`` wrote. ``Runtime.load_state`` calls this method on every process at the same point.
+
+        The Runtime has compared every file with its checksum. Checksums do not protect against forgery, so the method should not read
+        files in a way that can run code, such as ``pickle.load``.
+
+        Args:
+            module: The module that ``wrap_training`` returned.
+            folder: The folder that ``save_engine`` filled, perhaps by a job with another number of processes or other options.
+
+        Raises:
+            CheckpointError: If this job cannot use the files. Every process must raise the error before it changes anything.
+            UnsupportedError: By the default.
+        """
+        raise _incomplete(self, "load_engine")
+
+
+def _incomplete(strategy: Strategy, method: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"strategy {strategy.name!r} does not implement {method}",
+        plugin=strategy.plugin,
+        why="a strategy that implements one of the methods save_engine and load_engine must implement both",
+        hint=f"add {method} to the class {type(strategy).__name__}",
+    )

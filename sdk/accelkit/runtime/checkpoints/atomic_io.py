@@ -157,6 +157,13 @@ class ChecksummedFile(io.FileIO):
         return None
 
 
+def disk_error(error: BaseException | None) -> OSError | None:
+    """Return the OSError that led to ``error``, or None. After a failed write, torch closes its archive, which raises another error."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 class FilePart(io.RawIOBase):
     """Part of an open, unbuffered file: ``size`` bytes from the offset ``start``. Closing the part does not close the file."""
 

@@ -6,6 +6,7 @@ removes ``.tmp`` folders. Several processes write one checkpoint together, into 
 folder, every process writes and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder.
 Plain values and plain tensors are taken from rank 0. Rank 0 also writes an index file, which says where in the data files each tensor is
 stored. If there are very many shards, each process writes an index file for its own data file instead (see ``shard_layout``).
+``engine_files`` describes the files of strategies that save models and optimizers themselves.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from torch.distributed.tensor import DTensor
 import accelkit
 from accelkit.atomic_file import atomic_file, flush_folder
 from accelkit.errors import CheckpointError
-from accelkit.runtime.checkpoints import dcp_metadata, shard_layout, step_dirs
-from accelkit.runtime.checkpoints.atomic_io import checksum
+from accelkit.runtime.checkpoints import dcp_metadata, engine_files, shard_layout, step_dirs
+from accelkit.runtime.checkpoints.atomic_io import checksum, disk_error
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import TensorWriter
+from accelkit.runtime.checkpoints.engine_files import Engine
 from accelkit.runtime.checkpoints.loading import load, load_unverified, load_with_source
-from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, write_manifest
+from accelkit.runtime.checkpoints.manifest import DATA, FORMAT, FORMAT_WITH_ENGINES, write_manifest
 from accelkit.runtime.checkpoints.state_codec import Encoder
 from accelkit.runtime.checkpoints.step_dirs import LATEST, find
 
@@ -67,7 +69,7 @@ def save(
 
 
 class Save:
-    """A save in progress. Arguments and errors are those of ``save``.
+    """A save in progress. Arguments and errors are those of ``save``, and ``engines`` are the engines to save, by name (``engine_0``).
 
     The constructor rejects values that cannot be saved and creates the folder to fill. ``copy_to_host`` makes the save independent of
     later changes by the program. ``finish`` does the rest, in any thread.
@@ -82,8 +84,10 @@ class Save:
         per_rank: Mapping[str, Mapping[str, Any]] | None = None,
         keep_last: int | None = None,
         ranks: Ranks | None = None,
+        engines: Mapping[str, Engine] | None = None,
     ) -> None:
         self._root, self._objects, self._own, self._keep_last = root, list(parts), dict(per_rank or {}), keep_last
+        self._engines = dict(engines or {})
         self._ranks = ranks or Ranks()
         self._number, self._has_own_index = self._ranks.through_main(
             self._blame,
@@ -106,7 +110,8 @@ class Save:
             plan = self._ranks.each(self._blame, lambda: self._writer.plan_alone(self._plan(), self._ranks.rank))
         else:
             plan = self._ranks.through_main(self._blame, self._plan, self._writer.plan_all)
-        self._ranks.through_main(self._blame, lambda: self._write(plan), self._publish)
+        of_engines = engine_files.write(self._temporary, self._engines, self._ranks, self._blame)
+        self._ranks.through_main(self._blame, lambda: self._write(plan, of_engines), self._publish)
         return self.path
 
     def _encode(self, parts: Mapping[str, Mapping[str, Any]]) -> shard_layout.ShardLayout | None:
@@ -145,7 +150,7 @@ class Save:
         hint = "save to a folder that all machines of the job share"
         return CheckpointError(f"a checkpoint could not be saved under {self._root}", why=why, hint=hint)
 
-    def _write(self, plan: Any) -> tuple[Any, dict[str, Any]]:
+    def _write(self, plan: Any, of_engines: dict[str, dict[str, int]]) -> tuple[Any, dict[str, Any]]:
         results, checksums = self._writer.write(plan)
         if self._has_own_index and results:
             checksums = self._writer.write_own_index(results, self._ranks.rank)
@@ -153,7 +158,7 @@ class Save:
         files = {f"{DATA}/{name}": entry for name, entry in checksums.items()}
         if files:
             flush_folder(self._temporary / DATA)
-        return results, files
+        return results, files | of_engines
 
     def _publish(self, written: list[tuple[Any, dict[str, Any]]]) -> list[None]:
         """Turn the files, which are all on disk, into a checkpoint. Runs on rank 0."""
@@ -165,10 +170,10 @@ class Save:
         self._writer.finish([results for results, _ in written])
         entries = {name: entry for _, names in written for name, entry in names.items()}
         files = {name: {"bytes": entry["bytes"], "crc32": entry["crc32"]} for name, entry in entries.items()}
-        if files and not self._has_own_index:
+        if any(results for results, _ in written):
             files[f"{DATA}/{dcp_metadata.NAME}"] = checksum(temporary / DATA / dcp_metadata.NAME)
         manifest = {
-            "format": FORMAT,
+            "format": FORMAT_WITH_ENGINES if self._engines else FORMAT,
             "step": self._number,
             "versions": {"accelkit": accelkit.__version__, "torch": torch.__version__},
             "world_size": self._ranks.size,
@@ -176,9 +181,11 @@ class Save:
             "objects": self._objects,
             "per_rank": list(self._own),
             "files": files,
-            "blocks": {name: entry["blocks"] for name, entry in entries.items()},
+            "blocks": {name: entry["blocks"] for name, entry in entries.items() if "blocks" in entry},
             "structure": self._structure,
         }
+        if self._engines:
+            manifest["engines"] = {name: engine.saver for name, engine in self._engines.items()}
         write_manifest(temporary, manifest)
         flush_folder(temporary / DATA)
         flush_folder(temporary)
@@ -191,16 +198,9 @@ class Save:
         return [None] * self._ranks.size
 
     def _blame(self, error: Exception) -> CheckpointError:
-        cause = _disk_error(error) or error
+        cause = disk_error(error) or error
         return CheckpointError(
             f"a checkpoint could not be saved under {self._root}",
             why=f"{type(cause).__name__}: {cause}",
             hint="check the free space and the permissions; earlier checkpoints are unchanged",
         )
-
-
-def _disk_error(error: BaseException | None) -> OSError | None:
-    """Return the OSError that led to ``error``, or None. After a failed write, torch closes its archive, which raises another error."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error

@@ -23,10 +23,16 @@ from accelkit.runtime.checkpoints.block_verification import BlockVerification
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.checkpoints.dcp_io import Layout, TensorReader, no_layout
 from accelkit.runtime.checkpoints.index import Index
-from accelkit.runtime.checkpoints.manifest import DATA, check_contents, check_sizes, damaged, read_manifest
+from accelkit.runtime.checkpoints.manifest import DATA, check_contents, check_sizes, damaged, data_files, read_manifest
 from accelkit.runtime.checkpoints.state_codec import decode, keys_only_of, references
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST, find
 from accelkit.runtime.checkpoints.unverified_tensors import UnverifiedTensors
+
+CheckSaver = Callable[[Path, str], None]
+
+
+def accept_any(step: Path, saver: str) -> None:
+    """Accept a checkpoint that was saved under any strategy."""
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
@@ -34,7 +40,9 @@ def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) 
     return load_with_source(path, layout=layout, ranks=ranks)[1]
 
 
-def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> tuple[Path, dict[str, Any]]:
+def load_with_source(
+    path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None, check_saver: CheckSaver = accept_any
+) -> tuple[Path, dict[str, Any]]:
     """Load a checkpoint and verify every byte of it. Return the step's folder and its parts.
 
     All processes of ``ranks`` must call this together. Each of them verifies some of the files.
@@ -45,18 +53,21 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
             and global size. Of a tensor with a layout, only this process's shard is read. A tensor for which the function returns None is
             read whole, on the CPU.
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
+        check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
+            verified, with the step's folder and the result of ``engine_files.saver_of`` in the job that saved.
 
     Returns:
         The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
         of those processes saved, in a dict with one item. The key of the item is the index of the saving process's share of the samples
-        (usually its rank). If a saving process had the same share as this process has, the state is from such a process.
+        (usually its rank). If a saving process had the same share as this process has, the state is from such a process. The part of an
+        engine (``engine_0``) is the folder of its files.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
             newer accelkit.
     """
     ranks, blame = ranks or Ranks(), _blame(path)
-    with _opened(path, ranks) as (step, manifest):
+    with _opened(path, ranks, check_saver) as (step, manifest):
         parts: dict[str, Any] = {}
         errors: list[Exception] = []
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
@@ -70,10 +81,12 @@ def load_with_source(path: Path, *, layout: Layout = no_layout, ranks: Ranks | N
                 errors.clear()
                 raise
         ranks.each(blame, lambda: _raise_first(errors))
-        return step, parts
+        return step, parts | {name: step / name for name in manifest["engines"]}
 
 
-def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
+def load_unverified(
+    path: Path, *, ranks: Ranks, check_saver: CheckSaver = accept_any
+) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
     """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
     All processes of ``ranks`` must call this together. The returned ``UnverifiedTensors`` object verifies the rest of the checkpoint
@@ -87,11 +100,11 @@ def load_unverified(path: Path, *, ranks: Ranks) -> tuple[Path, dict[str, Any], 
         CheckpointError: In the same cases as ``load_with_source``. Damage to blocks that are verified later is reported later, by the
             ``UnverifiedTensors`` object.
     """
-    with _opened(path, ranks) as (step, manifest):
+    with _opened(path, ranks, check_saver) as (step, manifest):
         if _has_blocks(manifest) and hasattr(os, "preadv"):
             parts, unverified = ranks.each(_blame(path), lambda: _read_unverified(step, manifest, ranks))
             return step, parts, unverified
-    return *load_with_source(path, ranks=ranks), None
+    return *load_with_source(path, ranks=ranks, check_saver=check_saver), None
 
 
 def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
@@ -100,7 +113,7 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the step's folder and its manifest, once every process has them.
 
     Until the end of the ``with`` block, rank 0 holds a lock on the step for all processes.
@@ -108,7 +121,7 @@ def _opened(path: Path, ranks: Ranks) -> Iterator[tuple[Path, dict[str, Any]]]:
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
         step = path / ranks.from_main(blame, lambda: str(_find_and_hold(path, stack).relative_to(path)))
-        yield step, ranks.each(blame, lambda: _check(step, ranks))
+        yield step, ranks.each(blame, lambda: _check(step, ranks, check_saver))
 
 
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
@@ -117,11 +130,12 @@ def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     return step if step.exists() else find(path)  # if the step has just been removed, there is a newer one
 
 
-def _check(step: Path, ranks: Ranks) -> dict[str, Any]:
+def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:
     if not step.exists():
         hint = "load from a folder that all machines of the job share"
         raise CheckpointError(f"the checkpoint {step} does not exist for this process", why="only rank 0 can see it", hint=hint)
     manifest = read_manifest(step)
+    check_saver(step, next(iter(manifest["engines"].values()), ""))
     check_sizes(step, _share(manifest, ranks))
     index = f"{DATA}/{dcp_metadata.NAME}"
     if index in manifest["files"]:  # the index is verified before it is read, because it determines how much memory is allocated
@@ -198,8 +212,8 @@ def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tupl
 
 
 def _reader(step: Path, manifest: dict[str, Any], ranks: Ranks) -> TensorReader:
-    folder = step / DATA if manifest["files"] else None
-    names = {name.partition("/")[2] for name in manifest["files"]}
+    names = data_files(manifest)
+    folder = step / DATA if names else None
     source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))[1]
     try:
         return TensorReader(folder, Index(folder, names, (source, 0), lambda name: check_contents(step, manifest, [f"{DATA}/{name}"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,17 +13,19 @@ from typing import Any
 
 from accelkit.errors import CheckpointError
 from accelkit.regular_file import is_regular, read_regular
-from accelkit.runtime.checkpoints import dcp_metadata, index, step_dirs
+from accelkit.runtime.checkpoints import dcp_metadata, engine_files, index, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import BLOCK, block_checksums, combined, write_durably
 from accelkit.runtime.checkpoints.step_dirs import MANIFEST
 
 FORMAT = "accelkit.checkpoint/3"
+FORMAT_WITH_ENGINES = "accelkit.checkpoint/4"  # an older accelkit would report the files of engines as damage
 DATA = "data"
 CHECKSUM = "manifest.crc32"
 _FIRST = "accelkit.checkpoint/1"  # written by a single process, whose random state was saved like any other part
 _SECOND = "accelkit.checkpoint/2"  # the manifest had no checksum
 _MAX_CHECKSUM_BYTES = 100
 _SHOWN = 3
+_ENGINE = re.compile(r"engine_(0|[1-9][0-9]*)")
 _LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer states need half of this
 
 
@@ -52,14 +55,14 @@ def read_manifest(step: Path) -> dict[str, Any]:
     name, _, _ = found.partition("/")
     if name != FORMAT.partition("/")[0]:
         raise CheckpointError(f"{step} is not a checkpoint of accelkit", why=f"its format is {found!r}, not {FORMAT!r}")
-    if found not in (FORMAT, _FIRST, _SECOND):
+    if found not in (FORMAT_WITH_ENGINES, FORMAT, _FIRST, _SECOND):
         written_by = manifest.get("versions", {}).get("accelkit", "another version")
-        why = f"its format is {found}, but this version reads {FORMAT}"
+        why = f"its format is {found}, but this version reads {FORMAT_WITH_ENGINES}"
         raise CheckpointError(
             f"{step} was written by accelkit {written_by} and cannot be read", why=why, hint="install a newer version of accelkit"
         )
     _check_manifest(step, content, is_needed=found not in (_FIRST, _SECOND))
-    _check_names(step, manifest.get("files"))
+    _check_names(step, manifest.get("files"), manifest.setdefault("engines", {}))
     if found == _FIRST:
         was_of_one = [part for part in manifest["objects"] if part == "random_state"]
         return manifest | {"world_size": 1, "per_rank": [], "was_of_one": was_of_one}
@@ -78,13 +81,19 @@ def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
         raise damaged(step, MANIFEST, f"its checksum differs from the one in {CHECKSUM}")
 
 
-def _check_names(step: Path, files: Any) -> None:
-    """Check that the manifest lists only files in the step's folder ``data``. Otherwise, a manifest could make accelkit read any file."""
+def _check_names(step: Path, files: Any, engines: Any) -> None:
+    """Check that the manifest lists only files in the step's folder ``data`` and in the folders of engines.
+
+    Otherwise, a manifest could make accelkit read any file.
+    """
     if not isinstance(files, dict):
         raise damaged(step, MANIFEST, "it has no list of files")
+    if not isinstance(engines, dict) or not all(_ENGINE.fullmatch(name) and isinstance(engines[name], str) for name in engines):
+        raise damaged(step, MANIFEST, f"it lists the engines {engines!r:.80}, which are not names of engines")
     for name, expected in files.items():
         folder, slash, own = name.partition("/")
-        if (folder, slash) != (DATA, "/") or own in ("", ".", "..") or "/" in own or "\\" in own or "\0" in own:
+        is_data = (folder, slash) == (DATA, "/") and own not in ("", ".", "..") and not set(own) & {"/", "\\", "\0"}
+        if not is_data and not engine_files.is_valid_name(name, engines):
             raise damaged(step, MANIFEST, f"it lists {name!r}, which is not the name of a file in {DATA}")
         if not isinstance(expected, dict) or set(expected) != {"bytes", "crc32"}:
             raise damaged(step, MANIFEST, f"it lacks the size or the checksum of {name}")
@@ -96,8 +105,9 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: For the first file that is missing, is not a regular file, or is not of the size that the manifest states.
     """
-    if (step / DATA).is_symlink():
-        raise damaged(step, DATA, "it is a symbolic link")
+    for folder in sorted({parent for name in [f"{DATA}/", *files] for parent in Path(name + "x").parents} - {Path()}):
+        if (step / folder).is_symlink():
+            raise damaged(step, folder.as_posix(), "it is a symbolic link")
     for name, expected in files.items():
         path = step / name
         if not os.path.lexists(path):
@@ -124,13 +134,20 @@ def check_contents(step: Path, manifest: Mapping[str, Any], names: Iterable[str]
 def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found: list[int]) -> str:
     """Return the names of the tensors in the first damaged block, as the end of a sentence, or "" if they are not known."""
     folder, _, own = name.partition("/")
-    others = {file.partition("/")[2] for file in manifest["files"]} - {dcp_metadata.NAME}
+    if folder != DATA:
+        return ""
+    others = data_files(manifest) - {dcp_metadata.NAME}
     with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong in any case
         expected = manifest["blocks"][name]
         number = next(place for place, crc in enumerate(found) if crc != expected[place])
         keys = index.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)
         return naming(keys)
     return ""
+
+
+def data_files(manifest: Mapping[str, Any]) -> set[str]:
+    """Return the names of the files in the step's folder ``data``, without ``data/``."""
+    return {name.removeprefix(f"{DATA}/") for name in manifest["files"] if name.startswith(f"{DATA}/")}
 
 
 def naming(keys: Sequence[str]) -> str:

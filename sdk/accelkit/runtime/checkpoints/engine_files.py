@@ -1,0 +1,168 @@
+"""Files that an engine strategy writes into a checkpoint: one folder ``engine_N`` for each engine, next to the folder ``data``.
+
+The index N is that of the module in the order of the prepared modules. The strategy's methods ``save_engine`` and ``load_engine`` write and
+read the files. The manifest lists the files with their sizes and checksums, like all other files of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from accelkit.atomic_file import flush_folder
+from accelkit.errors import BrokenPluginError, CheckpointError, UnsupportedError
+from accelkit.plugin_calls import call
+from accelkit.regular_file import is_regular
+from accelkit.runtime.checkpoints import step_dirs
+from accelkit.runtime.checkpoints.atomic_io import checksum, disk_error
+from accelkit.runtime.checkpoints.coordinator import Blame, Ranks
+from accelkit.specs.engine_strategy import EngineStrategy
+from accelkit.specs.overrides import overrides
+from accelkit.specs.strategy import Strategy
+
+
+class Engine:
+    """A module that an engine strategy wrapped together with its optimizer, and that the strategy saves and loads."""
+
+    def __init__(self, strategy: EngineStrategy, module: torch.nn.Module) -> None:
+        self._strategy, self._module = strategy, module
+
+    @property
+    def saver(self) -> str:
+        """The name of the class that writes and reads the files. See ``saver_of``."""
+        return saver_of(self._strategy)
+
+    def save(self, folder: Path) -> None:
+        """Write the state into a folder. All processes call this together.
+
+        Raises:
+            OSError: If a file cannot be written, which is not the plugin's fault.
+        """
+        try:
+            call(self._strategy, "save_engine", self._module, folder)
+        except BrokenPluginError as error:
+            if (cause := disk_error(error)) is not None:
+                raise cause from None
+            raise
+
+    def load_state_dict(self, folder: Path) -> None:
+        """Restore the state from a folder. All processes call this together."""
+        with step_dirs.in_use(folder.parent):
+            call(self._strategy, "load_engine", self._module, folder)
+
+
+def saver_of(strategy: Strategy) -> str:
+    """Return the name of the class that writes the engines' files. "" if the strategy has no engine, or leaves saving to the Runtime."""
+    if not isinstance(strategy, EngineStrategy) or not overrides(strategy, EngineStrategy, "save_engine", "load_engine"):
+        return ""
+    return next(cls.__qualname__ for cls in type(strategy).__mro__ if vars(cls).keys() & {"save_engine", "load_engine"})
+
+
+def refuse_background(strategy: Strategy) -> None:
+    """Raise the error for a save in the background under a strategy that saves its engines itself."""
+    raise UnsupportedError(
+        f"strategy {strategy.name!r} does not support save_state(is_async=True)",
+        plugin=strategy.plugin,
+        why="its engine writes its own state, which cannot be copied to main memory first",
+        hint="leave is_async out",
+    )
+
+
+def check_saver(step: Path, saved: str, strategy: Strategy) -> None:
+    """Check that the strategy of this job can read the models and optimizers of a checkpoint.
+
+    Args:
+        step: The folder of the checkpoint.
+        saved: The result of ``saver_of`` in the job that saved the checkpoint.
+        strategy: The strategy of this job.
+
+    Raises:
+        CheckpointError: If it cannot.
+    """
+    current = saver_of(strategy)
+    if saved == current:
+        return
+    here = f"strategy {strategy.name!r}"
+    if not current:
+        why = f"its models and optimizers are in files that only {saved} can read"
+    elif not saved:
+        why = f"{here} loads models and optimizers only from files that {current} wrote, and the checkpoint has no such files"
+    else:
+        why = f"its models and optimizers are in files that {saved} wrote, and {here} reads only those of {current}"
+    raise CheckpointError(
+        f"{step} cannot be loaded under {here}",
+        why=why,
+        hint="use the strategy that saved it. To take only the weights along, export them there with rt.save_model(model, folder), and load"
+        " them into the model before rt.prepare: safetensors.torch.load_model(model, 'folder/model.safetensors')",
+    )
+
+
+def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame) -> dict[str, dict[str, int]]:
+    """Write the files of all engines. All processes of ``ranks`` must call this together.
+
+    The files and their folders are on disk when this function returns. Each process flushes some of the files and reads them again for
+    their checksums, regardless of which process wrote them.
+
+    Args:
+        step: The folder of the checkpoint, which exists.
+        engines: The engines, by the name of their folder.
+        ranks: The processes that save.
+        blame: A function that converts an exception to the error that is raised.
+
+    Returns:
+        The checksums of the files of which this process took care, by the name of the file relative to ``step``.
+
+    Raises:
+        CheckpointError: On every process, if a process fails, or if the processes do not see the same files.
+    """
+    for name, engine in engines.items():
+        ranks.each(blame, lambda name=name: (step / name).mkdir(exist_ok=True))  # type: ignore[misc]
+        ranks.each(blame, lambda name=name, engine=engine: engine.save(step / name))  # type: ignore[misc]
+    files = ranks.through_main(blame, lambda: _files(step, engines), lambda lists: [_same(step, lists)] * ranks.size)
+    return ranks.each(blame, lambda: {name: _flush(step, name) for name in files[ranks.rank :: ranks.size]})
+
+
+def _files(step: Path, engines: Mapping[str, Engine]) -> list[str]:
+    """Return the names of all files of engines, relative to ``step``, and flush the folders."""
+    return [path.relative_to(step).as_posix() for name in engines for path in _walk(step / name)]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        for path in (Path(root, name) for name in sorted(names + [name for name in folders if Path(root, name).is_symlink()])):
+            if not is_regular(path):
+                raise CheckpointError("a checkpoint could not be saved", why=f"the engine wrote {path}, which is not a regular file")
+            yield path
+        folders.sort()
+
+
+def _same(step: Path, lists: list[list[str]]) -> list[str]:
+    for rank, names in enumerate(lists):
+        if different := sorted(set(names) ^ set(lists[0])):
+            raise CheckpointError(
+                f"a checkpoint could not be saved under {step.parent}",
+                why=f"rank 0 and rank {rank} do not see the same files in {step}, for example {different[0]}",
+                hint="save to a folder that all machines of the job share",
+            )
+    return lists[0]
+
+
+def _flush(step: Path, name: str) -> dict[str, int]:
+    path = step / name
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+    folder = path.parent
+    while folder != step:
+        flush_folder(folder)
+        folder = folder.parent
+    return checksum(path)
+
+
+def is_valid_name(name: str, engines: Mapping[str, object]) -> bool:
+    """Return whether ``name`` may be the name of a file of one of these engines. A valid name does not leave the engine's folder."""
+    folder, *parts = name.split("/")
+    forbidden = {"", ".", ".."}
+    return folder in engines and bool(parts) and not any(part in forbidden or "\\" in part or "\0" in part for part in parts)

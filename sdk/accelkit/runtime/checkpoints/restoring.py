@@ -1,0 +1,57 @@
+"""Restore the loaded parts of a checkpoint into the objects that were prepared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelkit.errors import CheckpointError, message_in_one_line
+from accelkit.runtime.checkpoints.state_dict_keys import load_state_into
+
+if TYPE_CHECKING:
+    from accelkit.runtime.checkpoints.unverified_tensors import UnverifiedTensors
+
+
+def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -> None:
+    """Check that the objects that were prepared are those that were saved.
+
+    Args:
+        prepared: The names of the prepared objects in a checkpoint.
+        saved: The names of the objects in the checkpoint.
+        source: The folder of the checkpoint.
+
+    Raises:
+        CheckpointError: If they differ.
+    """
+    absent, surplus = sorted(set(prepared) - set(saved)), sorted(set(saved) - set(prepared))
+    reasons = [f"it has no {', '.join(absent)}"] if absent else []
+    reasons += [f"nothing is prepared for {', '.join(surplus)}"] if surplus else []
+    if reasons:
+        hint = "prepare the same objects in the same order, then load"
+        raise CheckpointError(f"{source} was saved with other objects", why="; ".join(reasons), hint=hint)
+
+
+def warn_of_lost_positions(names: Iterable[str], positions: Mapping[str, Any], source: Path) -> None:
+    """Warn of each loader in ``names`` that was saved in the middle of an epoch and is not prepared."""
+    for name in sorted(names):
+        if positions[name]["is_under_way"]:
+            text = f"{source} was saved in the middle of an epoch of {name}, which is not prepared, so its position is lost"
+            warnings.warn(text, stacklevel=4)
+
+
+def restore(targets: Mapping[str, Any], parts: Mapping[str, Any], source: Path, unverified: UnverifiedTensors | None) -> None:
+    """Load the part of each target, in the order of ``targets``.
+
+    Raises:
+        CheckpointError: If a target rejects its part.
+    """
+    for name, thing in targets.items():
+        try:
+            load_state_into(thing, parts[name])
+        except (RuntimeError, ValueError, KeyError) as error:
+            if unverified is not None:
+                unverified.wait_for_all()  # damage explains any other error
+            what = f"{name} ({type(thing).__name__}) rejects its state from {source}"
+            raise CheckpointError(what, why=message_in_one_line(error)) from error
