@@ -6,9 +6,11 @@ PRECISION the precision, and OFFLOAD=1 offloads what the stage can offload.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -172,8 +174,7 @@ def refusals(stage):
     run.optimizer.param_groups[0]["extra"] = run.done
     refused("__main__.Done, which could be loaded only by running code", run.rt.save_state, ours)
     del run.optimizer.param_groups[0]["extra"]
-    damage(run, ours)
-    assert_same(weights_of(run), before)
+    damage(run, ours, before)
     run.rt.load_state(ours)
     with pytest.raises(AssertionError):
         assert_same(weights_of(run), before)
@@ -196,8 +197,8 @@ def refusals(stage):
     run.rt.teardown()
 
 
-def damage(run, folder):
-    """A damaged file and a missing one are named, and a file that would run code is not read."""
+def damage(run, folder, before):
+    """A damaged file and a missing one are named, and a file that would run code is not loaded."""
     name = "engine_0/state/zero_pp_rank_1_mp_rank_00_optim_states.pt"
     file = folder / "step-0" / name
     kept = file.read_bytes()
@@ -207,10 +208,37 @@ def damage(run, folder):
             file.write_bytes(content) if content is not None else file.unlink()
         run.rt.wait_for_everyone()
         refused(f"{name}: {'its checksum is wrong' if content else 'it is missing'}", run.rt.load_state, folder)
+    assert_same(weights_of(run), before)
+    run.rt.wait_for_everyone()
+    if run.rt.is_main_process:
+        torch.save({"optimizer_state_dict": Hostile()}, file)
+        checksums_again(folder / "step-0")
+    run.rt.wait_for_everyone()
+    refused("UnpicklingError: Weights only load failed", run.rt.load_state, folder)
+    assert not (FOLDER / "has-run").exists()
     run.rt.wait_for_everyone()
     if run.rt.is_main_process:
         file.write_bytes(kept)
+        checksums_again(folder / "step-0")
     run.rt.wait_for_everyone()
+
+
+class Hostile:
+    """Runs code when it is loaded."""
+
+    def __reduce__(self):
+        return Path.touch, (FOLDER / "has-run",)
+
+
+def checksums_again(step):
+    """Change the manifest as somebody who knows the format would: with the right checksums of everything."""
+    manifest = json.loads((step / "manifest.json").read_text())
+    for name in manifest["files"]:
+        content = (step / name).read_bytes()
+        manifest["files"][name] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    content = json.dumps(manifest).encode()
+    (step / "manifest.json").write_bytes(content)
+    (step / "manifest.crc32").write_text(f"{len(content)} {zlib.crc32(content):08x}\n")
 
 
 for case in sys.argv[2:]:
