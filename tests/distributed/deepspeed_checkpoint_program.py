@@ -123,6 +123,7 @@ def straight(stage):
     run = Training(stage)
     losses = run.train(save=FOLDER / f"ckpt-{stage}")
     torch.save((losses, run.result()), FOLDER / f"result-{stage}-{run.rt.process_index}.pt")
+    assert not [*(FOLDER / f"ckpt-{stage}").rglob("*.py")], "DeepSpeed's scripts"
     run.rt.save_model(run.model, FOLDER / f"model-{stage}")
     run.rt.teardown()
 

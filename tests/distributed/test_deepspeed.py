@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import types
 
 import pytest
 import ranks
@@ -16,6 +17,7 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed, GradScalerOption
 from accelkit_builtin.precisions.p32_true import Float32
 from accelkit_builtin.precisions.p64_true import Float64
 from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStrategy
+from accelkit_builtin.strategies.deepspeed_checkpoint import save
 from accelkit_builtin.strategies.deepspeed_config import configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 
@@ -152,6 +154,14 @@ def test_a_scaler_that_deepspeed_has_not(options, why, error_text):
     with pytest.raises(accelkit.UnsupportedError, match="DeepSpeed") as caught:
         scaled(**options).configuration()
     assert why in caught.value.why
+    assert caught.value == error_text
+
+
+@pytest.mark.parametrize("name", ["offload_optimizer", "offload_param"])
+def test_files_on_nvme_are_not_saved(name, tmp_path, error_text):
+    engine = types.SimpleNamespace(config={"zero_optimization": {"stage": 3, name: {"device": "nvme"}}})
+    with pytest.raises(accelkit.UnsupportedError, match="NVMe") as caught:
+        save(engine, tmp_path, "plugin")
     assert caught.value == error_text
 
 

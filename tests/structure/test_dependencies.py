@@ -28,6 +28,7 @@ EXTRAS = {
     "builtin_plugins/accelkit_builtin/accelerators/xla.py": "xla",
     "builtin_plugins/accelkit_builtin/accelerators/xla_loader.py": "xla",
     "builtin_plugins/accelkit_builtin/strategies/xla.py": "xla",
+    "builtin_plugins/accelkit_builtin/strategies/deepspeed_checkpoint.py": "deepspeed",
     "builtin_plugins/accelkit_builtin/strategies/deepspeed_package.py": "deepspeed",
     "builtin_plugins/accelkit_builtin/precisions/float8_linear.py": "fp8",
     "builtin_plugins/accelkit_builtin/precisions/bitsandbytes_weight.py": "bitsandbytes",

@@ -20,6 +20,7 @@ OTHERS = {
     "_fields": "a namedtuple",
     "_inheriting": "a process of multiprocessing that is being started",
     "_known_attrs": "accelerate.state.PartialState",
+    "_copy_recovery_script": "DeepSpeed's engine",
     "_offload_accumulated_param_ids": "DeepSpeed's optimizer",
     "_path": "a distribution of importlib_metadata",
     "_release_preflattened_grad_buffers": "DeepSpeed's optimizer",

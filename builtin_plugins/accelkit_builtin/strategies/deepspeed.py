@@ -26,6 +26,7 @@ from accelkit import (
     hookimpl,
 )
 from accelkit_builtin.precisions.p16_mixed import Float16Mixed
+from accelkit_builtin.strategies import deepspeed_checkpoint
 from accelkit_builtin.strategies.deepspeed_config import DeepSpeedOptions, configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 from accelkit_builtin.strategies.deepspeed_package import check_package, initialize, load
@@ -187,14 +188,10 @@ class DeepSpeedStrategy(EngineStrategy):
 
     def save_engine(self, module: torch.nn.Module, folder: Path) -> None:
         """Write the engine's own checkpoint into ``folder``. See ``deepspeed_checkpoint.save``."""
-        from accelkit_builtin.strategies import deepspeed_checkpoint  # imports torch
-
         deepspeed_checkpoint.save(module, folder, self.plugin)
 
     def load_engine(self, module: torch.nn.Module, folder: Path) -> None:
         """Load the engine's own checkpoint from ``folder``. See ``deepspeed_checkpoint.load``."""
-        from accelkit_builtin.strategies import deepspeed_checkpoint  # imports torch
-
         deepspeed_checkpoint.load(module, folder, self.plugin)
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:

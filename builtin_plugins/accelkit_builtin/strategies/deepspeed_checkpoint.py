@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from accelkit import CheckpointError, UnsupportedError
 
 TAG = "state"  # DeepSpeed's tag: the name of the folder of its files
@@ -30,15 +27,20 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
 
     Raises:
         CheckpointError: If a value of the engine's state could be loaded only by running code.
-        UnsupportedError: If the optimizer's state is offloaded to NVMe.
+        UnsupportedError: If parameters or the optimizer's state are offloaded to NVMe.
         OSError: If a file cannot be written.
     """
-    if engine.zero_nvme_offload_optimizer():
+    import torch
+    import torch.distributed as dist
+
+    zero = engine.config["zero_optimization"]
+    on_nvme = [name for name in ("offload_optimizer", "offload_param") if (zero.get(name) or {}).get("device") == "nvme"]
+    if on_nvme:
         raise UnsupportedError(
-            "save_state does not support an optimizer whose state DeepSpeed offloads to NVMe",
+            "save_state does not support DeepSpeed's offloading to NVMe",
             plugin=plugin,
-            why="DeepSpeed keeps this state in files of its own",
-            hint='use "offload_optimizer": {"device": "cpu"}, or call model.save_checkpoint(folder) on every process',
+            why=f"DeepSpeed's configuration has it in {' and '.join(on_nvme)}, and DeepSpeed keeps this state in files of its own",
+            hint='use {"device": "cpu"} there, or call model.save_checkpoint(folder) on every process',
         )
     errors: list[Exception] = []
 
@@ -68,11 +70,13 @@ def load(engine: Any, folder: Path, plugin: str) -> None:
         CheckpointError: If DeepSpeed cannot load the files into this engine, in which case nothing has been changed, or if a file cannot
             be read without running code.
     """
+    import torch
+
     _check_layout(engine, folder, plugin)
 
     def read(path: str, map_location: Any = None) -> Any:
         try:
-            with torch.serialization.safe_globals(_classes()):
+            with torch.serialization.safe_globals([*_classes()]):
                 return torch.load(path, map_location=map_location, weights_only=True)
         except Exception as error:  # a forged file may raise any exception
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:_LONGEST]}"
@@ -112,6 +116,8 @@ def _classes() -> list[type]:
 
 
 def _refuse_code(path: Path, plugin: str) -> None:
+    import torch
+
     known = {f"{cls.__module__}.{cls.__qualname__}" for cls in _classes()}
     if unknown := sorted(set(torch.serialization.get_unsafe_globals_in_checkpoint(path)) - known):
         raise CheckpointError(
@@ -124,6 +130,8 @@ def _refuse_code(path: Path, plugin: str) -> None:
 
 def _layout(engine: Any) -> dict[str, Any]:
     """Return what must be the same in the job that loads, as values of JSON."""
+    import torch.distributed as dist
+
     precision = "float16" if engine.fp16_enabled() else "bfloat16" if engine.bfloat16_enabled() else "float32"
     return {
         "num_processes": dist.get_world_size(),

@@ -668,6 +668,7 @@ class Runtime:
         Raises:
             CheckpointError: On every process, if a value has a type that cannot be loaded safely, if writing fails, or if a process dies.
             UsageError: If ``keep_last`` is less than 1.
+            UnsupportedError: If ``is_async`` is True under a strategy that saves its engine itself, such as ``deepspeed``.
         """
         return self._checkpointing.save_state(Path(path), is_async=is_async, keep_last=keep_last)
 
@@ -682,9 +683,9 @@ class Runtime:
     def load_state(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> None:
         """Load a checkpoint written by ``save_state`` into objects that were prepared in the same order.
 
-        The number of processes and the strategy may differ from those of the job that wrote the checkpoint: each process reads only what
-        its own shards need. Each process restores the random state that a process with the same ``data_parallel_index`` (usually, the
-        same rank) saved. Without such a process, the loading process derives a new random state from that of another process, and warns.
+        The number of processes and the strategy may differ from those of the job that wrote the checkpoint (but not with ``deepspeed``):
+        each process reads only what its own shards need. Each process restores the random state that a process with the same
+        ``data_parallel_index`` (usually, the same rank) saved. Without it, the process warns and derives a state from that of another one.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -694,9 +695,8 @@ class Runtime:
                 verified, and raises CheckpointError if one is damaged. Everything else is verified before it is restored.
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing or damaged, or if its objects do not match those that were
-                prepared. Nothing has been restored then, with two exceptions: some objects may have been restored if an object rejected
-                its state, or if ``verify`` is ``lazy``.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Nothing has been
+                restored then, unless an object rejected its state, or ``verify`` is ``lazy``: some objects may then have been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
