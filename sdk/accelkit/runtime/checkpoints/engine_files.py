@@ -116,41 +116,39 @@ def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame)
         The checksums of the files of which this process took care, by the name of the file relative to ``step``.
 
     Raises:
-        CheckpointError: On every process, if a process fails, or if the processes do not see the same files.
+        CheckpointError: On every process, if a process fails, or if the engine wrote something that is not a regular file.
     """
     for name, engine in engines.items():
         ranks.each(blame, lambda name=name: (step / name).mkdir(exist_ok=True))  # type: ignore[misc]
         ranks.each(blame, lambda name=name, engine=engine: engine.save(step / name))  # type: ignore[misc]
-    files = ranks.through_main(blame, lambda: _files(step, engines), lambda lists: [_same(step, lists)] * ranks.size)
-    return ranks.each(blame, lambda: {name: _flush(step, name) for name in files[ranks.rank :: ranks.size]})
+    names = ranks.through_main(blame, lambda: _files(step, engines), _divided)
+    return ranks.each(blame, lambda: {name: _flush(step, name) for name in names})
 
 
 def _files(step: Path, engines: Mapping[str, Engine]) -> list[str]:
-    """Return the names of all files of engines, relative to ``step``, and flush the folders."""
+    """Return the names of the engines' files that this process sees, relative to ``step``."""
     return [path.relative_to(step).as_posix() for name in engines for path in _walk(step / name)]
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder):
-        for path in (Path(root, name) for name in sorted(names + [name for name in folders if Path(root, name).is_symlink()])):
+        for path in (Path(root, name) for name in [*names, *(name for name in folders if Path(root, name).is_symlink())]):
             if not is_regular(path):
                 raise CheckpointError("a checkpoint could not be saved", why=f"the engine wrote {path}, which is not a regular file")
             yield path
-        folders.sort()
 
 
-def _same(step: Path, lists: list[list[str]]) -> list[str]:
-    for rank, names in enumerate(lists):
-        if different := sorted(set(names) ^ set(lists[0])):
-            raise CheckpointError(
-                f"a checkpoint could not be saved under {step.parent}",
-                why=f"rank 0 and rank {rank} do not see the same files in {step}, for example {different[0]}",
-                hint="save to a folder that all machines of the job share",
-            )
-    return lists[0]
+def _divided(lists: list[list[str]]) -> list[list[str]]:
+    """Divide all files among the processes. Each process gets only files that it sees: a network file system may show a new file late."""
+    seen, shares = [set(names) for names in lists], [list[str]() for _ in lists]
+    for number, name in enumerate(sorted(set().union(*seen))):
+        ranks = [rank for rank, names in enumerate(seen) if name in names]
+        shares[ranks[number % len(ranks)]].append(name)
+    return shares
 
 
 def _flush(step: Path, name: str) -> dict[str, int]:
+    """Flush a file and its folders to disk, and return its size and checksum."""
     path = step / name
     with path.open("r+b") as file:
         os.fsync(file.fileno())
