@@ -41,5 +41,6 @@ def test_every_stage_resumes_with_every_precision_with_and_without_offloading(on
         run(2, tmp_path, *(f"{case}={stage}" for stage in (1, 2, 3)), **environ | {"OFFLOAD": offloads})
 
 
-def test_what_cannot_be_loaded_or_saved_is_refused_before_anything_changes(tmp_path):
+def test_what_cannot_be_loaded_or_saved_is_refused_before_anything_changes(tmp_path, error_text):
     run(2, tmp_path, "refusals=2")
+    assert (tmp_path / "errors.txt").read_text() == error_text

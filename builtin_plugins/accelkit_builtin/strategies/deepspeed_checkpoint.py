@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -140,7 +139,6 @@ def _layout(engine: Any) -> dict[str, Any]:
         "parameters": {
             name: [list(getattr(one, "ds_shape", one.shape)), one.requires_grad] for name, one in engine.module.named_parameters()
         },
-        "deepspeed": sys.modules["deepspeed"].__version__,
     }
 
 
