@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import signal
@@ -75,6 +76,18 @@ def test_twenty_kills(tmp_path, undisturbed):
     for number, (strategy, rank, step) in enumerate(at_random(20, seed=2)):
         killed(tmp_path / str(number), strategy, rank, step, undisturbed[strategy])
         print(f"{number + 1} of 20: rank {rank} of {strategy} killed at step {step}: the same weights")
+
+
+@pytest.mark.soak
+@pytest.mark.deepspeed
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_a_kill_under_deepspeed_costs_no_bit(tmp_path):
+    job = launch(tmp_path / "undisturbed", "deepspeed")
+    text, _ = job.communicate(timeout=200)
+    assert job.returncode == 0, text
+    for rank, step in (0, 7), (1, 10):
+        killed(tmp_path / f"{rank}", "deepspeed", rank, step, weights(tmp_path / "undisturbed"))
 
 
 @pytest.mark.xdist_group("recovery")
