@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import types
 
+import preloaded
 import pytest
 import ranks
 
@@ -47,6 +50,16 @@ def test_weights_on_a_plugins_device_are_those_of_one_process_on_the_cpu(tmp_pat
 def test_losses_are_scaled_by_the_engine(stage):
     for text in ranks.run("deepspeed_program.py", 2, f"scaled={stage}", environ={"DS_ACCELERATOR": "cpu"}):
         assert text.count("done") == 1
+
+
+@pytest.mark.deepspeed
+@pytest.mark.skipif(not IS_INSTALLED, reason="deepspeed is not installed")
+def test_stage_3_trains_in_a_program_without_a_launcher(tmp_path):
+    names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    environ = {name: value for name, value in os.environ.items() if name not in names} | {"ON": "fake_xpu", "OMP_NUM_THREADS": "1"}
+    command = [preloaded.programs() / "python", str(ranks.HERE / "deepspeed_program.py"), "behaved=3", "plain=3"]
+    job = subprocess.run(command, check=False, env=environ, capture_output=True, text=True, timeout=120)
+    assert job.stdout.count("done") == 2, job.stderr
 
 
 @pytest.mark.parametrize("size", [pytest.param(size, marks=on_deepspeed) for size in (1, 2)])

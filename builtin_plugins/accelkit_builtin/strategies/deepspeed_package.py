@@ -83,7 +83,34 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
         import deepspeed
 
         with without_compiling():
-            return deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+            engine = deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+    if engine.zero_optimization_stage() == 3:
+        _set_device_index_in_forward(engine, device)
+    return engine
+
+
+def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
+    """Set the variables from which DeepSpeed reads the index of the device during each forward pass, where ZeRO stage 3 reads them.
+
+    Not every launcher sets them, and LOCAL_RANK is not the index of the device if the job uses only some of the machine's devices.
+    """
+    before: dict[str, str | None] = {}
+
+    def enter(*_: object) -> None:
+        variables = device_index_variables(device)
+        before.update({name: os.environ.get(name) for name in variables})
+        os.environ.update(variables)
+
+    def leave(*_: object) -> None:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        before.clear()
+
+    engine.register_forward_pre_hook(enter)
+    engine.register_forward_hook(leave, always_call=True)
 
 
 @contextlib.contextmanager
