@@ -92,6 +92,9 @@ def test_cuda_asks_nvml_and_nothing_else(nvml_folder, environ, status, reason, c
         ("GPU-aaaa-1,GPU-cccc-3", [0, 2]),
         ("NoDevFiles", []),
         ("MIG-GPU-aabb-2/1/0", [1]),
+        ("MIG-GPU-aabb-2/1/0,MIG-GPU-aabb-2/2/0", [1]),
+        ("0,0", []),
+        ("0,1,GPU-aaaa", []),
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(variable, expected):

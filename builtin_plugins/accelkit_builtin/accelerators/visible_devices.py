@@ -8,7 +8,8 @@ import re
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Return the indices of the GPUs that a process sees, in the order in which the process sees them.
 
-    As in CUDA, the first entry that does not name exactly one GPU is ignored, together with all entries after it.
+    As in CUDA, the first entry that does not name exactly one GPU is ignored, together with all entries after it. If a GPU is named twice
+    before that entry, the process sees no GPU. A process that is given MIG slices sees only the first one.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 
     Args:
@@ -28,5 +29,9 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
             matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
         if len(matches) != 1:
             break
+        if matches[0] in found:
+            return []
         found += matches
+        if entry.startswith("MIG-"):
+            break
     return found
