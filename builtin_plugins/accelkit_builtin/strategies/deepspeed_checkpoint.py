@@ -1,8 +1,9 @@
 """DeepSpeed's part of a checkpoint of accelkit: what the engine saves and loads in one folder.
 
-The engine's ``save_checkpoint`` writes its files below the folder ``state``. They are pickles, so accelkit reads them with torch's
-``weights_only=True``, which refuses code, and allows only the few classes of DeepSpeed that such a file consists of. ``layout.json``
-describes the job that saved, so that a job that DeepSpeed cannot load the files into is refused before anything is changed.
+The engine's ``save_checkpoint`` writes its files below the folder ``state``. The files are pickles, so accelkit reads them with torch's
+``weights_only=True``, which refuses code. accelkit allows no classes of DeepSpeed other than the few that the files contain.
+``layout.json`` describes the job that saved the files. ``load`` compares it with the current job, and raises an error before anything is
+changed if DeepSpeed cannot load the files in this job.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def load(engine: Any, folder: Path, plugin: str) -> None:
 def _file_access(engine: Any, **functions: Callable[..., Any]) -> Iterator[None]:
     """Context manager inside which the engine writes and reads files with these functions, whatever its configuration sets.
 
-    The engine does not expect a universal checkpoint, for which its configuration may ask, and adds no scripts to a checkpoint.
+    Even if the configuration asks for a universal checkpoint, the engine expects its ordinary checkpoint. The engine does not copy its
+    recovery script into a checkpoint.
     """
     from deepspeed.runtime.checkpoint_engine import torch_checkpoint_engine
 
@@ -128,7 +130,7 @@ def _refuse_code(path: Path, plugin: str) -> None:
 
 
 def _layout(engine: Any) -> dict[str, Any]:
-    """Return what must be the same in the job that loads, as values of JSON."""
+    """Return the properties that must be the same in the job that saves and in the job that loads, as JSON values."""
     import torch.distributed as dist
 
     precision = "float16" if engine.fp16_enabled() else "bfloat16" if engine.bfloat16_enabled() else "float32"

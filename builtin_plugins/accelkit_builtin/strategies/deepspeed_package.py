@@ -90,9 +90,10 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
 
 
 def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
-    """Set the variables from which DeepSpeed reads the index of the device during each forward pass, where ZeRO stage 3 reads them.
+    """Make the engine set, during each forward pass, the environment variables from which ZeRO stage 3 reads the index of the device.
 
-    Not every launcher sets them, and LOCAL_RANK is not the index of the device if the job uses only some of the machine's devices.
+    Not every launcher sets these variables, and LOCAL_RANK is not the index of the device if the job uses only some of the machine's
+    devices.
     """
     before: dict[str, str | None] = {}
 

@@ -95,12 +95,13 @@ class FSDPStrategy(Strategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return the precision unchanged.
+        """Hook wrapper that checks the precision made by the other implementations of ``make_precision`` and returns it unchanged.
 
-        Parameters are sharded in the dtype in which the precision stores them. Autocast works as on one device.
+        Parameters are sharded in the dtype in which the precision stores them. Autocast works as it does without sharding.
 
         Raises:
-            UnsupportedError: If weights are int8, because bitsandbytes keeps their scales on the parameter that sharding replaces.
+            UnsupportedError: If weights are int8, because bitsandbytes stores their scales on the parameters, and sharding replaces
+                the parameters.
         """
         precision = yield
         if isinstance(precision, Bitsandbytes8Bit):

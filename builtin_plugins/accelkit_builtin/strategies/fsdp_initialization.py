@@ -1,4 +1,4 @@
-"""The initial weights of a model that ``fsdp`` shards: those of rank 0, or, for a model on the meta device, new weights."""
+"""Initial weights of a model that ``fsdp`` shards: the weights of rank 0, or new weights if the model is on the meta device."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 def fill(module: torch.nn.Module) -> None:
     """Initialise this process's shards of the parameters with the ``reset_parameters`` method of each module.
 
-    On the CPU, every process initialises the whole parameters of one module after another, with the same seed as the other processes. It
-    then copies its own part of these parameters into its shards. The shards are not initialised directly: if the generator of a device
-    has no offset, DTensor draws the same random numbers for every shard.
+    All processes use the same seed. For one module after another, a process creates the full parameters on the CPU, initialises them, and
+    copies its own part of them into its shards. The shards are not initialised directly: on a device whose random number generator has
+    no offset that can be set, DTensor would draw the same random numbers for every shard.
     """
     import torch
     import torch.distributed as dist

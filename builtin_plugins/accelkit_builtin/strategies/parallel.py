@@ -1,4 +1,4 @@
-"""``parallel``: copies and shards of a model (HSDP), context parallelism and tensor parallelism, combined on one mesh of devices."""
+"""``parallel``: hybrid sharding (HSDP), context parallelism and tensor parallelism, combined on one device mesh."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ParallelOptions:
             ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. In a dotted name, ``*`` stands for
             any single component. None means the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's
             ``transformers`` have. Without that attribute, the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
-        fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. Modules are wrapped even if ``shard`` is 1.
+        fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. ``fully_shard`` is applied even if ``shard`` is 1.
         pipeline: Must be 1. There is no pipeline parallelism, and the error for any other size says what to use instead.
         expert: Must be 1. There is no expert parallelism, and the error for any other size says what to use instead.
 
@@ -125,12 +125,12 @@ class ParallelOptions:
 class ParallelStrategy(FSDPStrategy):
     """Parallelism in several dimensions: copies of a sharded model (HSDP), parts of each sequence, and parts of each layer.
 
-    The processes form a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard``, ``context`` and ``tensor``. torch's
-    ``parallelize_module`` divides the layers of the plan, and then torch's ``fully_shard`` shards the whole model, as under ``fsdp``, over
-    ``shard`` and ``context`` together.
+    The processes form a mesh, ``rt.mesh``, with the dimensions ``replicate``, ``shard``, ``context`` and ``tensor``. First,
+    torch's ``parallelize_module`` divides layers over ``tensor``, according to the tensor-parallel plan. Then, torch's ``fully_shard``
+    shards the whole model over ``shard`` and ``context`` together.
 
     Args:
-        options: The sizes of the dimensions, the plan that divides layers, and the options of sharding.
+        options: The sizes of the dimensions, the tensor-parallel plan, and the options of ``fully_shard``.
         device: The device or device type that the strategy is for. None means any device.
     """
 
@@ -172,7 +172,7 @@ class ParallelStrategy(FSDPStrategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Return the precision unchanged.
+        """Hook wrapper that checks the precision made by the other implementations of ``make_precision`` and returns it unchanged.
 
         Raises:
             UnsupportedError: If ``fsdp`` does not support the precision, or if the precision replaces layers and the
@@ -189,7 +189,10 @@ class ParallelStrategy(FSDPStrategy):
         return precision
 
     def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
-        """Divide the layers of the plan over the dimension ``tensor``, in place, if that dimension has more than one process.
+        """Divide layers of the module in place over the mesh's dimension ``tensor``.
+
+        ``ParallelOptions.plan`` names the layers. If this option is None, ``plan_of`` finds a plan for the model. If the size of
+        ``tensor`` is 1, no layer is divided, but the names in ``ParallelOptions.plan`` are checked.
 
         Raises:
             PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if ``ParallelOptions.plan`` is None and no other
@@ -206,7 +209,11 @@ class ParallelStrategy(FSDPStrategy):
             parallelize(module, tensor, plan, self.plugin)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Shard the module in place, as the base class does, and return it. If ``context`` is not 1, attention in it is divided."""
+        """Shard the module in place, as ``fsdp`` does, and return the module.
+
+        If the dimension ``context`` has more than one process, also change the attention inside the module: each process gathers the keys
+        and values of all parts of a sequence.
+        """
         wrapped = super().wrap_module(module, device)
         if self._context is not None:
             from accelkit_builtin.strategies.context_parallel_attention import divide_attention
@@ -215,9 +222,9 @@ class ParallelStrategy(FSDPStrategy):
         return wrapped
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return the part of the mesh that ``fully_shard`` uses: ``replicate`` and ``shard``, or only ``shard`` if there is one copy.
+        """Return the mesh that ``fully_shard`` uses, with the dimensions ``replicate`` and ``shard``, or only ``shard`` for one copy.
 
-        ``shard`` contains the processes of the dimension ``context``, too.
+        The dimension ``shard`` of this mesh combines the dimensions ``shard`` and ``context`` of ``rt.mesh``.
         """
         mesh = self._mesh_of(device)
         return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]

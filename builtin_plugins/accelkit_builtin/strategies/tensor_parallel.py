@@ -104,7 +104,9 @@ def _plan_of_torch_layers(module: torch.nn.Module) -> dict[str, str]:
 
 
 def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, ParallelStyle], plugin: str) -> None:
-    """Divide layers of a module, in place, as the plan says. Every process must already have the same weights, because none are sent.
+    """Divide layers of a module in place, as the plan says.
+
+    All processes must already have the same weights. Each process takes its parts from its own weights; no weights are sent.
 
     Args:
         module: The module.
@@ -138,10 +140,10 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return all modules in which each parameter is registered, keyed by the ``id`` of the parameter.
+    """Return a list for each parameter, keyed by the ``id`` of the parameter. The list says where the parameter is registered.
 
-    For each of these modules, the result contains the path of the parameter, the module, and the name of the parameter in the module. A
-    tied parameter is registered in several modules, or under several names.
+    An entry of the list contains the path of the parameter, the module in which the parameter is registered, and the parameter's name in
+    that module. The list has several entries if the parameter is tied, that is, registered in several modules or under several names.
     """
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():

@@ -43,7 +43,7 @@ class TensorParallel(ParallelStrategy):
 
 @mutant(AREA, MECHANISM, kind="strategy", base="parallel")
 class SwapsGroups(TensorParallel):
-    """Swaps the groups of the mesh: each process has its own samples, and layers are divided over processes with different samples."""
+    """Swaps the sizes of ``shard`` and ``tensor`` in the mesh, so layers are divided over processes that train on different samples."""
 
     def __init__(self, options: ParallelOptions | None = None, *, device: torch.device | str | None = None) -> None:
         super().__init__(options or ParallelOptions(), device=device)

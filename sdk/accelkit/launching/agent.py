@@ -147,8 +147,8 @@ class Agent(SimpleElasticAgent):
     def _everybody_has_finished(self, size: int | None) -> bool:
         """Return whether the processes of all machines have finished.
 
-        A machine whose processes have finished continues to monitor the job, because a process of another machine may still fail. The
-        processes of all machines are then restarted.
+        When the processes of one machine have finished, the machine continues to monitor the job: if a process of another machine fails,
+        the processes of all machines may have to be restarted.
         """
         store = self._rendezvous_handler.store
         assert self._ranks is not None
@@ -162,7 +162,10 @@ class Agent(SimpleElasticAgent):
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
-        """Return whether another machine ended the job. Waits up to two seconds if the first local failure was the loss of a peer."""
+        """Return whether another machine has reported that it ended the job.
+
+        If the first process that failed on this machine had lost a peer, wait up to two seconds for the report. Otherwise, return False.
+        """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False
         deadline = time.monotonic() + _LISTEN_SECONDS

@@ -49,10 +49,10 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 
     Args:
         accelerator: The accelerator, as in ``select``.
-        devices: The devices, as in ``select``. If they are not specified anywhere, all devices are used.
+        devices: The devices, as in ``select``. If neither this argument nor the environment specifies devices, all are used.
 
     Raises:
-        AccelkitError: In the same cases as for ``select``.
+        AccelkitError: If ``select`` raises an error, or the accelerator cannot be loaded.
         DevicesError: If these devices do not exist.
     """
     selection = select(accelerator, devices=devices)

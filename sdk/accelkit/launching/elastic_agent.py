@@ -26,9 +26,9 @@ _LOST = "lost the connection to "
 class ElasticAgent(Agent):
     """Run the processes of this machine, and restart them whenever a machine joins the job, leaves the job or is lost.
 
-    The first machine that notices a change writes the reason into the store of the current round, which began with the last rendezvous. All
-    machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous, which
-    determines the machines on which the processes are restarted. These restarts do not count towards ``max_restarts``.
+    Every rendezvous begins a new round. The first machine that notices a change describes the change in the store of the current round. All
+    machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous. The processes
+    are restarted on the machines that take part in the new rendezvous. These restarts do not count towards ``max_restarts``.
 
     Args:
         spec: The worker specification for torch.

@@ -74,7 +74,7 @@ class Ending:
 
     @property
     def has_lost_a_peer(self) -> bool:
-        """Whether the process failed because another process went away. The failure of the other process is then the cause."""
+        """Whether the process failed because another process had ended or did not respond."""
         return self.record is not None and _has_lost_a_peer(self.record)
 
     @property
@@ -145,7 +145,7 @@ def _has_lost_a_peer(record: Mapping[str, Any]) -> bool:
 
 
 def _likelihood(ending: Ending) -> tuple[bool, bool, float]:
-    """Return a sort key that is smaller the more likely the failure is the cause of the others."""
+    """Return a sort key. The failure with the smallest key most likely caused the other failures."""
     return ending.has_lost_a_peer, ending.has_lost_a_peer and not ending.names_a_peer, ending.failed_at
 
 
@@ -172,10 +172,11 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
 
 
 def _awaited(endings: Sequence[Ending]) -> str:
-    """Return a phrase that names the ranks for which the process that lost a peer was possibly waiting.
+    """Return a phrase that names the ranks for which the process that failed first was possibly waiting.
 
-    These are the ranks of this machine that were still running when the launcher ended them, or else the ranks that had finished. If every
-    process of this machine failed, the phrase advises the user to compare the errors.
+    The phrase names the ranks of this machine that were still running when the launcher ended them. If there are none, the phrase names
+    the ranks of this machine that had finished. If every process of this machine failed, the phrase advises the user to compare the
+    error with the errors of the other ranks.
     """
     others = sorted((ending for ending in endings if not ending.has_failed), key=lambda ending: ending.rank)
     if late := [str(ending.rank) for ending in others if ending.sent is not None]:

@@ -34,7 +34,7 @@ def torchrun_variables(
     """Return the environment variables that torchrun sets for a process.
 
     All processes have the same role, so the ranks within the role equal the global ranks.
-    A job on one machine also gets the variable that makes gloo use the loopback interface.
+    If the job runs on one machine, the result also has the variable that makes gloo use the loopback interface (see ``_on_loopback``).
     See https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
     """
     return {
@@ -69,7 +69,7 @@ def _on_loopback() -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Job:
-    """The program of a job, and how many processes run it on which machines.
+    """The program of a job, the number of machines and processes, and the settings of the rendezvous, restarts and logs.
 
     Attributes:
         program: The program that every process runs.

@@ -145,12 +145,13 @@ class LocalRanks:
     def end(self, number: signal.Signals, grace: float, is_hurried: Callable[[], bool] = bool) -> None:
         """End all processes and everything that they started, and read their remaining output.
 
-        The first signal to the launcher raises an exception, which may interrupt this call. Another call then continues the work.
+        The first signal that the launcher receives raises an exception in the launcher. If the exception interrupts this method,
+        call the method again to finish the work.
 
         Args:
             number: The signal that is sent to the processes that are still running.
-            grace: The number of seconds between this signal and SIGKILL.
-            is_hurried: A function that is called in the meantime and returns whether to send SIGKILL now.
+            grace: The number of seconds between the signal ``number`` and SIGKILL.
+            is_hurried: A function that returns whether to send SIGKILL at once. It is called repeatedly during the ``grace`` seconds.
         """
         if self._has_ended:
             return

@@ -59,7 +59,7 @@ class Screen:
         self._waiting.clear()
 
     def _show(self, data: bytes) -> None:
-        """Write data to the stream, unless the program that reads the stream has exited, such as ``head`` in a shell pipeline."""
+        """Write data to the stream. If the program that reads the stream has exited, as ``head`` does in a pipeline, discard the data."""
         if self._target is None or not data:
             return
         try:

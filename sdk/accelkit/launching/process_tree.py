@@ -23,7 +23,7 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Return all living descendants of this process (or of process ``pid``), except this process's guard."""
+    """Return all living descendants of this process (or of process ``pid``), except the guard process of ``child_processes``."""
     try:
         found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

@@ -69,7 +69,7 @@ class OrderedRendezvous(RendezvousHandler):
         """Wait for the other machines, and return this machine's rank, the number of machines, and the addresses of the stores.
 
         Raises:
-            ContradictionError: If the ranks that the user specified are not 0 to n - 1, each once, or only some machines have a rank.
+            ContradictionError: If the user specified ranks, but did not give each of the n machines a different rank from 0 to n - 1.
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()
@@ -86,8 +86,9 @@ class OrderedRendezvous(RendezvousHandler):
     def _place(self, store: Any, joined: int, size: int) -> int:
         """Return the rank of this machine: the rank that the user specified, or else the rank that torch assigned.
 
-        The machine that joined first reads what all machines write, and writes one answer for each. If every machine read what all others
-        write, the host of the store would have to send a number of bytes that grows with the square of the number of machines.
+        Each machine writes a record to the store. The machine that joined first reads all records, and writes one answer for each machine.
+        If every machine read all records, the number of bytes that the host of the store sends would grow with the square of the number
+        of machines.
         """
         store.set(f"{_KEY}node/{joined}", json.dumps([self._node_rank, socket.gethostname(), self.remaining_restarts, self.number]))
         if joined == 0:
@@ -135,8 +136,8 @@ class _Machine(NamedTuple):
 def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list[int]]]:
     """Yield the answer for each machine, in the order in which the machines joined the round.
 
-    An answer has the contradiction between the ranks that the user specified, or "" if there is none; the rank; the smallest number of
-    remaining restarts; and the numbers of the machines to watch.
+    An answer has four values: a description of the ranks that the user specified if these ranks are invalid, else ""; the machine's rank;
+    the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats this machine must watch.
     """
     size = len(machines)
     ranks = [machine.node_rank for machine in machines]
@@ -148,7 +149,10 @@ def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list
 
 
 def _described(machines: Sequence[_Machine]) -> str:
-    """Return the ranks that the user specified. Machines without a rank of their own come first, and at most _SHOWN machines are named."""
+    """Describe the ranks that the user specified, for at most _SHOWN machines.
+
+    Machines that have no rank, or the same rank as another machine, come first.
+    """
     times = collections.Counter(machine.node_rank for machine in machines)
     ordered = sorted(machines, key=lambda machine: machine.node_rank is not None and times[machine.node_rank] == 1)
     told = [

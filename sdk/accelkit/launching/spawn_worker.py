@@ -74,7 +74,10 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
 
 
 def set_safe_path(value: str | None) -> None:
-    """Set PYTHONSAFEPATH, or unset it for None. While it is set, new Python processes import nothing from the current directory."""
+    """Set PYTHONSAFEPATH to ``value``, or unset it if ``value`` is None.
+
+    While PYTHONSAFEPATH is set, new Python processes import nothing from the current directory.
+    """
     if value is None:
         os.environ.pop(SAFE_PATH, None)
     else:

@@ -37,10 +37,10 @@ class Checkpointing:
 
     Args:
         session: The device in use, whose random state is saved too.
-        rank_info: This process's place in the job.
+        rank_info: The ranks of this process, and the number of processes in the job.
         collectives: The collectives of the job. The processes use them to check that all processes have called the same method.
         objects: The objects whose state is saved.
-        trackers: The trackers. A checkpoint records which run each tracker writes, and the position in this run.
+        trackers: The trackers. A checkpoint records the next step to log, and the state of each tracker.
         timeout: The time to wait for the other processes, in seconds.
     """
 
@@ -199,10 +199,11 @@ class Checkpointing:
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def ranks(self, call: str) -> Ranks:
-        """Wait until all processes of the job have called the ``Runtime`` method that ``call`` names, and return the processes.
+        """Wait until all processes of the job have called the ``Runtime`` method ``call``. Return a ``Ranks`` of these processes.
 
         Raises:
-            CheckpointError: On all processes, if one has died, calls another method, or calls none before the process group's timeout.
+            CheckpointError: If any process has died, calls a different method, or calls no method before the process group's timeout.
+                The error is raised on every living process that has called the method.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -248,7 +249,7 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _engines(self) -> dict[str, Any]:
-        """Return the engines that the strategy saves itself, with their modules and optimizers, by their name in the checkpoint."""
+        """Return a dict from names in the checkpoint to the engines that the strategy, rather than this class, saves and loads."""
         from accelkit.runtime.checkpoints.engine_files import Engine, saver_of
 
         strategy = self._strategy
@@ -276,7 +277,10 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators, which now have another process's state, with a seed made from this state and ``data_parallel_index``."""
+        """Seed the generators of this process after the random state of another process was restored into them.
+
+        The seed is made from ``data_parallel_index`` and a number drawn from the restored CPU generator.
+        """
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
         warnings.warn(
             f"{source} has no random state of rank {rank}, because it was saved by fewer processes. "

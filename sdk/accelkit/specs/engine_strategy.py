@@ -71,9 +71,9 @@ class EngineSettings:
 
 
 class EngineStrategy(Strategy, abc.ABC):
-    """A strategy that wraps a module together with its optimizer. Like DeepSpeed, the strategy runs backward passes and optimizer steps.
+    """A strategy that wraps a module together with its optimizer, and runs backward passes and optimizer steps itself, as DeepSpeed does.
 
-    A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; a class that lacks one cannot be instantiated.
+    A subclass that does not implement all of ``wrap_training``, ``backward``, ``step`` and ``zero_grad`` cannot be instantiated.
     The training loop stays as it is: the user's optimizer remains the same object, and its ``step`` and ``zero_grad`` call the strategy's
     methods of the same names. The four methods are called in every process, after the device is set up.
     """
@@ -115,17 +115,18 @@ class EngineStrategy(Strategy, abc.ABC):
     def save_engine(self, module: torch.nn.Module, folder: Path) -> None:
         """Write the state of a wrapped module and of its optimizer into a folder of a checkpoint.
 
-        If a subclass overrides ``save_engine`` and ``load_engine``, ``Runtime.save_state`` calls this method on every process at the same
-        point, so that it may communicate. The Runtime then does not save the state dicts of the module and of its optimizer; it does save
-        everything else. When the method has returned on every process, the Runtime flushes the files to disk and adds their checksums to
-        the checkpoint. The default is never called if neither method is overridden.
+        A subclass overrides both ``save_engine`` and ``load_engine``, or neither. If it overrides neither, the Runtime never calls these
+        methods, and saves the state dicts of the module and of its optimizer. If it overrides both, the Runtime does not save these state
+        dicts, but still saves everything else. ``Runtime.save_state`` then calls ``save_engine`` on every process at the same point, so
+        the method may communicate. When the method has returned on every process, the Runtime flushes the files to disk and adds their
+        checksums to the checkpoint.
 
         Args:
             module: The module that ``wrap_training`` returned.
             folder: An empty folder, the same for all processes. The method may write regular files into it, and into folders below it.
 
         Raises:
-            UnsupportedError: By the default.
+            UnsupportedError: If a subclass overrides ``load_engine``, but not ``save_engine``.
         """
         raise _incomplete(self, "save_engine")
 
@@ -141,7 +142,7 @@ class EngineStrategy(Strategy, abc.ABC):
 
         Raises:
             CheckpointError: If this job cannot use the files. Every process must raise the error before it changes anything.
-            UnsupportedError: By the default.
+            UnsupportedError: If a subclass overrides ``save_engine``, but not ``load_engine``.
         """
         raise _incomplete(self, "load_engine")
 

@@ -1,7 +1,7 @@
 """Tensor parallelism inside Accelerate, on a plugin's device.
 
 transformers splits a model when it loads the model. Accelerate gives the same batches to all processes of a tensor-parallel group. Both
-make meshes with torch's ``init_device_mesh``, which refuses some device types.
+libraries make device meshes with torch's ``init_device_mesh``, which refuses some device types.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ _meshes: contextlib.ExitStack | None = None
 
 
 def accept_meshes() -> None:
-    """Make ``init_device_mesh`` accept the device types of plugins in the whole process, for transformers and the user's own code."""
+    """Make ``init_device_mesh`` accept the device types of plugins until ``restore_meshes`` is called.
+
+    This applies to the whole process, because transformers and the user's own code call ``init_device_mesh`` too.
+    """
     global _meshes
     if _meshes is None:
         _meshes = contextlib.ExitStack()
@@ -47,18 +50,18 @@ def restore_meshes() -> None:
 
 
 def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str], runtime: Runtime, mixed_precision: str) -> None:
-    """If tensor parallelism was requested from ``Accelerator``, check that it works as requested, and call ``accept_meshes``.
+    """If tensor parallelism was requested from ``Accelerator``, check that the bridge supports the request, and call ``accept_meshes``.
 
-    If tensor parallelism was not requested, does nothing.
+    If tensor parallelism was not requested, this function does nothing.
 
     Args:
         arguments: The arguments that were passed to ``Accelerator``, by name.
-        environ: The environment variables, some of which ``accelerate launch`` sets.
+        environ: The environment variables, including those that ``accelerate launch`` sets.
         runtime: The Runtime of the device.
-        mixed_precision: Accelerate's name of the precision.
+        mixed_precision: Accelerate's name for the precision, such as ``fp16``.
 
     Raises:
-        UnsupportedError: If tensor parallelism does not work as requested, or if the device lacks what tensor parallelism needs.
+        UnsupportedError: If the bridge does not support the request, or if the device lacks what tensor parallelism needs.
         ContradictionError: If the number of processes in the job is not the number of devices that was requested.
     """
     config = parallelism(arguments, environ)
@@ -103,7 +106,8 @@ def check_split_model(model: torch.nn.Module, config: ParallelismConfig | None, 
         device: The device of this process.
 
     Raises:
-        UnsupportedError: If parts of the model are on another device, or if nothing would average the model's gradients.
+        UnsupportedError: If this process's part of the model is not on ``device``, or if processes train on different samples but nothing
+            would average their gradients.
     """
     if config is None or not config.tp_enabled:
         return

@@ -17,7 +17,11 @@ NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
 
 @contextlib.contextmanager
 def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Set environment variables inside the ``with`` block. When the block ends, all variables in ``NAMES`` are as they were before it."""
+    """Set environment variables for a ``with`` block, and restore the variables in ``NAMES`` when the block ends.
+
+    Args:
+        variables: The environment variables to set, by name.
+    """
     before = {name: os.environ.get(name) for name in NAMES}
     os.environ.update(variables or {})
     try:

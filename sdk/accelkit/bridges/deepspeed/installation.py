@@ -125,8 +125,8 @@ def set_accelerator_on_import(accelerator: str | Accelerator) -> None:
     Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
 
     Args:
-        accelerator: The accelerator, by name or as an instance. An accelerator given by name is selected, as by ``Runtime``, and loaded. An
-            instance must be loaded.
+        accelerator: A loaded accelerator, or the name of an accelerator. Given a name, this function selects the accelerator in the same
+            way as ``Runtime``, and loads it.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed, or the accelerator cannot be used.
@@ -183,7 +183,7 @@ def _plugin_accelerator(accelerator: Accelerator) -> Any:
 
 
 def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator) -> Callable[..., Any]:
-    """Return a replacement for ``deepspeed.initialize`` that moves the model to the device first, but keeps its Parameter objects.
+    """Return a function that moves the model to the device, keeps the model's Parameter objects, and then calls ``initialize``.
 
     DeepSpeed itself moves the model with ``Module.to``, which creates new Parameters on some devices. An optimizer that the program
     created earlier would then train the old Parameters.

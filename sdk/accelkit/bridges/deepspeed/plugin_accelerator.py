@@ -170,8 +170,8 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     def _computes_in(self, dtype: str) -> bool:
         """Return whether the device computes in a dtype, according to the plugin's capabilities.
 
-        If the plugin does not declare the dtype, return True. If the undeclared dtype is bfloat16, and the device's module has the function
-        ``is_bf16_supported``, return the result of that function instead.
+        If the plugin declares nothing about the dtype, return True or, for bfloat16, the result of ``is_bf16_supported`` if the device's
+        module has this function.
         """
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):
@@ -207,7 +207,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return _BUILDERS
 
     def get_op_builder(self, class_name: str) -> type[Any]:
-        """Return the builder of an operator. If the operator does not compute in host memory, the builder's ``load`` raises an error."""
+        """Return the builder of an operator. The builder's ``load`` raises an error unless the operator works on tensors in host memory."""
         builders = importlib.import_module(_BUILDERS)
         if class_name in _ON_THE_HOST:
             return getattr(builders, class_name)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Files that an engine strategy writes into a checkpoint: one folder ``engine_N`` for each engine, next to the folder ``data``.
 
-The index N is that of the module in the order of the prepared modules. The strategy's methods ``save_engine`` and ``load_engine`` write and
-read the files. The manifest lists the files with their sizes and checksums, like all other files of a checkpoint.
+N is the index of the engine's module among all prepared modules. The strategy's methods ``save_engine`` and ``load_engine`` write and read
+the files. The manifest lists the files with their sizes and checksums, like all other files of a checkpoint.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Engine:
         """Write the state into a folder. All processes call this together.
 
         Raises:
-            OSError: If a file cannot be written, which is not the plugin's fault.
+            OSError: If a file cannot be written. No BrokenPluginError is raised in this case, because a full disk, for example, is not the
+                plugin's fault.
         """
         try:
             call(self._strategy, "save_engine", self._module, folder)
@@ -62,7 +63,10 @@ def saver_of(strategy: Strategy) -> str:
 
 
 def refuse_background(strategy: Strategy) -> None:
-    """Raise the error for a save in the background under a strategy that saves its engines itself."""
+    """Raise an UnsupportedError: ``strategy`` saves its engines itself and therefore cannot save in the background.
+
+    The caller has found out with ``saver_of`` that the strategy saves its engines itself.
+    """
     raise UnsupportedError(
         f"strategy {strategy.name!r} does not support save_state(is_async=True)",
         plugin=strategy.plugin,
@@ -80,7 +84,7 @@ def check_saver(step: Path, saved: str, strategy: Strategy) -> None:
         strategy: The strategy of this job.
 
     Raises:
-        CheckpointError: If it cannot.
+        CheckpointError: If ``saved`` is not the result of ``saver_of`` for the strategy of this job.
     """
     current = saver_of(strategy)
     if saved == current:
@@ -113,7 +117,7 @@ def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame)
         blame: A function that converts an exception to the error that is raised.
 
     Returns:
-        The checksums of the files of which this process took care, by the name of the file relative to ``step``.
+        The size and checksum of each file that this process flushed, by the name of the file relative to ``step``.
 
     Raises:
         CheckpointError: On every process, if a process fails, or if the engine wrote something that is not a regular file.
@@ -160,7 +164,7 @@ def _flush(step: Path, name: str) -> dict[str, int]:
 
 
 def is_valid_name(name: str, engines: Mapping[str, object]) -> bool:
-    """Return whether ``name`` may be the name of a file of one of these engines. A valid name does not leave the engine's folder."""
+    """Return whether ``name`` is a valid path of a file in the folder of one of ``engines``. A path with ``..`` is not valid."""
     folder, *parts = name.split("/")
     forbidden = {"", ".", ".."}
     return folder in engines and bool(parts) and not any(part in forbidden or "\\" in part or "\0" in part for part in parts)

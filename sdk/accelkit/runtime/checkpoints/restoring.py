@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -> None:
-    """Check that the objects that were prepared are those that were saved.
+    """Check that the prepared objects and the saved objects have the same names.
 
     Args:
-        prepared: The names of the prepared objects in a checkpoint.
-        saved: The names of the objects in the checkpoint.
+        prepared: The names that a checkpoint of the prepared objects would contain.
+        saved: The names that the checkpoint in ``source`` contains.
         source: The folder of the checkpoint.
 
     Raises:
-        CheckpointError: If they differ.
+        CheckpointError: If a prepared object was not saved, or if a saved object is not prepared.
     """
     absent, surplus = sorted(set(prepared) - set(saved)), sorted(set(saved) - set(prepared))
     reasons = [f"it has no {', '.join(absent)}"] if absent else []
@@ -34,7 +34,13 @@ def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -
 
 
 def warn_of_lost_positions(names: Iterable[str], positions: Mapping[str, Any], source: Path) -> None:
-    """Warn of each loader in ``names`` that was saved in the middle of an epoch and is not prepared."""
+    """Warn of each loader whose position is lost, because the loader was saved in the middle of an epoch and is not prepared now.
+
+    Args:
+        names: The names of all loaders that were saved but are not prepared.
+        positions: The saved state of each loader, by name.
+        source: The folder of the checkpoint.
+    """
     for name in sorted(names):
         if positions[name]["is_under_way"]:
             text = f"{source} was saved in the middle of an epoch of {name}, which is not prepared, so its position is lost"
@@ -42,10 +48,17 @@ def warn_of_lost_positions(names: Iterable[str], positions: Mapping[str, Any], s
 
 
 def restore(targets: Mapping[str, Any], parts: Mapping[str, Any], source: Path, unverified: UnverifiedTensors | None) -> None:
-    """Load the part of each target, in the order of ``targets``.
+    """Load the saved states into the targets, in the order of ``targets``.
+
+    Args:
+        targets: The prepared objects, by their names in the checkpoint.
+        parts: The saved states, by the same names.
+        source: The folder of the checkpoint.
+        unverified: The tensors of the checkpoint that have not been verified yet. None if the whole checkpoint was verified.
 
     Raises:
-        CheckpointError: If a target rejects its part.
+        CheckpointError: If a target rejects its state. If the checkpoint is damaged, the error reports the damage instead of the
+            rejection.
     """
     for name, thing in targets.items():
         try:

@@ -17,9 +17,9 @@ def with_gradients(
 ) -> list[torch.Tensor]:
     """Return the gathered tensors. Those marked in ``differentiable`` are connected to this process's tensors in autograd's graph.
 
-    The gradient of this process's tensor is the sum of the gradients that the backward passes of all processes compute for it. All tensors
-    are outputs of one node of the graph, so that every process reduces their gradients in the same order, regardless of the order in which
-    autograd visits nodes.
+    The gradient of each of this process's tensors is the sum of the gradients that the backward passes of all processes compute for it.
+    The marked gathered tensors are all outputs of one node of the graph, so that every process reduces their gradients in the same order,
+    regardless of the order in which autograd visits nodes.
     """
     chosen = [place for place, has in enumerate(differentiable) if has]
     outputs: Any = _Gathered.apply(  # type: ignore[no-untyped-call]

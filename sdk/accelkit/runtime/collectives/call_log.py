@@ -5,8 +5,8 @@ When a collective times out, the module ``desync_report`` reads the log and repo
 The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, with a mark
 if ``fingerprint`` did not verify it), ``groups`` (the number of calls so far, by the name of the process group). All ranks together write
 at most ENTRIES_PER_SECOND entries per second, because one process hosts the store. If a rank makes calls faster than it may write, a thread
-writes its newest entry as soon as it may. The entry of a rank that waits, or computes, therefore shows its last call after
-``seconds_between_entries``. Only if a process is killed, or never releases Python's lock, may its entry be older than that.
+writes its newest entry as soon as it may. A rank's last call therefore appears in the log within ``seconds_between_entries``, even while
+the rank waits or computes. It appears later, or never, only if the process is killed or does not release Python's lock.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class EntryWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, store: Any, key: str, entry: Mapping[str, Any], seconds: float) -> None:
-        """Write an entry, to which the host and the process ID are added: now, or in a thread if the last one was just written.
+        """Write an entry, with the host and the process ID added. If the previous entry was just written, a thread writes this one later.
 
         Args:
             store: The store. Setting a key is cheap: torch's TCPStore does not wait for a reply.
@@ -135,7 +135,7 @@ class EntryWriter:
                 store.set(key, json.dumps({"at": f"{socket.gethostname()}, process {os.getpid()}", **entry}))
 
     def stop(self) -> None:
-        """Write the newest entry and end the thread, which Python could otherwise end inside torch when the process exits."""
+        """Write the newest entry and end the thread. At exit, Python could otherwise stop the thread in the middle of a call to torch."""
         if self._thread is not None and self._thread.is_alive():  # in a forked process, it is not
             self._is_stopping.set()
             self._is_late.set()

@@ -32,17 +32,18 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
-    Methods that ``Runtime`` has too are documented in ``Runtime``. ``group`` is the group whose members make the call; None means all
-    processes of the job, with one exception: ``gather``, ``gather_for_metrics`` and ``reduce`` then use the group that ``data_group``
-    returns. Processes that compute on the same samples (tensor parallelism) hold the same data, and this group contains only one of them.
+    Methods that ``Runtime`` has too are documented in ``Runtime``. The argument ``group`` of a method is the group whose members make the
+    call. If it is None, ``gather`` and ``reduce`` use the group that ``data_group`` returns, as ``gather_for_metrics`` always does; the
+    other methods use all processes of the job. Processes that compute on the same samples (tensor parallelism) hold the same data, and
+    the group that ``data_group`` returns contains only one of these processes.
 
     Args:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called before each collective if there are several processes, so
             that the first call can join the process group.
         verification: Which calls are verified.
-        data_group: Function that returns a group of processes, including this process, that together have each sample exactly once. It
-            returns None if this is true of all processes of the job together.
+        data_group: Function that returns a group that contains this process, and whose members together have each sample exactly once. It
+            returns None if all processes of the job together have each sample exactly once.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Collectives:
         return Communicator(group, device, self._verification)
 
     def _communicator_of_samples(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator for ``group``. If None, use a group of processes that together have each sample exactly once."""
+        """Return the communicator for ``group``. If ``group`` is None, use the group that ``data_group`` returns instead."""
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes | None = None) -> Sequence[bytes]:
         """Wait until every process of the job makes the call ``name``, and return the payloads of all processes, in the order of ranks.
 
-        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes; if it is None, nothing is returned. Call this only in jobs of several
-        processes.
+        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes; if it is None, the returned sequence is empty. Call this only in jobs
+        of several processes.
 
         Raises:
             CollectiveError: If a process makes a different call, or makes no call before the timeout.
@@ -89,7 +90,9 @@ class Collectives:
 
     @contextlib.contextmanager
     def goes_first(self, name: str, is_first: bool) -> Iterator[None]:
-        """Run the ``with`` block on the processes where ``is_first`` is true, then on the other processes. ``name`` names the call.
+        """Run the ``with`` block on the processes where ``is_first`` is true, then on the other processes.
+
+        The other processes wait in a collective call. ``name`` is the name of this call in errors and in the call log.
 
         Raises:
             CollectiveError: On the processes where ``is_first`` is false, if the block failed on a process where ``is_first`` is true.

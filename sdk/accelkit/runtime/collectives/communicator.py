@@ -76,7 +76,10 @@ class Communicator:
 
     @property
     def is_large(self) -> bool:
-        """Whether the group is so large that a member should exchange messages with only log2(size) others where that is possible."""
+        """Whether the group has more than SMALL_GROUP members and uses gloo on the host.
+
+        In a large group, each member exchanges messages with only log2(size) other members where possible.
+        """
         return self.has_gloo and self.size > SMALL_GROUP
 
     @property
@@ -111,7 +114,7 @@ class Communicator:
         """Send ``mine`` to all members, and return the bytes of each member. Every member must send the same small number of bytes.
 
         Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
-        passes messages on from rank to rank. Data are never sent with ``all_to_all``, so that a packet cannot be mistaken for data.
+        passes messages on from rank to rank. Nothing but packets is sent with ``all_to_all``, so that no packet can be mistaken for data.
         """
         if self.has_gloo:
             received = torch.empty(self.size, len(mine), dtype=torch.uint8)
@@ -123,11 +126,12 @@ class Communicator:
         return [everyone[start : start + len(mine)] for start in range(0, len(everyone), len(mine))]
 
     def minimum(self, numbers: Sequence[int], tag: int) -> list[int]:
-        """Return the smallest number of all members, for each place in ``numbers``. Use this only if the group ``has_gloo``.
+        """Return the element-wise minimum of the ``numbers`` of all members. Use this only if the group ``has_gloo``.
 
-        In a large group, each member sends log2(size) messages, rounded up: to the next member, and then always twice as far, the smallest
-        numbers that it knows (the dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a
-        ring, the members wait for 2 (size - 1) messages that are sent one after another.
+        In a large group, each member sends log2(size) messages, rounded up. Each message contains the smallest numbers that the member
+        knows. The first message goes to the next member, and each later message goes twice as far as the message before it (the
+        dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a ring, the members wait
+        for 2 (size - 1) messages that are sent one after another.
 
         Args:
             numbers: Signed numbers of 64 bits. Every member must give equally many.

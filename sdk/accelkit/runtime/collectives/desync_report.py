@@ -43,10 +43,10 @@ class Row:
     """Ranks that have made the same number of calls in a group, and whose last calls are described alike.
 
     Attributes:
-        count: The number of their calls in the group.
-        last: The last call of each of them, in any group. Empty if they have made no call yet.
+        count: The number of calls that each of these ranks has made in the group.
+        last: The description of their last calls, which may have been made in any group. Empty if they have made no call yet.
         size: The number of these ranks.
-        at: The host and the process ID of each of these ranks. If there are more than _SHOWN ranks, of the first _SHOWN of them.
+        at: The host and the process ID by rank, for these ranks or, if there are more than _SHOWN, for the first _SHOWN of these ranks.
     """
 
     count: int
@@ -55,7 +55,7 @@ class Row:
     at: Mapping[int, str]
 
     def without(self, rank: int) -> Row:
-        """Return this row without ``rank``, if ``at`` has it."""
+        """Return this row without ``rank``. If ``at`` does not contain ``rank``, the row is returned unchanged."""
         others = {other: where for other, where in self.at.items() if other != rank}
         return dataclasses.replace(self, size=self.size - len(self.at) + len(others), at=others)
 
@@ -74,7 +74,7 @@ class Summary:
 
     @classmethod
     def of(cls, entries: Mapping[int, Mapping[str, Any]], call: Call) -> Summary:
-        """Summarise the entries of the ranks of the group that makes the call. Ranks whose entries could not be read are left out."""
+        """Summarise the log entries of the ranks of the group that makes the call. Ranks that are not in ``entries`` count as unread."""
         alike: dict[tuple[int, str], dict[int, str]] = {}
         for rank, entry in sorted(entries.items()):
             count = entry.get("groups", {}).get(call.group.group_name, 0)
@@ -97,7 +97,7 @@ class Summary:
 def explain(call: Call, error: BaseException) -> CollectiveError:
     """Return an error that explains why this call failed. The error names the ranks that did not make the call or made a different call.
 
-    Waits for the summary of the call log, for at most READING_SECONDS and twice the time between two entries of a rank.
+    Waits for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
 
     Args:
         call: The call of this process.
@@ -145,7 +145,7 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 
 
 def _summary(call: Call) -> Summary | None:
-    """Return the summary of the call log, or None if there is none in time: the host of the store may have ended or may be hanging."""
+    """Return the summary of the call log, or None if the summary cannot be obtained in time, for example because the store's host hangs."""
     found: list[Summary | None] = []
     store, rank, seconds = call_log.log_store(), dist.get_rank(), call_log.seconds_between_entries()
 
@@ -162,9 +162,11 @@ def _summary(call: Call) -> Summary | None:
 
 
 def _read_or_report(store: Any, call: Call, rank: int, seconds: float) -> Summary | None:
-    """Return the summary, which this rank makes if it is the first to ask, or if the reporters before it have not made one in time.
+    """Return the summary of the call log, or None if no reporter has written it in time.
 
-    The reporter waits for ``seconds``, after which every process that is alive has written its last call.
+    This rank becomes the reporter, which writes the summary, if it is the first rank to ask for the summary. If the first reporter does not
+    write the summary in time, the first rank to ask again becomes the second reporter. Each reporter waits for ``seconds`` before
+    it reads the log. By then, every process that is alive has written its last call to the log.
     """
     key = f"accelkit/desync/{call.group.group_name}/{call.number}"
     for attempt in range(_REPORTERS):
@@ -204,9 +206,10 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 
 
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
-    """Return whether ranks made a different call than ``call`` under the same number, or only one of these two calls was verified.
+    """Return whether the ranks in ``row`` made a different call in place of ``call``, or only they or only this process verified it.
 
-    If the row shows later calls although this process timed out while it verified ``call``, these ranks did not verify their own call.
+    If these ranks have already made later calls, although this process timed out while it verified ``call``, then only this process
+    verified the call.
     """
     return (row.count == call.number and row.last != call.described) or (row.count > call.number and call.is_verified and has_timed_out)
 
@@ -223,7 +226,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _ranks(first: Sequence[int], size: int) -> str:
-    """Return a phrase for ``size`` ranks, of which at least the first _SHOWN are in ``first``."""
+    """Return a phrase for ``size`` ranks. ``first`` contains all of these ranks or, if there are more than _SHOWN, at least _SHOWN."""
     shown = ", ".join(map(str, _first(first))) + (f" and {size - _SHOWN} more" if size > _SHOWN else "")
     return f"rank {shown}" if size == 1 else f"ranks {shown}"
 

@@ -1,12 +1,12 @@
 """Fingerprints of collectives. Before data are sent, the processes compare digests of their calls and of descriptions of their data.
 
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
-abort, or compute wrong numbers. The exchange has the same size for every call, so it is always safe:
+abort, or compute wrong numbers. The exchange of digests has the same size for every call, so it is safe even if the calls differ:
 
 - In a small group (of at most ``communicator.SMALL_GROUP`` processes), or without gloo, each process sends every other one a packet with
   its digests. Small data can be sent in the packet, which saves a second exchange.
-- In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If they are equal, so are the
-  digests. Small data are then sent in packets, as in a small group.
+- In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If the minimum
+  equals the maximum, the digest is the same on all processes. Small data are then sent in packets, as in a small group.
 
 A digest has 64 bits. If two descriptions differ, their digests are equal with a probability of 2**-64, and the difference is not noticed.
 The descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The module
@@ -63,14 +63,14 @@ def verify(
     differing: str | None = None,
     is_optional: bool = False,
 ) -> Verified:
-    """Record a call, and verify that every process of the group makes the same call. Returns when every process has made the call.
+    """Record a call, and verify that every process of the group makes the same call. Verification waits for every process.
 
     Args:
         communicator: The communicator of the group.
         name: Name of the call, with the arguments that must agree.
         outline: Description of this process's data.
-        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them; this must be so on all
-            processes that make the same call with the same outline.
+        payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them. Processes that make the same
+            call with the same outline must either all give a payload or all give None.
         differing: Hint for the error that is raised if the outlines differ. None if they may differ.
         is_optional: Whether the call is left unverified, and does not wait for the other processes, if the communicator's mode says so. A
             call with a payload is always verified.
@@ -145,9 +145,10 @@ def outline_of(data: Any) -> str:
 def _compare(
     communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None, *, may_differ: bool
 ) -> tuple[tuple[bool, ...], list[bytes]]:
-    """Return whether each digest is the same on all processes, and the payload of each process if it is not None.
+    """Return whether each digest is the same on all processes, and the payloads of all processes.
 
-    If a digest differs although it must not, there may be no payloads. ``may_differ`` says whether the outlines may differ.
+    If ``payload`` is None, the list of payloads is empty. In a large group, the list is also empty if a difference between digests is an
+    error. ``may_differ`` says whether the outlines may differ; every other difference is an error.
     """
     if not communicator.is_large:
         heads, parts = _exchange_packets(communicator, digests, payload or b"")

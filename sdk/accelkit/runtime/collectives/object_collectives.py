@@ -33,7 +33,7 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
     """Return the object of each process, in the order of the group. Tensors on the sender's device are moved to this process's device.
 
     Raises:
-        CollectiveError: If a process does not make the call, or a signature shows that no process of this job sent an object.
+        CollectiveError: If a process does not make the call, or the signature of a received object is not valid.
     """
     mine = _pickled(data, communicator.ranks[communicator.rank])
     fits = len(mine) < INLINE_BYTES

@@ -40,13 +40,16 @@ def gather(communicator: Communicator, data: T, *, sync_grads: bool = False) -> 
 
 
 def gather_objects(communicator: Communicator, data: Any) -> list[Any]:
-    """Return the items of all processes in one list, in the order of ranks. Data that is not a list or tuple is one item."""
+    """Return one list of all processes' items, in the order of ranks. If ``data`` is a list or tuple, its elements are the items.
+
+    Any other ``data`` is a single item.
+    """
     everyone = object_collectives.gather(communicator, data)
     return [item for theirs in everyone for item in (theirs if isinstance(theirs, list | tuple) else [theirs])]
 
 
 def reduce(communicator: Communicator, data: T, op: reduction.Operation) -> T:
-    """See ``Runtime.reduce``. The result is not scaled."""
+    """See ``Runtime.reduce``. The result is not multiplied by the argument ``scale`` of ``Runtime.reduce``."""
     tensors = tensors_of(data, "reduce")
     reduction.check_dtypes(tensors, op)
     payload = transport.inline(tensors) if communicator.sends_inline and isinstance(op, str) else None

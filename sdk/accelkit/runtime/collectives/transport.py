@@ -1,4 +1,4 @@
-"""Send tensors between processes: choose the device and the dtype in which they are sent, and convert tensors to bytes."""
+"""Send tensors between processes: choose a device and a dtype for sending, and convert tensors to bytes."""
 
 from __future__ import annotations
 

@@ -8,16 +8,16 @@ determines the calls of ``gather`` (forward and backward) and ``reduce`` that ar
   if none of the MAX_UNVERIFIED calls before it was verified.
 - ``off``: No call is verified.
 
-The other calls of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the exchange
-for their own purpose and are verified in every mode.
+The other collectives of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the
+exchange for their own purpose, so their calls are verified in every mode.
 
-In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on what the ranks are
-known to agree on. This is the name of the call and the outline of its data, both of which must be equal on all ranks for the call to be
-correct, and the number of earlier exchanges that found this name and this outline on all ranks. The line of code that makes the call does
-not count, because ranks may make the same call from different lines (``if rt.is_main_process: ... else: ...``). Ranks therefore decide
-differently only if their calls differ. Then some ranks wait for digests and the others for data. Over gloo, digests are sent in a way in
-which data are never sent (with ``all_to_all``, or under a tag of their own), so that one cannot be mistaken for the other. All these ranks
-wait until the timeout; the call log explains why.
+In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on values that
+are equal on all ranks if the ranks make the same calls: the name of the call, the outline of its data, the number of earlier exchanges that
+found this name and this outline on all ranks, and the number of unverified calls since the last exchange. The decision does not depend on
+the line of code that makes the call, because ranks may make the same call from different lines (``if rt.is_main_process: ... else: ...``).
+Ranks therefore decide differently only if their calls differ. Then some ranks wait for digests and the others for data. Over gloo, digests
+are sent in a way in which data are never sent (with ``all_to_all``, or under a tag of their own), so that digests and data cannot be
+mistaken for each other. All these ranks wait until the timeout; the call log explains why.
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
 keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED
