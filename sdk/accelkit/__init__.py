@@ -21,7 +21,8 @@ _HOMES = {
     "accelkit.cpp_compiler": ("BuildError",),
     "accelkit.cpp_library": ("CppLibrary",),
     "accelkit.capabilities": ("Capabilities",),
-    "accelkit.types": ("Availability", "Candidate", "Decision", "ClusterDetection", "PluginRecord", "RuntimeState"),
+    "accelkit.types": ("Availability", "PluginRecord"),
+    "accelkit.job_types": ("Candidate", "ClusterDetection", "Decision", "RuntimeState"),
     "accelkit.specs.accelerator": ("Accelerator",),
     "accelkit.specs.cluster": ("ClusterEnvironment",),
     "accelkit.specs.device_parsing": ("parse_devices",),
@@ -103,6 +104,10 @@ if TYPE_CHECKING:
     from accelkit.errors import UnsupportedError as UnsupportedError
     from accelkit.errors import UntrustedFileError as UntrustedFileError
     from accelkit.errors import UsageError as UsageError
+    from accelkit.job_types import Candidate as Candidate
+    from accelkit.job_types import ClusterDetection as ClusterDetection
+    from accelkit.job_types import Decision as Decision
+    from accelkit.job_types import RuntimeState as RuntimeState
     from accelkit.private_files import check_private as check_private
     from accelkit.private_files import private_folder as private_folder
     from accelkit.pytree import tree_map as tree_map
@@ -122,8 +127,4 @@ if TYPE_CHECKING:
     from accelkit.specs.strategy import Strategy as Strategy
     from accelkit.thread_shutdown import wait_for_torch_threads as wait_for_torch_threads
     from accelkit.types import Availability as Availability
-    from accelkit.types import Candidate as Candidate
-    from accelkit.types import ClusterDetection as ClusterDetection
-    from accelkit.types import Decision as Decision
     from accelkit.types import PluginRecord as PluginRecord
-    from accelkit.types import RuntimeState as RuntimeState

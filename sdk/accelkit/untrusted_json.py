@@ -51,9 +51,9 @@ def _declared(cls: type) -> dict[str, Any]:
 
 
 def _value(value: Any, annotation: Any, where: str) -> Any:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is Any:
+    if annotation is Any or (annotation in (str, bool, int) and type(value) is annotation):
         return value
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
@@ -65,8 +65,6 @@ def _value(value: Any, annotation: Any, where: str) -> Any:
         return decode(annotation, value)
     if annotation is float and type(value) in (int, float) and _is_finite(value):
         return float(value)
-    if annotation in (str, bool, int) and type(value) is annotation:
-        return value
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(_value(one, arguments[0], where) for one in value)
     if origin is Mapping and isinstance(value, dict):

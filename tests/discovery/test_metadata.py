@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 from email.parser import Parser
 
+import hypothesis
 import importlib_metadata
 import pytest
+from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
 import accelkit
 from accelkit.discovery import autoload
 from accelkit.discovery.catalog import inventory
 from accelkit.discovery.metadata import headers, installed_version, normalized
+from accelkit.discovery.metadata_files import parse_entry_points
 
 
 def test_whatever_is_installed_reads_alike():
@@ -33,6 +37,45 @@ def test_folded_lines_and_the_description():
     assert headers("") == {}
     assert headers("  folded first\nName: acme") == {"name": ["acme"]}
     assert installed_version("no-such-distribution") is None
+
+
+LINES = (
+    "[one]",
+    "[two.three]",
+    "[DEFAULT]",
+    "[a b]",
+    "[]",
+    "a = m:A",
+    "b=m:B",
+    "a = m:C [x]",
+    "a",
+    "# a = m:A",
+    "  a = m:D",
+    "a = m:A ",
+    "",
+)
+
+
+def parsed_by_configparser(text):
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False, allow_no_value=True)
+    parser.optionxform = str
+    parser.read_string(text)
+    return [(group, name, value or "") for group in parser.sections() for name, value in parser.items(group)]
+
+
+def outcome(parse, text):
+    """Return the entry points, or the message of the error."""
+    try:
+        return list(parse(text))
+    except (ValueError, configparser.Error) as error:
+        return str(error)
+    except AttributeError:  # configparser before Python 3.13
+        return "an indented line continues an entry that has no value"
+
+
+@hypothesis.given(st.lists(st.sampled_from(LINES)).map("\n".join))
+def test_entry_points_read_as_configparser_reads_them(text):
+    assert outcome(parse_entry_points, text) == outcome(parsed_by_configparser, text)
 
 
 def test_a_distribution_whose_entry_points_cannot_be_read_is_noted(plugin_site):

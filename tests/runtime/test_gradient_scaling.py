@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 
 import pytest
@@ -215,6 +216,33 @@ def test_the_scaler_is_in_the_checkpoint(tmp_path):
     other.load_state(tmp_path)
     assert other.precision.scale == 512.0, "there was none to restore"
     scheduler.step()
+
+
+def test_a_skipped_step_is_forgotten_with_its_optimizer():
+    rt, model, optimizer, scheduler = made()
+    rt.backward(infinite(model))
+    optimizer.step()
+    assert rt.optimizer_step_was_skipped
+    rt.free_memory()
+    del optimizer, scheduler
+    gc.collect()
+    assert not rt.optimizer_step_was_skipped
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1)])
+def test_an_optimizer_belongs_to_the_runtime_that_prepared_it_last(numbers):
+    first, model, optimizer, _ = made(steps=numbers[0])
+    second = accelkit.Runtime("cpu", precision=Float16Mixed(SMALL), gradient_accumulation_steps=numbers[1])
+    assert second.prepare(model, optimizer) == (model, optimizer)
+    has_gradients = []
+    for _ in range(2):
+        with first.accumulate(model), second.accumulate(model):
+            second.backward(model(torch.ones(1, 4)).sum())
+            optimizer.step()
+            optimizer.zero_grad()
+            has_gradients.append(model.weight.grad is not None)
+    assert has_gradients == [numbers[1] == 2, False]
+    assert [cls.__name__ for cls in type(optimizer).__mro__].count("SGD") == 2, "its class is swapped only once"
 
 
 def test_a_copy_in_the_middle_has_a_scaler_of_its_own():

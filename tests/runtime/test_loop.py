@@ -55,6 +55,27 @@ def test_accumulating_equals_one_large_batch():
     torch.testing.assert_close(model.weight, twin.weight)
 
 
+def test_a_subclass_may_override_the_methods_of_a_step():
+    calls = []
+
+    class Recording(accelkit.Runtime):
+        def accumulate(self, *models):
+            calls.append("accumulate")
+            return super().accumulate(*models)
+
+        def backward(self, loss, **kwargs):
+            calls.append("backward")
+            super().backward(loss, **kwargs)
+
+    rt = Recording("cpu", gradient_accumulation_steps=2)
+    model = rt.prepare(nn.Linear(1, 1))
+    for _ in range(2):
+        with rt.accumulate(model):
+            rt.backward(model(torch.ones(1, 1)).sum())
+    assert calls == ["accumulate", "backward"] * 2
+    assert model.bias.grad.tolist() == [1.0], "the mean of two"
+
+
 def test_a_step_outside_accumulate_acts():
     rt = accelkit.Runtime(accelerator="cpu", gradient_accumulation_steps=4)
     model = nn.Linear(1, 1)

@@ -8,6 +8,7 @@ infinite. The optimizer step is then skipped, and the scale is reduced.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,6 +19,9 @@ from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecis
 
 if TYPE_CHECKING:
     import torch
+
+
+_number = operator.methodcaller("item")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,11 +83,12 @@ class Float16Mixed(AutocastPrecision):
         If an optimizer has stepped since the previous backward pass, the scale is updated first. The scale is not updated right after a
         step, because other optimizers that have not stepped yet still need the old scale.
         """
+        scaler = self._scaler
         if self._unscaled:
-            self._scaler.update()
+            scaler.update()
             self._unscaled.clear()
         self._has_scaled = True
-        scaled: torch.Tensor = self._scaler.scale(loss)
+        scaled: torch.Tensor = scaler.scale(loss)
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -91,16 +96,18 @@ class Float16Mixed(AutocastPrecision):
 
         If a program clips scaled gradients, the updates become so small that the model hardly trains, and no error is raised.
         """
-        self._versions.setdefault(optimizer, {})
+        self._versions.setdefault(weakref.ref(optimizer), {})
 
     def post_backward(self, loss: torch.Tensor) -> None:
         """Record the versions of the gradients of each optimizer that has not stepped yet.
 
         The version of a tensor is torch's count of its in-place changes.
         """
-        if self._versions:  # a loop over a weak dictionary takes 2 us, even if it is empty
-            for optimizer in self._versions:
-                self._versions[optimizer] = _gradient_versions(optimizer)
+        for reference in tuple(self._versions) if self._versions else ():
+            if (optimizer := reference()) is None:
+                del self._versions[reference]
+            else:
+                self._versions[reference] = _gradient_versions(optimizer)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, unless they were already divided after the last backward pass.
@@ -110,7 +117,8 @@ class Float16Mixed(AutocastPrecision):
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.
         """
-        if id(optimizer) in self._unscaled or not _has_gradients(optimizer):
+        key = id(optimizer)
+        if key in self._unscaled or not _has_gradients(optimizer):
             return
         if not self._has_scaled:
             raise UsageError(
@@ -118,10 +126,10 @@ class Float16Mixed(AutocastPrecision):
                 why=f"precision {self.name!r} scales the loss in rt.backward(loss), which was not called",
                 hint="call rt.backward(loss) instead of loss.backward()",
             )
-        if (versions := self._versions.pop(optimizer, None)) is not None:
+        if self._versions and (versions := self._versions.pop(weakref.ref(optimizer), None)) is not None:
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
-        self._unscaled[id(optimizer)] = self._scaler._found_inf_per_device(optimizer)
+        self._unscaled[key] = self._scaler._found_inf_per_device(optimizer)
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
         if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
@@ -191,11 +199,12 @@ class Float16Mixed(AutocastPrecision):
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
-        self._versions: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[int, int]] = weakref.WeakKeyDictionary()
+        # The versions of the gradients of each optimizer that has not stepped yet. It is usually empty.
+        self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
         self._has_scaled = False
 
     def _has_found_infinity(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(flag.item() for flag in self._unscaled.get(id(optimizer), {}).values())
+        return any(map(_number, self._unscaled.get(id(optimizer), {}).values()))
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -18,9 +18,10 @@ from typing import Any, Literal
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
 from accelkit.errors import AccelkitError, UnknownPlacementError, UsageError
+from accelkit.job_types import ClusterDetection
 from accelkit.selection import load_named
 from accelkit.specs.cluster import ClusterEnvironment
-from accelkit.types import ClusterDetection, PluginRecord
+from accelkit.types import PluginRecord
 
 VARIABLE = "ACCELKIT_CLUSTER"
 _DETECT = "auto"

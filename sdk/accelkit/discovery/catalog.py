@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -222,6 +221,8 @@ def _unknown(kind: Kind, name: str) -> UnknownNameError:
     names = sorted({record.name for record in plugins(kind)})
     if kind == "accelerator":
         names = sorted({*names, *device_table.aliases(), "auto"})
+    import difflib  # slow to import, and needed only for this error
+
     bare = name.rpartition(":")[2]
     near = [known_name for known_name in names if known_name.startswith(bare)] or difflib.get_close_matches(bare, names, n=1)
     variable = os.environ.get("ACCELKIT_PLUGINS")

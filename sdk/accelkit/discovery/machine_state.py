@@ -8,7 +8,6 @@ a server on the network is started. Results that are cached with a digest must t
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ def digest() -> str | None:
 
     No driver is initialised: only file names, links and metadata are read.
     """
+    import hashlib  # slow to import, and not needed where only the verdicts of trials are read
+
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
     except OSError:

@@ -66,10 +66,11 @@ class Verdict:
             ValueError: If a field does not have the declared type.
         """
         verdict = untrusted_json.decode(cls, fields)
-        texts: dict[str, Any] = {name: shortened(getattr(verdict, name), length) for name, length in _LENGTHS.items()}
+        given = ((name, getattr(verdict, name), length) for name, length in _LENGTHS.items())
+        texts: dict[str, Any] = {name: shortened(text, length) for name, text, length in given if len(text) > length}
         checks = {name: _cut(check) for name, check in verdict.checks.items()}
         mistakes = tuple(Finding(*(shortened(text, _LENGTHS["reason"]) for text in dataclasses.astuple(one))) for one in verdict.mistakes)
-        return dataclasses.replace(verdict, **texts, checks=checks, mistakes=mistakes)
+        return dataclasses.replace(verdict, **texts, checks=checks, mistakes=mistakes) if texts or checks or mistakes else verdict
 
 
 def _cut(check: Availability) -> Availability:

@@ -14,7 +14,7 @@ A cache that cannot be read or written, or that another user could have written,
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import importlib.util
 import json
 import os
 import sys
@@ -166,4 +166,5 @@ def _file(record: PluginRecord, is_probe: bool) -> Path:
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
     surroundings = (sys.version, sys.prefix, installed_version("torch"), *devices)
     key = (installation, surroundings, "probe") if is_probe else (installation, surroundings)
-    return cache_folder() / "verdicts" / f"{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.json"
+    digest = importlib.util.source_hash(repr(key).encode())  # hashlib takes 3 ms to import
+    return cache_folder() / "verdicts" / f"{digest.hex()}.json"

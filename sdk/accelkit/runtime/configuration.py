@@ -17,6 +17,7 @@ from accelkit.capabilities import Capabilities
 from accelkit.cluster.detection import check_environment, select_cluster
 from accelkit.discovery import loading
 from accelkit.errors import ContradictionError, DevicesError, UnsupportedError, UsageError
+from accelkit.job_types import ClusterDetection, Decision
 from accelkit.plugin_calls import call, checked
 from accelkit.plugin_manager import PluginManager, wrong_hook_result
 from accelkit.precision_support import precisions_of
@@ -29,7 +30,7 @@ from accelkit.specs.hooks import hookimpl
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import FROM_CODE, ClusterDetection, Decision, Kind
+from accelkit.types import FROM_CODE, Kind
 
 _DEFAULT_PRECISION = "32-true"
 
@@ -191,8 +192,7 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
         precision = str(precision)
     chosen: Precision = _instance("precision", precision)
     capabilities: Capabilities = call(accelerator, "capabilities")
-    lacking = [key for key in chosen.required_capabilities if capabilities[key] == "none"]
-    if lacking:
+    if lacking := [key for key in chosen.required_capabilities if capabilities[key] == "none"]:
         able = [name for name, support in precisions_of(capabilities).items() if support != "none"]
         raise UnsupportedError(
             f"{accelerator.name} does not support precision {chosen.name!r}",

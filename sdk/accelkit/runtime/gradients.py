@@ -11,6 +11,7 @@ import torch
 
 from accelkit.errors import PrepareError, UnsupportedError, UsageError
 from accelkit.plugin_calls import call, call_in_step, note_plugin, wrong_result
+from accelkit.runtime.data.loaders import innermost
 from accelkit.specs.overrides import overrides
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from accelkit.runtime.session import Session
 
 
-_NOTHING = contextlib.nullcontext()
+class _Nothing:
+    """Like ``contextlib.nullcontext``, but without Python code in its methods, because one is entered in most batches."""
+
+    __enter__: Any = staticmethod(type(None))
+    __exit__: Any = staticmethod("".format)  # returns "", which is false, whatever the arguments are
+
+
+_NOTHING: AbstractContextManager[None] = _Nothing()
 
 
 class Accumulation:
@@ -29,7 +37,8 @@ class Accumulation:
     Attributes:
         num_steps: Number of backward passes per optimizer step.
         is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; after that, ``begin`` sets it.
-        has_begun: True once ``accumulate`` has been used. Also True once the user has been warned that ``accumulate`` is missing.
+        has_begun: True once ``accumulate`` has been used. Also True if ``num_steps`` is 1, and once the user has been warned that
+            ``accumulate`` is missing.
 
     Raises:
         PrepareError: If ``num_steps`` is less than 1.
@@ -42,20 +51,21 @@ class Accumulation:
                 why="it is the number of backward passes per optimizer step",
                 hint="use 1 to step after every backward pass",
             )
-        self.num_steps = num_steps
-        self.forget()
+        self.restart(num_steps)
 
-    def forget(self) -> None:
-        """Forget all micro-batches, as if ``accumulate`` had never been used."""
+    def restart(self, num_steps: int) -> None:
+        """Set the number of backward passes per step, and forget all micro-batches, as if ``accumulate`` had never been used."""
+        self.num_steps = num_steps
         self.is_complete = True
-        self.has_begun = False
+        self.has_begun = num_steps == 1
         self._step = 0
 
-    def begin(self, is_last_batch: bool) -> None:
-        """Begin the next micro-batch. The last batch of a loader always completes the step."""
+    def begin(self, is_last_batch: bool) -> bool:
+        """Begin the next micro-batch, and return ``is_complete``. The last batch of a loader always completes the step."""
         self.has_begun = True
-        self._step = 0 if is_last_batch else self._step + 1
-        self.is_complete = self._step % self.num_steps == 0
+        self._step = step = 0 if is_last_batch else (self._step + 1) % self.num_steps
+        self.is_complete = not step
+        return not step
 
 
 class Gradients:
@@ -90,14 +100,14 @@ class Gradients:
 
         return backward
 
-    def accumulate(self, models: Sequence[torch.nn.Module]) -> AbstractContextManager[None]:
+    def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
         """See ``Runtime.accumulate``."""
-        if self._accumulation.num_steps > 1:
-            loader = self._objects.innermost_loader()
-            self._accumulation.begin(loader is not None and loader.is_at_end)
-            if self._has_no_sync and not self._accumulation.is_complete:
-                return self._keeping_local(models)
-        return _NOTHING
+        accumulation, loaders = self._accumulation, self._objects.loaders
+        if accumulation.num_steps == 1:
+            return _NOTHING
+        loader = innermost(loaders) if loaders else None
+        is_complete = accumulation.begin(loader is not None and loader.is_at_end)
+        return _NOTHING if is_complete or not self._has_no_sync else self._keeping_local(models)
 
     @contextlib.contextmanager
     def _keeping_local(self, models: Sequence[torch.nn.Module]) -> Iterator[None]:

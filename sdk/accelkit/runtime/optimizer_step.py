@@ -18,26 +18,27 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.plugin_calls import note_plugin, wrong_result
-from accelkit.runtime.dynamic_subclass import swap_class
+from accelkit.runtime.dynamic_subclass import restore_class, swap_class
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.engine_strategy import EngineStrategy
-from accelkit.specs.overrides import overridden, overrides
+from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
 
 if TYPE_CHECKING:
     from accelkit.runtime.gradients import Accumulation
 
-_steppings: weakref.WeakKeyDictionary[Any, Stepping] = weakref.WeakKeyDictionary()
-"""The Stepping of each prepared optimizer and scheduler. It is not stored in an attribute of the scheduler, because a scheduler's state
-dict contains all of its attributes."""
+_steppings: dict[int, Stepping] = {}
+"""The Stepping of each prepared optimizer and scheduler, by the object's ``id``, until the object is deleted. It is not stored in an
+attribute, because a scheduler's state dict contains all of its attributes, and copies would have the attribute too. Each step looks it up,
+which would take more than twice as long in a WeakKeyDictionary."""
 
 
 class Stepping:
     """Implementation of ``step`` and ``zero_grad`` for the optimizers and schedulers of a Runtime.
 
     Args:
-        accumulation: The accumulation state. ``step`` and ``zero_grad`` do nothing until gradients are complete.
+        accumulation: The accumulation state. Until gradients are complete, optimizers and schedulers do nothing.
         precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
         strategy: The strategy. An EngineStrategy runs all steps. If the EngineStrategy itself calls the optimizer's ``step`` or
             ``zero_grad``, the original method runs.
@@ -45,12 +46,14 @@ class Stepping:
     """
 
     def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:
-        self._accumulation = accumulation
-        self._precision = precision if overrides(precision, Precision, "optimizer_step") else None
+        self.accumulation = accumulation
+        self._precision = precision
+        self._precision_step = overridden(precision, Precision, "optimizer_step")
         self._end = overridden(accelerator, Accelerator, "step_end")
         self._strategy = strategy if isinstance(strategy, EngineStrategy) else None
+        self._run = self._step_in_engine if self._strategy else self._step_in_precision if self._precision_step else _called
         self._inside: torch.optim.Optimizer | None = None
-        self._skipped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._skipped: set[int] = set()
 
     @property
     def has_skipped(self) -> bool:
@@ -62,42 +65,44 @@ class Stepping:
 
         Does nothing if the replacements would do the same as the originals.
         """
-        if self._accumulation.num_steps == 1 and self._precision is None and self._strategy is None and self._end is None:
+        if self.accumulation.num_steps == 1 and self._precision_step is None and self._strategy is None and self._end is None:
             return
-        is_first = thing not in _steppings
-        _steppings[thing] = self
+        key, before = id(thing), _steppings.get(id(thing))
+        if before is not self:
+            _steppings[key] = self
+            weakref.finalize(thing, self._forget, key).atexit = False
         if isinstance(thing, LRScheduler):
             swap_class(thing, governed_scheduler)
             return
-        if is_first and "step" in vars(thing):  # an earlier scheduler wrapped step on the instance, which hides the class's step
+        if before is None and "step" in vars(thing):  # an earlier scheduler wrapped step on the instance, which hides the class's step
             own = vars(thing)["step"]
-            thing.step = functools.wraps(own)(functools.partial(_step, thing, own))  # type: ignore[method-assign]
-        swap_class(thing, governed_optimizer)
+            thing.step = functools.wraps(own)(functools.partial(_step, lambda _, *closure: own(*closure), thing))  # type: ignore[method-assign]
+        has_to_reset = self.accumulation.num_steps > 1 or self._strategy is not None
+        restore_class(thing, governed_step if has_to_reset else governed_optimizer)  # which another Runtime may have given to it
+        swap_class(thing, governed_optimizer if has_to_reset else governed_step)
+
+    def _forget(self, key: int) -> None:
+        _steppings.pop(key, None)
+        self._skipped.discard(key)
 
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        """Run a step of the optimizer. ``own`` is the optimizer's own ``step``, which takes the closure."""
+        """Run a step of the optimizer, whose gradients are complete.
+
+        ``own`` is the optimizer's own ``step``, which takes the optimizer and the closure.
+        """
         if self._inside is optimizer:
             return self._own_step(optimizer, own, closure)
-        if not self._accumulation.is_complete:
-            return None
-        if self._accumulation.num_steps > 1 and not self._accumulation.has_begun:
+        if not self.accumulation.has_begun:
             self._warn_of_small_gradients()
-        if self._strategy is None and self._precision is None:
-            result = _called(own, closure)
-        else:
-            before, self._inside = self._inside, optimizer
-            try:
-                result = self._wrapped_step(optimizer, own, closure)
-            finally:
-                self._inside = before
+        result = self._run(optimizer, own, closure)
         if self._end is not None:
             self._end()
         return result
 
     def _warn_of_small_gradients(self) -> None:
         """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step had only one pass."""
-        self._accumulation.has_begun = True
-        num_steps = self._accumulation.num_steps
+        self.accumulation.has_begun = True
+        num_steps = self.accumulation.num_steps
         warnings.warn(
             f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
             f"by {num_steps}, and this step has one of them. Write `with rt.accumulate(model):` around the forward and backward pass and "
@@ -106,11 +111,9 @@ class Stepping:
         )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
-        """Reset the gradients of the optimizer. ``own`` is the optimizer's own ``zero_grad``."""
-        if not self._accumulation.is_complete:
-            return
+        """Reset the gradients of the optimizer after a step. ``own`` is the optimizer's own ``zero_grad``, which takes the optimizer."""
         if self._strategy is None or self._inside is optimizer:
-            own(set_to_none)
+            own(optimizer, set_to_none)
             return
         before, self._inside = self._inside, optimizer
         try:
@@ -123,26 +126,26 @@ class Stepping:
 
     def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether a scheduler of this optimizer must not step now."""
-        return not self._accumulation.is_complete or optimizer in self._skipped
+        return not self.accumulation.is_complete or id(optimizer) in self._skipped
 
-    def _wrapped_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        if self._strategy is None:
-            assert self._precision is not None
-            has_stepped = False
+    def _step_in_precision(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+        self._skipped.add(id(optimizer))  # until the precision calls the optimizer's own step
+        before, self._inside = self._inside, optimizer
 
-            def own_step(closure: Any = None) -> Any:
-                nonlocal has_stepped
-                has_stepped = True
-                return self._own_step(optimizer, own, closure)
+        def _own_step(closure: Any = None) -> Any:
+            self._skipped.discard(id(optimizer))
+            return own(optimizer) if closure is None else own(optimizer, closure)  # _called, without its call
 
-            try:
-                return self._precision.optimizer_step(optimizer, own_step, closure)
-            except Exception as error:
-                note_plugin(error, self._precision, "optimizer_step")
-                raise
-            finally:
-                if not has_stepped:
-                    self._skipped.add(optimizer)
+        try:
+            return self._precision_step(optimizer, _own_step, closure)  # type: ignore[misc]
+        except Exception as error:
+            note_plugin(error, self._precision, "optimizer_step")
+            raise
+        finally:
+            self._inside = before
+
+    def _step_in_engine(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> None:
+        assert self._strategy is not None
         if closure is not None:
             raise UnsupportedError(
                 f"{type(optimizer).__name__}.step was given a closure",
@@ -150,22 +153,24 @@ class Stepping:
                 why=f"strategy {self._strategy.name!r} steps by itself, after the backward passes",
                 hint="call backward before step, without a closure",
             )
+        before, self._inside = self._inside, optimizer
         try:
             is_applied = self._strategy.step(optimizer)
         except Exception as error:
             note_plugin(error, self._strategy, "step")
             raise
+        finally:
+            self._inside = before
         if is_applied is False:
-            self._skipped.add(optimizer)
+            self._skipped.add(id(optimizer))
         elif is_applied is True:
-            self._skipped.discard(optimizer)
+            self._skipped.discard(id(optimizer))
         else:
             raise wrong_result(self._strategy, "step", is_applied, "True or False")
-        return None
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
-        self._skipped.discard(optimizer)
-        return _called(own, closure)
+        self._skipped.discard(id(optimizer))
+        return _called(optimizer, own, closure)
 
 
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
@@ -182,35 +187,43 @@ def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -
     return backward_to_the_end
 
 
-def _step(optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
-    stepping = _steppings.get(optimizer)
-    if stepping is not None:
-        return stepping.step(optimizer, own, closure)
-    return _called(own, closure)  # the optimizer is a copy of a prepared one
+def _step(own: Any, optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+    stepping = _steppings.get(id(optimizer))
+    if stepping is None:  # a copy of a prepared optimizer
+        return _called(optimizer, own, closure)
+    return stepping.step(optimizer, own, closure) if stepping.accumulation.is_complete else None
 
 
-def _called(own: Any, closure: Any) -> Any:
-    return own(closure) if closure is not None else own()  # the step of some optimizers takes no closure
+def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
+    return own(optimizer) if closure is None else own(optimizer, closure)  # the step of some optimizers takes no closure
 
 
-def governed_optimizer(cls: type) -> dict[str, Any]:
+def governed_step(cls: type) -> dict[str, Any]:
     """Return the behaviour of an optimizer whose steps are run by a Stepping."""
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
-        stepping, own = _steppings.get(self), functools.partial(original.step, self)
-        return stepping.step(self, own, closure) if stepping is not None else _called(own, closure)  # a copy has no Stepping
+        stepping = _steppings.get(id(self))
+        if stepping is None:  # a copy of a prepared optimizer
+            return _called(self, original.step, closure)
+        return stepping.step(self, original.step, closure) if stepping.accumulation.is_complete else None
 
     step.hooked = True  # type: ignore[attr-defined] # otherwise torch would wrap a copy's step and run the hooks twice
+    return {"step": step}
+
+
+def governed_optimizer(cls: type) -> dict[str, Any]:
+    """Return the behaviour of an optimizer whose steps are run, and whose gradients are reset, by a Stepping."""
+    original: Any = cls
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        stepping, own = _steppings.get(self), functools.partial(original.zero_grad, self)
-        if stepping is not None:
-            stepping.zero_grad(self, own, set_to_none)
-        else:
-            own(set_to_none)
+        stepping = _steppings.get(id(self))
+        if stepping is None:
+            original.zero_grad(self, set_to_none)
+        elif stepping.accumulation.is_complete:
+            stepping.zero_grad(self, original.zero_grad, set_to_none)
 
-    return {"step": step, "zero_grad": zero_grad}
+    return governed_step(cls) | {"zero_grad": zero_grad}
 
 
 def governed_scheduler(cls: type) -> dict[str, Any]:
@@ -218,7 +231,7 @@ def governed_scheduler(cls: type) -> dict[str, Any]:
     original: Any = cls
 
     def step(self: Any, *args: Any, **kwargs: Any) -> None:
-        stepping = _steppings.get(self)
+        stepping = _steppings.get(id(self))
         if stepping is None or not stepping.has_to_wait(self.optimizer):
             original.step(self, *args, **kwargs)
 

@@ -11,7 +11,7 @@ from accelkit.errors import PrepareError, UnsupportedError
 from accelkit.plugin_calls import is_built_in, is_context, note_plugin, wrong_result
 from accelkit.runtime.dynamic_subclass import restore_class, swap_class
 from accelkit.specs.engine_strategy import EngineStrategy
-from accelkit.specs.overrides import overrides
+from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.precision import Precision
 
 _ATTRIBUTE = "_accelkit_precision"
@@ -24,15 +24,17 @@ def backward_of(precision: Precision) -> Callable[..., None]:
     """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward
+    before, after = precision.pre_backward, precision.post_backward
+    run = overridden(precision, Precision, "backward") or torch.Tensor.backward
 
     def backward(loss: torch.Tensor, **kwargs: Any) -> None:
         doing = "pre_backward"
         try:
-            loss = precision.pre_backward(loss)
+            loss = before(loss)
             doing = "backward"
-            precision.backward(loss, **kwargs)
+            run(loss, **kwargs) if kwargs else run(loss)  # a call with ** takes longer
             doing = "post_backward"
-            precision.post_backward(loss)
+            after(loss)
         except Exception as error:
             if doing == "backward" and not isinstance(loss, torch.Tensor):
                 raise wrong_result(precision, "pre_backward", loss, "a tensor") from error
@@ -113,7 +115,8 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         precision = self.__dict__[_ATTRIBUTE]
-        args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
+        if type(precision).convert_input is not Precision.convert_input:
+            args, kwargs = precision.convert_input(args), precision.convert_input(kwargs)
         with precision.forward_context():
             result = original.forward(self, *args, **kwargs)
         return precision.convert_output(result)

@@ -51,16 +51,12 @@ class PreparedObjects:
         for field in dataclasses.fields(self):
             getattr(self, field.name).clear()
 
-    def innermost_loader(self) -> PreparedLoader | None:
-        """Return the loader that the innermost running loop iterates over. None if no loop over a prepared loader is running."""
-        return innermost(self.loaders)
-
     def num_real_samples(self) -> int | None:
         """Return the number of samples in the current global batch without its repeated samples. None if no sample is known to be repeated.
 
         Samples are repeated only to fill the last batch of a loader. For all earlier batches, the result is None.
         """
-        loader = self.innermost_loader()
+        loader = innermost(self.loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None
 
 

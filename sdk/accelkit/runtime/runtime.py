@@ -20,6 +20,7 @@ import torch
 from accelkit import rank_logger
 from accelkit.errors import UnsupportedError
 from accelkit.gc_pause import collector_paused
+from accelkit.job_types import Decision, RuntimeState
 from accelkit.plugin_calls import call
 from accelkit.runtime import batch_size, seeding
 from accelkit.runtime.checkpointing import Checkpointing
@@ -43,7 +44,6 @@ from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.specs.strategy import Strategy
 from accelkit.tracking.trackers import Trackers
-from accelkit.types import Decision, RuntimeState
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -163,11 +163,10 @@ class Runtime:
             seeding.seed_host(seed)
         group = process_group or ProcessGroupOptions()
         self._rank_info = ranks = RankInfo(self.cluster, self.strategy)
-        self._session = Session(configuration, self._rank_info, self._accumulation, process_group=group, seed=seed)
+        self._session = session = Session(configuration, self._rank_info, self._accumulation, process_group=group, seed=seed)
         self._objects = PreparedObjects()
         self._preparation = Preparation(self._session, self._rank_info, self._accumulation, self._options, self._objects)
         self._gradients = Gradients(self._session, self._accumulation, self._objects)
-        session = self._session
         self._collectives = Collectives(ranks.num_processes, session.start, verification.job_mode(), lambda: session.data_group)
         rank_logger.set_job(self._rank_info, self._collectives)
         self._progress = ProgressBars(self._rank_info)
@@ -391,7 +390,7 @@ class Runtime:
             PrepareError: If ``prepare`` does not support an object, or if an optimizer has parameters that are in no prepared module.
         """
         prepared = self._preparation.prepare(objects, device_placement)
-        self._shorten_backward()
+        self._shorten_calls()
         return prepared[0] if len(prepared) == 1 else prepared
 
     def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
@@ -435,7 +434,7 @@ class Runtime:
             kwargs: The arguments ``gradient``, ``retain_graph``, ``create_graph`` and ``inputs`` of ``torch.Tensor.backward``.
         """
         self._gradients.backward(loss, **kwargs)
-        self._shorten_backward()
+        self._shorten_calls()
 
     @property
     def gradient_accumulation_steps(self) -> int:
@@ -462,7 +461,7 @@ class Runtime:
         Args:
             models: The prepared models whose gradients the block computes.
         """
-        return self._gradients.accumulate(models)
+        return self._gradients.accumulate(*models)
 
     def no_sync(self, model: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which the gradients of ``model`` are not reduced over processes.
@@ -1011,13 +1010,11 @@ class Runtime:
         self._session.stop()
         self.__dict__.pop("backward", None)
 
-    def _shorten_backward(self) -> None:
-        """Replace ``self.backward`` with the function that runs the backward pass, so that later calls go through fewer functions.
-
-        Does nothing before the device has started, or if a subclass overrides ``backward``.
-        """
-        if self._session.is_started and type(self).backward is Runtime.backward:
-            self.__dict__["backward"] = self._gradients.backward_function()
+    def _shorten_calls(self) -> None:
+        """Once the device has started, replace methods of each step by the functions that they call, unless a subclass overrides them."""
+        if self._session.is_started:
+            functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
+            self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Refuse to be pickled. The objects that a Runtime prepared can be pickled; a Runtime cannot.

@@ -9,6 +9,7 @@ import torch
 
 from accelkit.discovery import loading
 from accelkit.errors import UnsupportedError
+from accelkit.job_types import RuntimeState
 from accelkit.plugin_calls import call
 from accelkit.plugin_manager import wrong_hook_result
 from accelkit.runtime import seeding
@@ -24,7 +25,6 @@ from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
 from accelkit.tracking.description import describe
-from accelkit.types import RuntimeState
 
 if TYPE_CHECKING:
     import torch.distributed as dist

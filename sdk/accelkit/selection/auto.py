@@ -13,8 +13,9 @@ from accelkit.discovery import device_table, loading, verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.verdict import Verdict
 from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
+from accelkit.job_types import Candidate
 from accelkit.selection.by_name import GENERIC
-from accelkit.types import Availability, Candidate, PluginRecord
+from accelkit.types import Availability, PluginRecord
 
 ORDER_VARIABLE = "ACCELKIT_AUTO_ORDER"
 Choice = tuple[PluginRecord, tuple[Candidate, ...], list[str]]

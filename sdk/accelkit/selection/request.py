@@ -13,6 +13,7 @@ from typing import Any
 
 from accelkit.discovery import autoload, device_table, loading, probing
 from accelkit.errors import AccelkitError, ContradictionError, UsageError
+from accelkit.job_types import Candidate, Decision
 from accelkit.selection.auto import choose, choose_for_alias, warn_once
 from accelkit.selection.by_name import (
     GENERIC,
@@ -24,7 +25,7 @@ from accelkit.selection.by_name import (
     try_unless_known,
 )
 from accelkit.specs.accelerator import Accelerator
-from accelkit.types import FROM_CODE, Candidate, Decision, PluginRecord
+from accelkit.types import FROM_CODE, PluginRecord
 
 AUTO = "auto"
 ACCELERATOR_VARIABLE, DEVICES_VARIABLE = "ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES"

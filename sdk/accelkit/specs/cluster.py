@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from accelkit.errors import AccelkitError, ContradictionError, UnknownPlacementError, UnsupportedError
+from accelkit.job_types import ClusterDetection
 from accelkit.specs.env_reader import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.specs.hooks import hookimpl
 from accelkit.specs.process_placement import PLACEMENT, Place, Placement, placements, this_machine
-from accelkit.types import ClusterDetection
 
 
 class ClusterEnvironment(Variables):

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from accelkit.types import Availability, ClusterDetection, RuntimeState
+from accelkit.job_types import ClusterDetection, RuntimeState
+from accelkit.types import Availability
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ import platform
 from typing import Any
 
 import accelkit
-from accelkit.types import Decision, RuntimeState
+from accelkit.job_types import Decision, RuntimeState
 
 
 def describe(decision: Decision, state: RuntimeState) -> dict[str, Any]:

@@ -273,8 +273,11 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
     """Return the loader whose loop began last (the evaluation loader, in an evaluation inside a training loop). None if no loop runs."""
-    active = (loader for loader in loaders if loader.epochs.active.number)
-    return max(active, key=lambda loader: loader.epochs.active.number, default=None)
+    found, highest = None, 0
+    for loader in loaders:
+        if (number := loader.epochs.active.number) > highest:
+            found, highest = loader, number
+    return found
 
 
 def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
@@ -292,8 +295,5 @@ def skip_batches(loader: DataLoader[Any] | PreparedLoader, count: int) -> Any:
 
 def batch_size_of(loader: DataLoader[Any]) -> int | None:
     """Return the number of samples in a batch. None if neither the loader nor its batch sampler specifies it."""
-    if loader.batch_size is not None:
-        return loader.batch_size
-    _, sampler = index_sampler(loader)
-    size = getattr(sampler, "batch_size", None)
+    size = loader.batch_size if loader.batch_size is not None else getattr(index_sampler(loader)[1], "batch_size", None)
     return size if isinstance(size, int) else None

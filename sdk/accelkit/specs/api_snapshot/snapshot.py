@@ -21,13 +21,14 @@ from packaging.version import InvalidVersion, Version
 from accelkit import __version__, untrusted_json
 from accelkit.capabilities import Capabilities
 from accelkit.errors import UsageError
+from accelkit.job_types import ClusterDetection, RuntimeState
 from accelkit.specs.accelerator import Accelerator
 from accelkit.specs.cluster import ClusterEnvironment
 from accelkit.specs.engine_strategy import EngineSettings, EngineStrategy
 from accelkit.specs.hooks import HOOK_SPECIFICATIONS
 from accelkit.specs.precision import Precision
 from accelkit.specs.strategy import Strategy
-from accelkit.types import Availability, ClusterDetection, RuntimeState
+from accelkit.types import Availability
 
 SCHEMA = "accelkit.spec/1"
 FOLDER = Path(__file__).parent
