@@ -197,7 +197,7 @@ MISTAKES = [
     Mistake(
         "keyword_only",
         "precision",
-        plugin("Precision", "def optimizer_step(self, optimizer, *, step): return step()"),
+        plugin("Precision", "def optimizer_step(self, optimizer, *, step, closure=None): return step()"),
         "Plugin.optimizer_step takes 'step' only as a keyword argument",
         "remove the *",
     ),
