@@ -21,14 +21,7 @@ if TYPE_CHECKING:
     from accelkit.runtime.session import Session
 
 
-class _Nothing:
-    """Like ``contextlib.nullcontext``, but without Python code in its methods, because one is entered in most batches."""
-
-    __enter__: Any = staticmethod(type(None))
-    __exit__: Any = staticmethod("".format)  # returns "", which is false, whatever the arguments are
-
-
-_NOTHING: AbstractContextManager[None] = _Nothing()
+_NOTHING = contextlib.nullcontext()
 
 
 class Accumulation:
