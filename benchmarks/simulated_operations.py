@@ -130,7 +130,8 @@ def explain_timeout(size: int) -> Count:
 
     def entry(rank: str) -> bytes:
         calls = {group.group_name: 1} if int(rank) < size - 1 else {}
-        return json.dumps({"at": f"{host_of(int(rank))}, process 12345", "last": "reduce (sum) of float32[1024]", "groups": calls}).encode()
+        last = {"last": "reduce (sum) of float32[1024]", "group": next(iter(calls), "")}
+        return json.dumps({"at": f"{host_of(int(rank))}, process 12345", **last, "groups": calls}).encode()
 
     store = CountingStore(entry)
     group = make_group(size, store)

@@ -87,7 +87,10 @@ def test_the_last_entry_is_written_early_when_a_call_fails_and_when_the_process_
 
 
 def entries_of(counts):
-    return {rank: {"at": f"host, process {rank}", "last": f"call {count}", "groups": {"0": count}} for rank, count in counts.items()}
+    return {
+        rank: {"at": f"host, process {rank}", "last": f"call {count}", "group": "0", "groups": {"0": count}}
+        for rank, count in counts.items()
+    }
 
 
 class Group:
@@ -111,3 +114,12 @@ def test_a_summary_of_ranks_that_all_differ_keeps_those_that_made_the_fewest_cal
     summary = desync_report.Summary.of(entries_of({rank: 5000 - rank for rank in range(4096)}), call)
     assert [list(row.at) for row in summary.rows] == [[4095 - place] for place in range(16)]
     assert len(summary.as_json()) < 8000
+
+
+def test_a_rank_whose_last_call_was_in_another_group_has_not_made_a_different_call():
+    call = call_log.Call("call 7", Group(), 7, range(2), is_verified=True)
+    elsewhere = {"last": "reduce", "group": "1", "groups": {"0": 7, "1": 3}}
+    (row,) = desync_report.Summary.of({1: elsewhere}, call).rows
+    assert not desync_report._has_diverged(row, call, has_timed_out=False)
+    (row,) = desync_report.Summary.of({1: elsewhere | {"group": "0"}}, call).rows
+    assert desync_report._has_diverged(row, call, has_timed_out=False)

@@ -3,10 +3,11 @@
 When a collective times out, the module ``desync_report`` reads the log and reports which ranks are missing.
 
 The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, with a mark
-if ``fingerprint`` did not verify it), ``groups`` (the number of calls so far, by the name of the process group). All ranks together write
-at most ENTRIES_PER_SECOND entries per second, because one process hosts the store. If a rank makes calls faster than it may write, a thread
-writes its newest entry as soon as it may. A rank's last call therefore appears in the log within ``seconds_between_entries``, even while
-the rank waits or computes. It appears later, or never, only if the process is killed or does not release Python's lock.
+if ``fingerprint`` did not verify it), ``group`` (the process group of the last call, by torch's name for it) and ``groups`` (the number of
+calls so far, by the name of the process group). All ranks together write at most ENTRIES_PER_SECOND entries per second, because one process
+hosts the store. If a rank makes calls faster than it may write, a thread writes its newest entry as soon as it may. A rank's last call
+therefore appears in the log within ``seconds_between_entries``, even while the rank waits or computes. It appears later, or
+never, only if the process is killed or does not release Python's lock.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
     store = log_store()
     if store is not None:
         counts = {member.group_name: count for member, count in _numbers.items()}
-        _writer.put(store, key_of(dist.get_rank()), {"last": call.described, "groups": counts}, seconds_between_entries())
+        entry = {"last": call.described, "group": group.group_name, "groups": counts}
+        _writer.put(store, key_of(dist.get_rank()), entry, seconds_between_entries())
     return call
 
 

@@ -44,13 +44,15 @@ class Row:
 
     Attributes:
         count: The number of calls that each of these ranks has made in the group.
-        last: The description of their last calls, which may have been made in any group. Empty if they have made no call yet.
+        last: The description of their last calls, in any group. Empty if they have made no call yet.
+        is_last_of_group: Whether these last calls were made in this group.
         size: The number of these ranks.
         at: The host and the process ID by rank, for these ranks or, if there are more than _SHOWN, for the first _SHOWN of these ranks.
     """
 
     count: int
     last: str
+    is_last_of_group: bool
     size: int
     at: Mapping[int, str]
 
@@ -75,11 +77,12 @@ class Summary:
     @classmethod
     def of(cls, entries: Mapping[int, Mapping[str, Any]], call: Call) -> Summary:
         """Summarise the log entries of the ranks of the group that makes the call. Ranks that are not in ``entries`` count as unread."""
-        alike: dict[tuple[int, str], dict[int, str]] = {}
+        group = call.group.group_name
+        alike: dict[tuple[int, str, bool], dict[int, str]] = {}
         for rank, entry in sorted(entries.items()):
-            count = entry.get("groups", {}).get(call.group.group_name, 0)
-            alike.setdefault((count, entry.get("last", "")), {})[rank] = entry.get("at", "")
-        rows = [Row(count, last, len(at), dict(_first(at.items()))) for (count, last), at in alike.items()]
+            key = entry.get("groups", {}).get(group, 0), entry.get("last", ""), entry.get("group") == group
+            alike.setdefault(key, {})[rank] = entry.get("at", "")
+        rows = [Row(*key, len(at), dict(_first(at.items()))) for key, at in alike.items()]
         return cls(sorted(rows, key=lambda row: row.count)[:_MOST_ROWS], len(call.ranks) - len(entries))
 
     def as_json(self) -> str:
@@ -211,7 +214,9 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     If these ranks have already made later calls, although this process timed out while it verified ``call``, then only this process
     verified the call.
     """
-    return (row.count == call.number and row.last != call.described) or (row.count > call.number and call.is_verified and has_timed_out)
+    if row.count == call.number:
+        return row.is_last_of_group and row.last != call.described
+    return row.count > call.number and call.is_verified and has_timed_out
 
 
 def is_timeout(error: BaseException) -> bool:
