@@ -1,4 +1,4 @@
-"""torchrun and all other launchers that set torch.distributed's variables, such as DeepSpeed's."""
+"""torchrun and all other launchers that set the variables of torch.distributed, such as the launcher of DeepSpeed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class ConditionedCall:
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
         Args:
-            op: The OpInfo of the operator in which the call was recorded. Special rules for this operator also apply to the call.
+            op: The OpInfo of the operator whose sample made this call. Special rules for the operator also apply to the call.
             func: The functional overload.
             args: The positional arguments, on the CPU.
             kwargs: The keyword arguments.

@@ -106,10 +106,10 @@ class Variations:
         return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
 
     def _dim(self, size: str) -> int:
-        """Return the dimension that this size changes.
+        """Return the dimension whose length is changed for a ``size`` of the axis ``size``.
 
-        ``many rows`` and ``most rows`` change the first dimension; if the call's ``dim`` names the first dimension, they change the last
-        dimension. The other sizes change the dimension that ``dim`` names; if the call has no ``dim``, they change the last dimension.
+        For ``many rows`` and ``most rows``, this is the first dimension, or the last one if the call's ``dim`` names the first. For the
+        other sizes, it is the dimension that ``dim`` names, or the last one if the call has no ``dim``.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim

@@ -15,7 +15,7 @@ _CONVOLUTIONS, _QUICK_CONVOLUTIONS = ((32, 64, 56), (32, 256, 14)), ((4, 16, 32)
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the measurements. Matmuls come first, because the fastest matmul of each dtype is taken as the peak of the dtype."""
+    """Return the cases. Matmuls come first, because the fastest matmul of each dtype is taken as the peak of the dtype."""
     matmuls = [_matmul_case(dtype, size) for dtype in _ITEM_SIZES for size in (_QUICK_MATMULS if is_quick else _MATMULS)]
     reductions = [_reduction_case(name, size) for name in ("sum", "softmax") for size in (_QUICK_REDUCED if is_quick else _REDUCED)]
     attention = [
@@ -44,7 +44,7 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """Return the measurement of a reduction: its memory traffic per second.
+    """Return a case that measures a reduction, in memory traffic per second.
 
     ``sum`` reads every element once. ``softmax``, which is computed over rows of 1024 elements, reads and writes every element once.
     """
@@ -61,7 +61,7 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 
 
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
-    """Return the measurement of attention: for each head, a matmul of queries and keys, and a matmul of attention weights and values.
+    """Return a case that measures attention: for each head, a matmul of queries and keys, and a matmul of attention weights and values.
 
     The attention weights do not count as memory traffic, because they need not be written to memory.
     """
@@ -81,7 +81,7 @@ def _attention(target: Target, *, dtype: str, shape: tuple[int, ...]) -> Callabl
 
 
 def _convolution_case(dtype: str, shape: tuple[int, int, int]) -> Case:
-    """Return the measurement of a convolution of square images by a 3x3 kernel, with padding.
+    """Return a case that measures a convolution of square images by a 3x3 kernel, with padding.
 
     The input and the output have the same number of channels.
     """

@@ -128,7 +128,7 @@ def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) ->
 
 
 def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
-    """Return the measurements that a request selects.
+    """Return the cases that a request selects.
 
     Args:
         request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. Together,

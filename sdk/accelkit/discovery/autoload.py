@@ -37,7 +37,10 @@ def privateuse1_conflict() -> str:
 
 
 def backend_of(device_type: str) -> str:
-    """Return the value of the entry point that registers a device type, or "" if the policy allows no such entry point. Imports nothing."""
+    """Return the value of the entry point in the group ``torch.backends`` that registers a device type. Imports nothing.
+
+    The result is "" if there is no such entry point, or if ``ACCELKIT_PLUGINS`` does not allow its distribution.
+    """
     policy = Policy.from_environment()
     names = {device_type, f"torch_{device_type}"}
     names |= {str(row.get("torch_package")) for row in device_table.vendors().values() if row["device_type"] == device_type}

@@ -167,7 +167,7 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
         when = " (first)" if ending is cause else f" ({after:+.3f} s)" if ending.has_failed else ""
         lines.append(f"  rank {ending.rank}: {ending}{when}")
     if cause.has_lost_a_peer:
-        lines.append(f"  it failed because another process did not respond; {_awaited(endings)}")
+        lines.append(f"  rank {cause.rank} failed because another process did not respond; {_awaited(endings)}")
     return "\n".join(lines)
 
 
@@ -183,7 +183,7 @@ def _awaited(endings: Sequence[Ending]) -> str:
         return f"it was possibly waiting for rank {', '.join(late)}"
     if done := [str(ending.rank) for ending in others if ending.exit_code == 0]:
         return f"it was possibly waiting for rank {', '.join(done)}, which had finished: look for a call that only some processes make"
-    return "compare it with the errors of the other ranks, also on the other machines of the job"
+    return "compare the error with the errors of the other ranks, also on the other machines of the job"
 
 
 def _evidence(cause: Ending) -> list[str]:

@@ -106,7 +106,7 @@ class Trackers:
         return {"next_step": self._next_step, "trackers": {key: state for key, state in states.items() if state}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Continue the run of a checkpoint. ``state`` is empty if the checkpoint was saved without trackers."""
+        """Make each tracker continue the run that it had when a checkpoint was saved. ``state`` is empty if there were no trackers then."""
         if not state or not self._active:
             return
         self._states, self._next_step = dict(state), state["next_step"]

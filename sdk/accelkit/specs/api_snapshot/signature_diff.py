@@ -15,7 +15,7 @@ _STARRED = ("var_positional", "var_keyword")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference in a parameter, with the plugins that it concerns and what their authors must do."""
+    """A difference between two versions of a parameter, with the plugins that it concerns and what their authors must do."""
 
     parameter: str
     what: str
