@@ -12,6 +12,7 @@ from accelkit.errors import UsageError
 from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import configure
+from accelkit.runtime.data.loaders import innermost
 from accelkit.runtime.gradients import Accumulation, Gradients
 from accelkit.runtime.preemption import Preemption
 from accelkit.runtime.preparation import Preparation, PreparationOptions, PreparedObjects
@@ -106,9 +107,9 @@ def test_preparation_records_what_it_prepared():
     (prepared,) = parts.preparation.prepare([loader], None)
     objects = parts.objects
     assert (objects.modules, objects.optimizers, objects.loaders) == ([model], [optimizer], [prepared])
-    assert objects.innermost_loader() is None
+    assert innermost(objects.loaders) is None
     for _ in prepared:
-        assert objects.innermost_loader() is prepared
+        assert innermost(objects.loaders) is prepared
     parts.preparation.free_memory()
     assert objects == PreparedObjects()
 
@@ -119,11 +120,11 @@ def test_gradients_of_a_precision_that_scales_them_are_complete_before_they_are_
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     parts.preparation.prepare([model, optimizer], None)
     inputs = torch.ones(1, 1)
-    with parts.gradients.accumulate([model]):
+    with parts.gradients.accumulate(model):
         parts.gradients.backward(model(inputs).sum())
         with pytest.raises(UsageError, match="2 backward passes"):
             parts.gradients.clip_grad_norm_(model.parameters(), 1.0)
-    with parts.gradients.accumulate([model]):
+    with parts.gradients.accumulate(model):
         parts.gradients.backward(model(inputs).sum())
         assert parts.gradients.clip_grad_norm_(model.parameters(), 0.5).item() == 1.0
     assert model.weight.grad is not None
