@@ -122,6 +122,8 @@ def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame)
     Raises:
         CheckpointError: On every process, if a process fails, or if the engine wrote something that is not a regular file.
     """
+    if not engines:  # as on all other processes, because engines are prepared together
+        return {}
     for name, engine in engines.items():
         ranks.each(blame, lambda name=name: (step / name).mkdir(exist_ok=True))  # type: ignore[misc]
         ranks.each(blame, lambda name=name, engine=engine: engine.save(step / name))  # type: ignore[misc]
