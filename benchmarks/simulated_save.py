@@ -59,9 +59,9 @@ class _Save(checkpoint.Save):
         with _added_to_planning(self):
             return super()._plan()
 
-    def _write(self, plan: Any) -> Any:
+    def _write(self, plan: Any, of_engines: Any) -> Any:
         with self.group.clock.outside():
-            self.written = super()._write(plan)
+            self.written = super()._write(plan, of_engines)
         return self.written
 
 
