@@ -129,6 +129,14 @@ def test_notices_that_are_not_answered_are_named(acme, body, said):
     assert said in found["is_preempted_returns_a_bool"]
 
 
+@pytest.mark.parametrize("seconds", ["0", "True", "3601", "float('nan')"])
+def test_an_interval_that_the_runtime_refuses_fails(acme, seconds):
+    found = acme(
+        more=f"preemption_poll_seconds = {seconds}\ndef is_preempted(self):\n    return False\n", only="is_preempted_returns_a_bool"
+    )
+    assert "instead of a number greater than 0 and at most 3600" in found["is_preempted_returns_a_bool"]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -6,11 +6,14 @@ import traceback
 
 import pytest
 import torch
+from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 from torch import nn
 
 import accelkit
 
 SOURCE = """
+from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
+
 import accelkit
 class Hostile(accelkit.{base}):
     def {method}(self, *args, **kwargs):
@@ -226,3 +229,16 @@ def test_the_text(raised_by, error_text):
 
 def test_the_note(raised_by, error_text):
     assert raised_by("strategy", "place_batch", RAISES).__notes__ == error_text
+
+
+def test_an_upload_that_returns_nothing_is_the_plugins_fault():
+    class Hostile(FakeXPUAccelerator):
+        def upload(self, batches, device):
+            return None
+
+    accelerator = Hostile()
+    accelerator.name, accelerator.plugin = "hostile", "hostile==1.0"
+    loader = accelkit.Runtime(accelerator).prepare(torch.utils.data.DataLoader(torch.ones(2, 2)))
+    with pytest.raises(accelkit.BrokenPluginError, match="returned None .NoneType. instead of an iterable of lists") as raised:
+        next(iter(loader))
+    assert raised.value.plugin == "hostile==1.0"
