@@ -12,8 +12,6 @@ from torch import nn
 import accelkit
 
 SOURCE = """
-from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
-
 import accelkit
 class Hostile(accelkit.{base}):
     def {method}(self, *args, **kwargs):
