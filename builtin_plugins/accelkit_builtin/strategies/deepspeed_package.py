@@ -16,7 +16,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, ContradictionError, UnavailableError
-from accelkit.bridges.deepspeed import check_accelerator, device_index_variables, set_accelerator, without_compiling
+from accelkit.bridges.deepspeed import (
+    check_accelerator,
+    device_index_variables,
+    set_accelerator,
+    variables_restored,
+    without_compiling,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -95,23 +101,9 @@ def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
     Not every launcher sets these variables, and LOCAL_RANK is not the index of the device if the job uses only some of the machine's
     devices.
     """
-    before: dict[str, str | None] = {}
-
-    def enter(*_: object) -> None:
-        variables = device_index_variables(device)
-        before.update({name: os.environ.get(name) for name in variables})
-        os.environ.update(variables)
-
-    def leave(*_: object) -> None:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        before.clear()
-
-    engine.register_forward_pre_hook(enter)
-    engine.register_forward_hook(leave, always_call=True)
+    held = contextlib.ExitStack()
+    engine.register_forward_pre_hook(lambda *_: held.enter_context(variables_restored(device_index_variables(device))))
+    engine.register_forward_hook(lambda *_: held.close(), always_call=True)
 
 
 @contextlib.contextmanager

@@ -131,13 +131,8 @@ class Stepping:
     def _step_in_precision(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
         self._skipped.add(id(optimizer))  # until the precision calls the optimizer's own step
         before, self._inside = self._inside, optimizer
-
-        def _own_step(closure: Any = None) -> Any:
-            self._skipped.discard(id(optimizer))
-            return own(optimizer) if closure is None else own(optimizer, closure)  # _called, without its call
-
         try:
-            return self._precision_step(optimizer, _own_step, closure)  # type: ignore[misc]
+            return self._precision_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)  # type: ignore[misc]
         except Exception as error:
             note_plugin(error, self._precision, "optimizer_step")
             raise

@@ -9,7 +9,7 @@
     import deepspeed
 """
 
-from accelkit.bridges.deepspeed.environment import device_index_variables
+from accelkit.bridges.deepspeed.environment import device_index_variables, variables_restored
 from accelkit.bridges.deepspeed.installation import (
     check_accelerator,
     install,
@@ -24,5 +24,6 @@ __all__ = [
     "install",
     "set_accelerator",
     "set_accelerator_on_import",
+    "variables_restored",
     "without_compiling",
 ]
