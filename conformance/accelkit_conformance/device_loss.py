@@ -53,7 +53,7 @@ class LossDetector:
         self._weight, self._limit = 0, _FAILURES
 
     def loss_after(self, result: Result) -> Loss | None:
-        """Return a ``Loss`` if ``result`` is the last of many failures in a row and the device can no longer be used, and None otherwise.
+        """Return a ``Loss`` if ``result`` is the last of many failures in a row and a device can no longer be used, and None otherwise.
 
         ``find_loss`` is called only when the number of failures in a row reaches a limit. The limit doubles with each call.
         """

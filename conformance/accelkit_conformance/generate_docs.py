@@ -32,8 +32,11 @@ NAMES = {
 
 
 def generated(page: Path) -> str:
-    """Return the generated text of a page, as Markdown: the kinds of results, every area with its checks, the numbers of tests and mutants
-    of each kind of plugin, and the mutation scores, which are read from a file in the folder of the page."""
+    """Return the generated text of a page, as Markdown.
+
+    The text describes the kinds of results, every area with its checks, and the numbers of tests and mutants for each kind of plugin. It
+    ends with the mutation scores, which this function reads from a file in the folder of the page.
+    """
     scores = mutation_scores.read(page.with_name(mutation_scores.FILE))
     lines = ["## Results", "", "| kind | meaning |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items()), ""]
     lines += ["## What each area asserts", ""]

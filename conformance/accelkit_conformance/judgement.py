@@ -63,8 +63,10 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
 
 
 def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: str) -> Result:
-    """Return the result of a check that failed on an input. The reason of the result is the error in one line, between ``before`` and
-    ``after``."""
+    """Return the result of a check that failed on an input.
+
+    The ``reason`` of the result is the text ``before``, the error in one line, and the text ``after``.
+    """
     error, step = failure.error, failed_step(failure.error)
     said = "reported late: " if step == "end" else ""
     if step.startswith("helper "):

@@ -34,7 +34,8 @@ class Operator:
         name: The name and the overload of the operator, for example ``aten::sum.dim_IntList``.
         is_on_cpu: Whether at least one of the calls fell back to the CPU.
         calls: The number of calls in the training step of each model, keyed by the name of the model.
-        seconds: The time in seconds that the host spent in these calls. It includes the time for which a fallback waits for earlier work.
+        seconds: The time in seconds that the host spent in these calls. This includes the time in which a call that falls back to the CPU
+            waits until the device has finished its queued work.
     """
 
     name: str
@@ -150,7 +151,7 @@ def _devices(event: Any) -> set[str]:
 
 @functools.cache
 def _computes(name: str, overload: str) -> bool:
-    """Return whether an operator itself computes: operators that return a view or are composed of other operators do not."""
+    """Return whether an operator computes values itself. False if the operator returns a view or is composed of other operators."""
     import torch
 
     schema: Any = torch._C._get_schema(name, overload)

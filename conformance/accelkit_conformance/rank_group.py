@@ -24,7 +24,7 @@ class RankGroup:
     def join(self, subject: Subject, record: PluginRecord, accelerators: Sequence[Accelerator]) -> None:
         """Initialise the process group with the accelerators' backends, unless it is initialised already.
 
-        If the check runs on one process, this method does nothing, and leaves the initialisation to the Runtime.
+        If ``subject.world_size`` is 1, this method does nothing, and leaves the initialisation to the Runtime.
 
         Raises:
             NotSupported: If several ranks must share a device, and the backend (such as NCCL) does not allow this.

@@ -102,10 +102,10 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 
 
 def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
-    """Probe and try a plugin in a child process, and return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
+    """Use a plugin in a child process, and return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
-    A precision or a strategy is tried on the accelerators that ``accelerators_for`` returns for the names ``on``. If the plugin can be used
-    on none of these accelerators, for example because a package that it needs is not installed, its status is ``absent``.
+    If the plugin is an accelerator, its device must compute. A precision or a strategy is used on the accelerators that
+    ``accelerators_for`` returns for the names ``on``. If it cannot be used on any of these accelerators, its status is ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}

@@ -1,9 +1,9 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. On a mutant of an accelerator, the tests of the profile ``smoke`` and the tests of
-the mutant's area are run. The tests of the area are taken from the profile ``training``, except that the profile is ``distributed`` for
-areas that need several processes, and ``full`` for the areas ``bridges`` and ``precision``. Tests of the areas that need no hardware are
-run only on mutants of those areas. On a mutant of any other kind of plugin, all tests for that kind of plugin are run.
+A mutant is killed if a test of its area fails on it. On a mutant of an accelerator, the tests of its area and of the profile ``smoke`` run.
+The tests of its area come from the profile ``distributed`` if the area needs several processes, from ``full`` if it is ``bridges`` or
+``precision``, and otherwise from ``training``. Tests of ``smoke`` whose area needs no hardware run only if the mutant's area also needs
+none. On a mutant of any other kind of plugin, all tests for that kind of plugin run.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]
     """Yield the problems of a self-test.
 
     A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. In a self-test with all mutants
-    (``is_whole``), it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed. Mutants that ``narrow`` returns do not count.
+    (``is_whole``), it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed, not counting those that ``narrow`` returns.
     """
     for one in autopsies:
         if not one.is_killed:

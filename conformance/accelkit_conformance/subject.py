@@ -158,10 +158,10 @@ class Subject:
         return loading.instantiate(self.cls, self.record)
 
     def runtime(self, **options: Any) -> Runtime:
-        """Return a Runtime that uses this accelerator and device.
+        """Return a Runtime that uses ``accelerator`` and ``device`` of this subject.
 
-        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin, unless ``options`` contains an
-        instance. If several processes run the check together, they are the processes of the Runtime's job.
+        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin, unless ``options`` names
+        another one. If several processes run the check together, they are the processes of the Runtime's job.
 
         Raises:
             NotSupported: If there are fewer devices than processes.

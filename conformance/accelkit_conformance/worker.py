@@ -70,8 +70,12 @@ class Worker:
     they run."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        """``say`` is a function that sends a message to the runner while a test is running, for example to say which call does not
-        return."""
+        """Import the plugin and, if the request says that the tests need hardware, load the accelerators.
+
+        Args:
+            request: The request that the worker process read from standard input.
+            say: A function that sends a message to the runner while a test runs, for example which call does not return.
+        """
         self._say = say
         self._number = request["worker"]
         self._expectations = [Expectation.from_dict(one) for one in request["expectations"]]

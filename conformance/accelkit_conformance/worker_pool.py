@@ -34,7 +34,7 @@ class Order:
         most_samples: The maximum number of inputs with which each operator is tested.
         most_bytes: The resident memory in bytes above which a worker is replaced.
         most_tests: The number of tests after which a worker is replaced.
-        seconds: The time limit of every test in seconds; None for each test's own limit.
+        seconds: The time limit of every test in seconds. None means that each test has its own time limit.
         first_call_timeout: The time in seconds that is added to the time limit of the first run of each test, because a device may compile
             kernels during that run; None for the time that the accelerator declares.
         wants_coverage: Whether workers record the ATen overloads that go through the dispatcher.
@@ -54,10 +54,10 @@ class Order:
     def as_request(
         self, *, needs_hardware: bool = True, worker: int = 1, rank: int = 0, world_size: int = 1, rendezvous: str = ""
     ) -> dict[str, Any]:
-        """Return what a worker process reads when it starts.
+        """Return the first message to a worker process: the settings that the worker reads from standard input when it starts.
 
         Args:
-            needs_hardware: Whether the plugin is loaded.
+            needs_hardware: Whether the worker loads the plugin.
             worker: The number of the worker.
             rank: The rank of the process in its group.
             world_size: The number of processes of the group.
@@ -131,7 +131,8 @@ class WorkerGroup:
         Args:
             test: The id of the test.
             seconds: The time limit in seconds.
-            fault: If the plugin is a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault.
+            fault: For a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault. None, the value for
+                all other plugins, leaves the plugin as it is.
         """
         result = self._run_once(test, seconds + self._first_call_timeout, fault)
         if result.seconds <= seconds or self.is_spent:
@@ -242,8 +243,8 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in the order of ranks.
 
-        Returns None if a process died or the deadline passed. Announcements of expected crashes and of calls that a check
-        makes are not answers; they are stored in ``_if_it_dies``, ``_doing`` and ``_hung``.
+        Returns None if a process died or the deadline passed. Messages of three kinds are not answers. They announce a crash that is
+        expected (stored in ``_if_it_dies``), a call of the plugin (``_doing``), or a call that does not return (``_hung``).
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:
@@ -266,7 +267,7 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """Wait up to one second for a process to end, and describe how it ended."""
+        """Wait up to one second until any process of the group ends, and return how it ended, or that no process responds."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

@@ -30,20 +30,21 @@ _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
 
 
 class CppLibrary:
-    """A shared library that is compiled once for each torch, Python, machine type and set of sources, and kept in the user's cache.
+    """A shared library that is compiled on first use and kept in the user's cache.
+
+    The cache contains one library for each combination of torch version, Python version, machine type, sources and flags.
 
     After a change to a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a
     ``.h`` file, all ``.cpp`` files are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
-    used if it was compiled from the sources in the wheel, with the flags that a compilation now would use, and for the minor version of
-    torch that is installed. Otherwise, the sources are compiled; if there is no compiler, the error names the versions of torch for which
-    the wheel contains libraries, and the installed version.
+    used if it was compiled from the same sources, with the same flags, and for the installed minor version of torch. Otherwise, the sources
+    are compiled; if there is no compiler, the error names the versions of torch for which the wheel contains libraries, and the installed
+    version.
 
     The compiler is the value of ``CXX``, or the first of c++, g++ and clang++ that is installed. In the sources, the macro ``BACKEND_NAME``
     expands to a string literal with the value of ``name``. The environment variable ``NAME_CXXFLAGS``, with the name in capitals, can
-    contain more compiler flags for this library, such as ``-O0 -g`` for debugging or ``-g -fsanitize=address``. The cache contains one
-    library for each set of flags.
+    contain more compiler flags for this library, such as ``-O0 -g`` for debugging or ``-g -fsanitize=address``.
 
     Args:
         name: The name of the library and of the torch device type. The environment variable ``NAME_CACHE_DIR``, with this name in capitals,
@@ -277,7 +278,7 @@ def torch_version() -> str:
 
 
 def _minor_version() -> str:
-    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all patch releases of it."""
+    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all its patch releases."""
     return ".".join(torch_version().split(".")[:2])
 
 

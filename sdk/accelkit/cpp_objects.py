@@ -66,7 +66,10 @@ def reuse(kept: Path, target: Path) -> bool:
 
 
 def keep(target: Path, kept: Path) -> None:
-    """Store an object file for later builds, unless another process stores it at this moment or the file system has no hard links."""
+    """Store the object file ``target`` as ``kept``, for later builds.
+
+    This call stores nothing if another process stores the same file at the same time, or if the file system has no hard links.
+    """
     os.chmod(target, 0o600)
     with contextlib.suppress(OSError):
         kept.unlink(missing_ok=True)

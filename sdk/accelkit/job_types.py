@@ -1,4 +1,7 @@
-"""Immutable data types that describe a job: what was selected and why, and the Runtime. This module imports only the standard library."""
+"""Immutable data types: what was selected for a job and why, and a summary of the job's Runtime.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names from other libraries' APIs for which accelkit has the same replacement.
+    """Names from other libraries' APIs that all have one replacement in accelkit.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
@@ -86,7 +86,10 @@ def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
 
 
 def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> UnknownArgumentError:
-    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept. The hint is about the first argument."""
+    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept.
+
+    ``given`` has the names of these arguments. The hint of the error is only about the first of these names.
+    """
     names = list(given)
     listed = ", ".join(f"{name}=" for name in names)
     what = f"{function.__name__} has no {'argument' if len(names) == 1 else 'arguments'} {listed}"

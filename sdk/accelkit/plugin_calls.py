@@ -51,7 +51,9 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
 
 
 def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
-    """Return ``plugin.method(*arguments)``, for calls in training steps. An error keeps its type and gets a note.
+    """Return ``plugin.method(*arguments)``, for calls in training steps whose return value is always checked.
+
+    If the method raises an error, the error keeps its type, and ``note_plugin`` adds a note to it.
 
     Raises:
         BrokenPluginError: If the method returns a value that is not of the type in its specification.

@@ -56,7 +56,7 @@ def check_private(path: str | os.PathLike[str]) -> None:
 
 
 def _way(path: Path) -> list[Path]:
-    """Return every folder and link on the path to a file or folder, starting at the root, followed by the final target of the path.
+    """Return every folder and link through which the system reaches ``path``, starting at the root. The last item is the final target.
 
     Raises:
         OSError: If the path does not exist, or its links form a loop.
@@ -109,7 +109,10 @@ def _check(path: Path, *, is_above: bool) -> None:
 
 
 def _has_access_list(path: Path) -> bool:
-    """Return whether the path has a POSIX access control list, in which case the group bits also cover the users that the list names."""
+    """Return whether the path has a POSIX access control list.
+
+    With such a list, the group bits of the mode also cover the users that the list names.
+    """
     try:
         return _ACCESS_LIST in os.listxattr(path)
     except (AttributeError, OSError):  # not supported by the operating system or this file system

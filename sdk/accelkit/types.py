@@ -91,8 +91,8 @@ class PluginRecord:
         is_builtin: Whether the plugin is part of accelkit.
         is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
             precedence.
-        fingerprint: A value that changes when the installed distribution changes. It is part of the key under which results of probes and
-            trials are cached. An empty string if changes cannot be detected.
+        fingerprint: A value that changes when the installed distribution changes. It is part of the key under which accelkit caches the
+            results of probing the plugin and of trying the plugin in a child process. An empty string if changes cannot be detected.
         registered_class: The class itself if it was registered by code, otherwise None.
     """
 

@@ -1,7 +1,7 @@
 """NVIDIA GPUs, and AMD GPUs with a torch built for ROCm.
 
-Before training, information about NVIDIA GPUs comes from NVML, and information about AMD GPUs comes from files of the Linux kernel (sysfs).
-Reading this information creates no context on a device, so ``fork`` still works afterwards.
+The probe and the device count read NVML for NVIDIA GPUs, and files of the Linux kernel (sysfs) for AMD GPUs. Neither creates a context on
+a device, so ``fork`` still works afterwards.
 """
 
 from __future__ import annotations

@@ -32,7 +32,10 @@ class MPSAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether this platform and its version of macOS support torch's Metal backend (MPS). Does not import torch."""
+        """Return whether this machine has Apple silicon and a version of macOS that torch's Metal backend supports.
+
+        Does not import torch.
+        """
         if platform.system() != "Darwin":
             return Availability.absent(
                 f"Metal is only available on macOS, and this system is {platform.system()}", "use a Mac with Apple silicon"

@@ -72,8 +72,8 @@ class TorchDeviceAccelerator(Accelerator):
     def _is_only_a_name(self) -> bool:
         """Return whether a package still has to add the device, although torch may already know the name of the device type.
 
-        For example, torch knows the names opencl and vulkan without having such devices. The result is True if there is no module
-        ``torch.<device_type>``, and the module in the device's ``torch.backends`` entry point has not been imported yet.
+        For example, torch knows the names opencl and vulkan without having such devices. The result is False if the module
+        ``torch.<device_type>`` exists, or if the device has a ``torch.backends`` entry point whose module has been imported already.
         """
         import torch
 

@@ -92,7 +92,10 @@ class XLAAccelerator(Accelerator):
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """Return the device with this index. If the process sees only its own device, return device 0, whatever the index."""
+        """Return the device with this index, or device 0 if the process sees fewer devices.
+
+        A process that sees only its own device sees it as device 0, whatever index the device has on the machine.
+        """
         import torch
 
         return torch.device(self.device_type, index if index < self.auto_device_count() else 0)

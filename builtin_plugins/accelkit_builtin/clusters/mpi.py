@@ -107,8 +107,8 @@ class MPIEnvironment(ClusterEnvironment):
     def local_rank(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID or the launcher's equivalent.
 
-        If the launcher sets only PMI_RANK and PMI_SIZE, the value is 0 if ``world_size`` is 1. If ``world_size`` is larger, the processes
-        work out the value when they join the process group.
+        Some launchers set only PMI_RANK and PMI_SIZE. The value is then 0 in a job with one process. In a larger job, the processes work
+        out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -122,8 +122,8 @@ class MPIEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of OMPI_COMM_WORLD_LOCAL_SIZE, MPI_LOCALNRANKS or the launcher's equivalent.
 
-        If the launcher sets only PMI_RANK and PMI_SIZE, the value is 1 if ``world_size`` is 1. If ``world_size`` is larger, the processes
-        work out the value when they join the process group.
+        Some launchers set only PMI_RANK and PMI_SIZE. The value is then 1 in a job with one process. In a larger job, the processes work
+        out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -181,7 +181,10 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def job_id(self) -> str | None:
-        """Id of the scheduler's job in which mpirun was called, from SLURM_JOB_ID, LSB_JOBID, PBS_JOBID or COBALT_JOBID."""
+        """ID of the scheduler's job in which mpirun was called, or None if no scheduler set an ID.
+
+        Value of the first of SLURM_JOB_ID, LSB_JOBID, PBS_JOBID and COBALT_JOBID that is set.
+        """
         return self.text("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "COBALT_JOBID")
 
     @property

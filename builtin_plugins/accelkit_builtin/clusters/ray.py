@@ -1,4 +1,4 @@
-"""Ray: an actor of a TorchTrainer, or another actor that set the variables that ``RayEnvironment.variables`` returned for it."""
+"""Ray: actors of a TorchTrainer, and other actors whose environment variables ``RayEnvironment.variables`` computed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RayEnvironment(ClusterEnvironment):
         """Return a claim that ranks above the claims of SLURM and MPI, and below the claim of torchrun.
 
         The claims of SLURM and MPI may be wrong, because a worker inherits the variables of SLURM and MPI from the process that started
-        Ray on the machine.
+        Ray on the machine. The result is None if this process is not a worker of a Ray cluster.
         """
         if not environ.get("RAY_RAYLET_PID"):
             return None

@@ -35,6 +35,9 @@ class SlurmEnvironment(ClusterEnvironment):
 
         If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun also sets these variables.
         If the user set torch's variables by hand for the tasks of srun, the claim ranks above the claim of ``torchelastic``.
+
+        In a batch script or an interactive shell, the claim has a negative priority and is never used. Its reason says why. Outside of
+        SLURM jobs, the result is None.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None

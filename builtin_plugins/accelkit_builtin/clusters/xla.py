@@ -26,6 +26,9 @@ class XLAEnvironment(ClusterEnvironment):
 
         A process that torchrun started may also have the variables of torch_xla.launch. If MPI started a program that calls
         torch_xla.launch, the variables of MPI describe that program and not the processes that torch_xla.launch started.
+
+        Without PJRT_LOCAL_PROCESS_RANK, the result is None. If only TPU_PROCESS_ADDRESSES is missing and XLA does not use the CPU, the
+        claim has a negative priority and is never used.
         """
         if not environ.get(_LOCAL_RANK):
             return None

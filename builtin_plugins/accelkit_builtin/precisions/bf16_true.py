@@ -1,4 +1,4 @@
-"""``bf16-true``: parameters, inputs and arithmetic in bfloat16. Needs half the memory of float32 and has the same range."""
+"""``bf16-true``: parameters, inputs and arithmetic in bfloat16, which needs half the memory of float32 and has the same range."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class _Gather(torch.autograd.Function):
 def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
     """Return this process's part of every tensor in a nested batch.
 
-    The parts of the processes are contiguous and of equal size, in the order of the processes. Each process must have the whole batch, as
-    the processes of one share of the samples do when a prepared loader returns it.
+    The parts of the processes are contiguous and of equal size, in the order of the processes. All processes of the dimension
+    ``context`` must have the same whole batch. Batches of a prepared loader meet this condition.
 
     Args:
         tree: The batch: tensors in lists, tuples, dicts or dataclasses. Other objects are returned unchanged.
@@ -107,9 +107,9 @@ def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
 def gather_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
     """Concatenate the parts that the processes have of every tensor in a nested structure: the inverse of ``shard_sequence``.
 
-    All processes of the dimension ``context`` must call this function, with tensors of the same shapes. Gradients pass through it, to the
-    part of each process. If the loss is computed from gathered tensors, each of these processes computes the whole loss, and the gradients
-    of parameters are those of this loss.
+    All processes of the dimension ``context`` must call this function, with tensors of the same shapes. In the backward pass, the gradient
+    of each part goes to the process that has the part. If the loss is computed from gathered tensors, each of these processes computes the
+    loss of the whole sequence, and the parameters get the gradients of this loss.
 
     Args:
         tree: Tensors in lists, tuples, dicts or dataclasses. Other objects are returned unchanged.

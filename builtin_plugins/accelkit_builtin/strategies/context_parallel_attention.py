@@ -1,4 +1,4 @@
-"""Attention over sequences that are divided among processes: the keys and values of all parts are gathered around each call of attention.
+"""Attention over sequences that are divided among processes: each call of attention first gathers the keys and values of all parts.
 
 This is the all-gather form of context parallelism ("The Llama 3 Herd of Models", section 3.3.2, https://arxiv.org/abs/2407.21783), with
 contiguous parts. It works on every device, because it uses only collectives and ``scaled_dot_product_attention`` itself.
@@ -37,8 +37,8 @@ _state = _State()
 def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str) -> None:
     """Make attention inside a module use the keys and values of all parts of each sequence. The module is changed in place.
 
-    The ``forward`` of each module inside enters the mode that intercepts attention, unless the ``forward`` around it has done so. Inner
-    modules do so because activation checkpointing runs their forward pass again, during the backward pass.
+    The ``forward`` of the module and of every module inside it enters ``DividedAttention``, unless this mode is already active. The forward
+    pass of an inner module can run on its own: activation checkpointing runs it again during the backward pass.
 
     Args:
         module: The model.
@@ -91,7 +91,11 @@ class DividedAttention(TorchFunctionMode):
         self._mask: torch.Tensor | None = None  # the causal mask of the last call, which the layers of a forward pass share
 
     def begin(self) -> None:
-        """Begin a forward pass. Without gradients, the inputs may come from elsewhere than in training, so they are checked again."""
+        """Begin a forward pass.
+
+        If gradients are disabled, as in evaluation, the keys are checked again (see ``_check_is_divided``), because the inputs may come
+        from a different loader than in training.
+        """
         self._was_checked &= torch.is_grad_enabled()
 
     def end(self) -> None:
@@ -114,7 +118,8 @@ class DividedAttention(TorchFunctionMode):
         """Check that the model's forward pass has called attention.
 
         Raises:
-            UnsupportedError: If it has not. Attention that is written in another way would be computed from one part of the sequence only.
+            UnsupportedError: If the forward pass has called neither ``scaled_dot_product_attention`` nor ``MultiheadAttention``. Any other
+                implementation of attention would see only one part of the sequence.
         """
         if not self._was_called:
             raise self._refusal(
@@ -176,10 +181,11 @@ class DividedAttention(TorchFunctionMode):
         return func(query, keys, values, *args, attn_mask=mask, key_padding_mask=key_padding_mask, **options)
 
     def _check(self, operands: Sequence[torch.Tensor]) -> None:
-        """Check that the operands are plain tensors, and that autograd itself runs the backward pass of this call.
+        """Check that the operands are plain tensors, and that the backward pass cannot run this call again outside its module.
 
         Raises:
-            UnsupportedError: If not.
+            UnsupportedError: If an operand is a nested tensor or a DTensor, or if the call is in a checkpointed function or in a
+                ``torch.autograd.Function``.
         """
         if any(operand.is_nested or isinstance(operand, DTensor) for operand in operands):
             raise self._refusal(

@@ -45,7 +45,10 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     errors: list[Exception] = []
 
     def write(state_dict: Any, path: str) -> None:
-        """Write one file. An error is raised later, because the other processes wait for this one at the end of ``save_checkpoint``."""
+        """Write one file. If this fails, keep the error in ``errors`` instead of raising it.
+
+        ``save`` raises the error after ``save_checkpoint``, at whose end the other processes wait for this process.
+        """
         try:
             torch.save(state_dict, path)
             _refuse_code(Path(path), plugin)
@@ -108,7 +111,7 @@ def _file_access(engine: Any, **functions: Callable[..., Any]) -> Iterator[None]
 
 
 def _classes() -> list[type]:
-    """Return the classes of DeepSpeed that its files contain. Creating their instances runs no code of the file."""
+    """Return the DeepSpeed classes that occur in DeepSpeed's checkpoint files. Loading their instances runs no code from a file."""
     from deepspeed.runtime.fp16 import loss_scaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address

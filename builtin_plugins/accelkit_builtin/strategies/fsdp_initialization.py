@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_weights(module: torch.nn.Module) -> None:
-    """Send the parameters and buffers of rank 0 to all processes. Otherwise, ``fully_shard`` would combine shards of different models."""
+    """Send rank 0's parameters and buffers to all processes, because ``fully_shard`` makes each shard from its own process's weights."""
     import torch.distributed as dist
 
     if dist.get_world_size() > 1:

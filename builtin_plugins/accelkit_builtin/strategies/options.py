@@ -14,8 +14,8 @@ def checked_options(options: Options | None, kind: type[Options], example: str) 
 
     Args:
         options: The argument of the strategy.
-        kind: The class of the options, such as ``DDPOptions``. The message of the error contains the name of the strategy, such as
-            ``DDPStrategy``. This name is derived from the name of the class of the options.
+        kind: The class of the options, such as ``DDPOptions``. The name of the strategy in the error message
+            (``DDPStrategy``) is derived from the name of this class.
         example: An expression that creates the strategy with valid options. The hint of the error contains this expression.
 
     Raises:

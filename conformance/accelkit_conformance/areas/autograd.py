@@ -55,9 +55,10 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. A call of the overload is recorded on the CPU
-    and repeated on the device under the conditions of ``operators/conditions`` and ``layout/conditions``. Examples are other sizes and
-    memory layouts of the arguments, NaN and infinities, each gradient mode, and a second device, thread or stream."""
+    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats recorded calls of the
+    overload under other conditions, for example with other sizes and memory layouts of the arguments, with NaN and infinities, in each
+    gradient mode, and on a second device, thread or stream. The checks ``operators/conditions`` and ``layout/conditions`` use the same
+    conditions for other overloads."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

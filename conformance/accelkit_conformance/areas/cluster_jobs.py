@@ -71,10 +71,10 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
-    """The check lets every attempt to start a program, open a connection or send a signal fail, as on a machine without a scheduler. After
-    such an attempt, ``requeue`` raises one of accelkit's errors, or returns False or None. If ``requeue`` makes no such attempt, it may
-    also return True. The error names the plugin and says what to do. ``requeue`` does not end the process. The check uses a job id that no
-    scheduler has assigned."""
+    """During the check, starting a program, opening a connection and sending a signal always fail, as on a machine without a scheduler. If
+    ``requeue`` attempts any of these, it raises one of accelkit's errors, or returns False or None. If ``requeue`` attempts none of them,
+    it may also return True. The error names the plugin and says what to do. ``requeue`` does not end the process. The check uses a job id
+    that no scheduler has assigned."""
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "requeue"):
         raise NotSupported(f"requeue: {DECLARED_NONE} (it is not overridden)")

@@ -1,5 +1,6 @@
-"""The properties of a cluster environment have the right types and the values that the recordings expect. The values that the processes of
-one job report do not contradict each other. The plugin ships recordings of jobs, or a description from which the suite generates jobs."""
+"""The properties of a cluster environment have the right types and, for a recorded process, the expected values from the recording. The
+values that the processes of one job report do not contradict each other. The plugin ships recordings of jobs, or a description from which
+the suite generates jobs."""
 
 from __future__ import annotations
 
@@ -92,9 +93,9 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def properties_match_recordings(subject: Subject) -> None:
-    """Every property has the value that the recording expects. If the recording expects an error, at least one property raises this error.
-    In a recording, ``null`` stands for a value that is not known before the processes join the process group. For ``null``, the property is
-    None or raises one of accelkit's errors."""
+    """Every property has the expected value from the recording. If the recording contains the text of an expected error, reading at least
+    one property raises an error that contains this text. The expected value ``null`` means that the value is not known before the processes
+    join the process group. In this case, reading the property gives None or raises one of accelkit's errors."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))
@@ -179,8 +180,8 @@ def main_address_and_port_agree(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two generated jobs have different values of ``main_port``, so that both jobs can run on one machine. The two jobs have consecutive
-    job ids. If the launcher passes a port to the processes of a job, the two jobs get different ports."""
+    """Two generated jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. If
+    the plugin's description says that the launcher passes a port to the processes, the two jobs are generated with different ports."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

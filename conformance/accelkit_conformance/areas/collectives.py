@@ -151,7 +151,7 @@ def all_to_all(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
-    """``gather`` sends every rank's tensor to the root, and ``scatter`` sends each rank its tensor, whichever rank is the root."""
+    """For every root, ``gather`` sends all ranks' tensors to the root, and ``scatter`` sends one of the root's tensors to each rank."""
     import torch
     import torch.distributed as dist
 

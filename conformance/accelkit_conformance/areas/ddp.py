@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
-    """Return a model and the batch of the whole job. Both are the same on every rank, and are on the CPU."""
+    """Return a model and the whole batch of a job with ``size`` processes. Both are the same on every rank, and are on the CPU."""
     import torch
 
     torch.default_generator.manual_seed(0)
@@ -140,7 +140,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronized_batch_norm(subject: Subject, size: str) -> None:
-    """The outputs, gradients and statistics of SyncBatchNorm equal those of one process on the whole batch."""
+    """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the whole batch."""
     import torch
 
     if subject.device_type == "cpu":

@@ -181,7 +181,7 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """``auto_device_count`` and ``torch.<device_type>.device_count`` return the same number before and after the devices are used."""
+    """Using a device does not change what ``auto_device_count`` returns. ``torch.<device_type>.device_count`` returns the same number."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")
@@ -201,7 +201,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
-    the result of ``get_device_properties`` has a ``name``, the two names are equal. ``total_memory``, if it exists, is positive."""
+    the result of ``get_device_properties`` has a ``name``, it equals this name. If the result has a ``total_memory``, it is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -232,8 +232,8 @@ def synchronize_waits(subject: Subject) -> None:
 
 @check("smoke")
 def named_device_everywhere(subject: Subject) -> None:
-    """The parameters and buffers of a module, and the state of its optimizer, are on the requested device. ``Runtime.device`` is this
-    device, and ``Runtime.prepare`` moves modules to it. Inside ``with device:``, new tensors and modules are created on this device."""
+    """The parameters, buffers and optimizer state of a module are on the device to which the module was moved. ``Runtime.device`` is the
+    device selected for the Runtime, and ``prepare`` moves modules to it. ``with device:`` creates new tensors and modules on ``device``."""
     import torch
 
     from accelkit_conformance.oracle.layers import batch_norm

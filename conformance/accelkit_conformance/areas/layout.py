@@ -71,7 +71,8 @@ def _is_movable(one: torch.Tensor) -> bool:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call of the overload gives the same results as on the CPU if its arguments are strided, offset, transposed or channels last in
-    memory, and also if its result is written into a strided tensor. All other conditions are those of ``operators/conditions``."""
+    memory, and also if its result is written into a strided tensor. The calls also vary the other conditions of the check
+    ``operators/conditions``, such as the gradient mode and the thread."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

@@ -1,4 +1,4 @@
-"""The operators of torch's ``op_db`` give the same results on the device as on the CPU in float64. The permitted error is 8 eps or eight
+"""The operators of torch's ``op_db`` give the results on the device that the CPU gives in float64. The permitted error is 8 eps or eight
 times the CPU's error in the tested dtype, whichever is larger. The results have the right device, dtype, shape and ``torch.layout``."""
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def wide_integers(subject: Subject, name: str) -> None:
 
 @check("smoke", requires=["subnormals"], over=["mul", "add", "clone", "neg", "where", "div"])
 def subnormal_numbers(subject: Subject, name: str) -> None:
-    """Numbers below the smallest normal number are kept, not flushed to zero."""
+    """Operators that leave numbers unchanged, such as a multiplication by 1, do not flush subnormal float32 numbers to zero."""
     import torch
 
     subject.needs(*{"where": ("bool",)}.get(name, ()))

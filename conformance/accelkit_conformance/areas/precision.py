@@ -140,7 +140,10 @@ def unsupported_dtypes_are_reported(subject: Subject) -> None:
 
 
 def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Make one step with a scaler. Return the scaler, the parameter before the step, and the parameter after the step."""
+    """Make one step with a scaler. Return the scaler, the parameter before the step, and the parameter after the step.
+
+    If ``poison`` is not None, one element of the gradient is set to it before the step.
+    """
     import torch
 
     parameter = torch.nn.Parameter(torch.arange(1.0, 5.0, device=subject.device))
@@ -184,7 +187,7 @@ def scaler_steps_and_grows(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"])
 def scaler_unscales_once(subject: Subject) -> None:
-    """``unscale_`` divides the gradients by the scale, for example for clipping. A second call before the step raises RuntimeError."""
+    """``unscale_`` divides the gradients by the scale. A second call before the step raises RuntimeError."""
     import torch
 
     parameter = torch.nn.Parameter(torch.ones(3, device=subject.device))

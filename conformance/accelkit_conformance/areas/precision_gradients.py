@@ -49,8 +49,8 @@ def a_step_matches_float64(subject: Subject) -> None:
 @check("training", kind="precision", over=["Adam", "RMSprop", "momentum"])
 def optimizers_match_float64(subject: Subject, name: str) -> None:
     """After two steps of a common optimizer, the parameters match the parameters after the same steps in float64. Adam and RMSprop have an
-    eps of 0.01, and Adam has betas of 0.9, because squares of gradients vanish in float16. The permitted error is four times the error that
-    is permitted for gradients, because these optimizers divide by small numbers."""
+    eps of 0.01, and Adam has betas of 0.9, because squares of gradients vanish in float16. For all optimizers, the permitted error is four
+    times the error that is permitted for gradients, because Adam and RMSprop divide by small numbers."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of
@@ -93,9 +93,9 @@ def a_model_learns(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
-    """Two backward passes inside ``accumulate`` accumulate their gradients. With ``gradient_accumulation_steps=2``, the accumulated
-    gradient is the mean of the two gradients. Without this option, it is their sum. The weights after the next optimizer step match the
-    weights after the same step in float64."""
+    """After two backward passes inside ``accumulate``, the gradient is the mean of the gradients of the two passes if
+    ``gradient_accumulation_steps=2`` is set, and the sum of these gradients if the option is not set. The weights after the next optimizer
+    step match the weights after the same step in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"

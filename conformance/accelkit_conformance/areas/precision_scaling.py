@@ -1,5 +1,5 @@
 """Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients
-and adapts its scale. Neither is required of a precision that has a fixed scale and does not compute in float16. A skipped step changes
+and adapts its scale. A precision that has a fixed scale and does not compute in float16 need not skip steps. A skipped step changes
 neither the parameters nor the optimizer's state."""
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ def schedulers_wait_for_steps(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
-    """If two optimizers step after one backward pass and only the gradients of one optimizer are infinite, the step of this optimizer is
-    skipped, the step of the other optimizer is the same as in float64, and the next loss has a smaller scale."""
+    """Two optimizers step after one backward pass, and only the first optimizer has infinite gradients. The step of the first optimizer is
+    skipped. The step of the second optimizer matches a step in float64. The next loss is multiplied by a smaller scale."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, model_and_data, sgd, weights_of

@@ -76,8 +76,8 @@ def no_sync(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
-    """If the strategy has ``no_sync``, gradients are not reduced inside ``no_sync``. On every process, each gradient that is not sharded is
-    the gradient of the process's own samples, or does not exist yet."""
+    """If the strategy overrides ``no_sync``, a backward pass inside ``no_sync`` does not reduce gradients. After this pass, each gradient
+    on a process is the gradient of the process's own samples, unless the gradient is sharded or does not exist yet."""
     import torch
 
     from accelkit import Strategy

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
-    """After ``prepare``, processes whose models had different parameters and buffers all have those of rank 0."""
+    """If the models of the processes have different parameters and buffers, ``prepare`` gives every model the values of rank 0."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel, make

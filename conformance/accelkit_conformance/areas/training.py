@@ -120,9 +120,15 @@ def architectures(subject: Subject, name: str) -> None:
 
 
 def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch.Tensor) -> None:
-    """Check that the gradients of the model ``there`` on the device match those of the same model ``here`` on the CPU.
+    """Check that a model has the same gradients on the device as on the CPU, within a tolerance.
 
-    The gradients are computed with copies of both models, so that the models themselves do not change.
+    The gradients are computed with copies of ``here`` and ``there``, so that these models themselves do not change.
+
+    Args:
+        here: The model on the CPU.
+        there: The same model on the device.
+        batch: The input.
+        labels: The labels for the cross-entropy loss.
     """
     import torch
 

@@ -73,7 +73,7 @@ class Mutant:
     base: str = "fake_xpu"
 
     def record(self, base: PluginRecord) -> PluginRecord:
-        """Return a copy of ``base``, the record of the working plugin, that refers to the class of this mutant instead."""
+        """Return a record of this mutant: a copy of ``base``, the record of the working plugin, with the location of the mutant's class."""
         return dataclasses.replace(base, value=self.value)
 
 

@@ -32,9 +32,10 @@ class Broken(FakeXPUAccelerator):
             return False
 
         class Faults(TorchDispatchMode):
-            """Dispatch mode that makes every ATen call on the device with the mutant's method ``fault``.
+            """Dispatch mode that makes ATen calls through the mutant's method ``fault``.
 
-            Calls on the CPU, such as those of the oracle, are unchanged.
+            This concerns calls with an argument that is a tensor on the device, or the device. All other calls, such as those of the
+            oracle, are unchanged.
             """
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -18,7 +18,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="slurm")
 class ClaimsJobScript(SlurmEnvironment):
-    """The batch script's own process is claimed, so a program that the script starts without srun waits for processes that do not exist."""
+    """A program that the batch script starts without srun is claimed too, so the program waits for processes that do not exist."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         job = environ.get("SLURM_JOB_ID")

@@ -112,8 +112,8 @@ def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[G
 def tests_of(mutant: Generated, torch_version: str) -> list[str]:
     """Return the tests to run on a mutant. All of these tests are in the mutant's own area.
 
-    Tests of the profile ``full`` that have the mutant's operator as a parameter come first. The remaining tests of the profile ``smoke``
-    follow.
+    The first tests are those of the profile ``full`` that have the mutant's operator as a parameter. They are followed by all other tests
+    of the area that are in the profile ``smoke``.
 
     Args:
         mutant: The mutant.

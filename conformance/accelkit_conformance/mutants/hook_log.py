@@ -1,4 +1,4 @@
-"""The hook plugin from which the mutants of hook plugins are derived. accelkit itself has no hook plugin."""
+"""A hook plugin from which all mutants of hook plugins are derived, because accelkit itself has no hook plugin to derive them from."""
 
 from __future__ import annotations
 

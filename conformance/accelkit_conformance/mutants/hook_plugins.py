@@ -100,7 +100,7 @@ class StatisticIsNumber(HookLog):
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")
 class StatisticIsText(HookLog):
-    """A statistic is a string that contains the unit."""
+    """``get_device_stats`` returns a statistic as a string with a unit instead of a number."""
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:

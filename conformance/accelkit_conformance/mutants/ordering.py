@@ -215,7 +215,7 @@ class WaitsOnItsDeviceOnly(_Slow):
 
 @mutant("streams", "other devices")
 class ForgetsTheOtherStream(Broken):
-    """Leaving the context of a stream of another device restores the current device, but not the current stream of the other device."""
+    """After the context of a stream exits, the stream remains current on its device if that device is not the current device."""
 
     def install(self) -> None:
         import torch

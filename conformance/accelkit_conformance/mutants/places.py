@@ -37,7 +37,7 @@ class HostScalarsFirst(Broken):
 
 @mutant("device", "the current device")
 class ThreadsShareTheDevice(Broken):
-    """The device module's context manager makes its device current in every thread."""
+    """The context manager ``torch.<device_type>.device`` makes the device current in every thread, not only in the one that enters it."""
 
     def install(self) -> None:
         module: Any = self.device_module

@@ -1,4 +1,4 @@
-"""Precisions with faults in copying, compilation, speed, teardown, references, shared state or distributed jobs."""
+"""Precisions that are slow, keep or share objects wrongly, or fail when copied, compiled, set up again or used in several processes."""
 
 from __future__ import annotations
 

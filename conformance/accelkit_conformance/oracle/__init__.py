@@ -1,1 +1,1 @@
-"""Inputs, expected results and tolerances for checks, such as torch's own samples and the CPU's results in higher precision."""
+"""Data for checks: inputs such as torch's sample inputs, expected results such as those of the CPU in higher precision, and tolerances."""

@@ -74,9 +74,9 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
-        AssertionError: If a value or a dtype differs from that of the CPU, except in the case of ``Absent``.
-        Absent: If the dtype of a result differs from that of the CPU, and is float32 or the dtype of autocast. Autocast then has no effect
-            on the operator.
+        Absent: If a result has a different dtype on the device than on the CPU, and the dtype on the device is float32 or the dtype of
+            autocast. Autocast then has no effect on the operator.
+        AssertionError: If the dtype of a result or gradient differs in any other way, or if a value differs from the CPU's.
     """
     lower = opdb.dtype_of(dtype)
     is_lower = name in LOWER_EVERYWHERE or name in LOWER

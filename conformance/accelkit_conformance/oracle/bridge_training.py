@@ -62,8 +62,8 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
 
     Args:
         trained: The model of ``make_model``, after ``EPOCHS`` epochs.
-        is_exact: Whether the parameters must match. False for a model that was trained in a lower precision, perhaps with a gradient
-            scaler that skipped the first steps: only the loss of such a model must be close.
+        is_exact: Whether both the parameters and the loss must be close to those of the plain loop. If False, only the loss must be. Pass
+            False for a model that was trained in a lower precision, perhaps with a gradient scaler that skipped the first steps.
         batch_size: The batch size of the whole job.
 
     Raises:

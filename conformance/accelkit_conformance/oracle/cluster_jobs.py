@@ -35,8 +35,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
     Raises:
         NotSupported: If the plugin has no job with several processes, or if none of these jobs can run on this machine.
-        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. Also if no job can run and at least two different
-            ports are in use after ``main_port`` returned them: the plugin itself probably listens at these ports.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. This error is also raised if no job can run, and at
+            least two ports that ``main_port`` returned are in use afterwards: the plugin itself probably listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"
@@ -75,7 +75,10 @@ def _candidates(subject: Subject, recorded: Sequence[list[Process]]) -> Iterator
 
 
 def _smallest(description: Description) -> tuple[int, int] | None:
-    """Return the shape of the smallest job with several processes, preferably on one machine."""
+    """Return the shape (machines, processes per machine) of the smallest job with several processes, preferably on one machine.
+
+    Return None if the description has no job with several processes.
+    """
     return min(
         (shape for shape in description.shapes if math.prod(shape) > 1), key=lambda shape: (math.prod(shape), shape[0]), default=None
     )

@@ -129,7 +129,8 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
     """Return a context manager that yields the values of all properties for each process of a job.
 
-    If the placement of a generated job cannot be read from variables, its processes first exchange the names of their machines.
+    For a generated job, the variables may not say which processes run on the same machine. The processes of such a job first exchange the
+    names of their machines.
     """
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]

@@ -123,7 +123,7 @@ class Case:
             assert bool((around == torch.full_like(around, _CANARY)).all()), "the memory around the tensor was written"
 
     def _place(self, here: torch.Tensor) -> torch.Tensor:
-        """Return a copy of ``here`` on the device. Unless the ``memory`` of the case is ``whole``, it is a slice of a longer tensor."""
+        """Return a copy of ``here`` on the device. The copy is a slice of a longer tensor, unless the case's ``memory`` is ``whole``."""
         if self._memory == "whole":
             return here.to(self._subject.device)
         step = 2 if self._memory == "strided" else 1

@@ -54,13 +54,13 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
 
-    The combination of all ordinary conditions is not returned. For any two axes other than ``dtype``, each pair of their conditions
-    occurs in a returned combination with the recorded dtype or in the combination of all ordinary conditions. The combinations in bfloat16
-    and float16 contain every condition of the other axes at least once, but not every pair, because a small error may go unnoticed in these
-    dtypes. There are also:
+    The ordinary condition of an axis is its first value in ``AXES``. The combination of all ordinary conditions is not returned. For any
+    two axes other than ``dtype``, each pair of their conditions occurs in a returned combination whose dtype is ``as recorded``, or in the
+    combination of all ordinary conditions. The combinations in bfloat16 and float16 contain every condition of the other axes at least
+    once, but not every pair, because a small error may go unnoticed in these dtypes. There are also:
 
     - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, in which results of slow calls also have more than 2^16 elements
+    - for contiguous tensors, a combination with the size ``most rows``, which is ``many rows`` without the lower limit for slow calls
     - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``
     """
     if is_contiguous:

@@ -159,7 +159,7 @@ class ConditionedCall:
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
         """Return the fewest conditions under which the call still fails, and the smallest length of the changed dimension for which
-        it fails."""
+        it fails. The length is None if these conditions change the length of no dimension, or the failure cannot be reproduced."""
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:
@@ -238,7 +238,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
     A failure is recorded in the subject, with the fewest conditions under which the call still fails. The function returns early after
-    three failures, or if a failure leaves the device unusable. Otherwise, it ends with ten calls under ordinary conditions.
+    three failures, or if a failure leaves the device unusable. Otherwise, it finally checks ten calls under ordinary conditions.
 
     Args:
         subject: The plugin under test, with its device.

@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a process can listen at this port on all addresses of this machine."""
+    """Return whether a process can listen on this port at all addresses of this machine."""
     try:
         socket.create_server(("", port)).close()
     except OSError:
@@ -27,7 +27,7 @@ def is_free(port: int) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Return whether a process can listen at this host name or address, which means that the name or address belongs to this machine."""
+    """Return whether this host name or address belongs to this machine, so that a process can listen on it."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -26,7 +26,7 @@ class HookCalls:
     """The hooks of one new instance of the plugin under test, registered with a plugin manager of its own.
 
     Attributes:
-        changes: What the last call changed in the state of the process. The change has been undone.
+        changes: The names of the process's settings that the last call changed. The settings have their previous values again.
     """
 
     def __init__(self, subject: Subject) -> None:

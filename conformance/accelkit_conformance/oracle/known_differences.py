@@ -43,10 +43,11 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
 
 
 def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether the elements of ``found`` and of ``reference`` occur equally often along some dimension of ``values``.
+    """Return whether two results of ``torch.mode`` are equally correct, because ``torch.mode`` may return any of the most frequent values.
 
-    ``found`` is the device's result of ``torch.mode``, and ``reference`` is the CPU's result. ``torch.mode`` may return any of the most
-    frequent values. Both results may be computed with or without ``keepdim=True``. All tensors are on the CPU.
+    ``found`` is the device's result for the input ``values``, and ``reference`` is the CPU's result. The results are equally correct if,
+    along at least one dimension of ``values``, each element of ``found`` occurs as often as the element of ``reference`` at the same
+    position. The results have the same shape, with or without the reduced dimension (``keepdim``). All tensors are on the CPU.
     """
     for dim in range(values.ndim):
         shape = [*values.shape[:dim], 1, *values.shape[dim + 1 :]]
@@ -61,8 +62,8 @@ def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.
 def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
     """Context manager around a call on the device: an error becomes NotSupported if PyTorch implements the call only for the CPU.
 
-    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists operators for which the database
-    is wrong.
+    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists further operators that PyTorch
+    implements only for the CPU.
 
     Args:
         op: The OpInfo of the operator, or None.

@@ -124,7 +124,7 @@ def _patch_slow_test_helpers() -> None:
 
 @functools.cache
 def foreach_operators() -> dict[str, Any]:
-    """Return the OpInfo of every operator on lists of tensors by name, such as ``_foreach_add``."""
+    """Return the OpInfo of every operator on lists of tensors, keyed by its name, such as ``_foreach_add``."""
     with lean_import():
         from torch.testing._internal import common_methods_invocations as database
     kinds = ("unary", "binary", "pointwise", "reduce", "other")

@@ -83,7 +83,7 @@ class Variant:
     Attributes:
         name: The name of the overload that is called.
         call: A function that calls the overload with the arguments of the recorded call.
-        functional: A function that takes the same arguments and returns the same result, without ``out=`` and not in place.
+        functional: A function that takes the same arguments as ``call`` and returns the same result, but changes no argument.
         is_in_place: Whether ``call`` writes into its first argument.
     """
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 def covering_rows(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one combination.
 
-    The rows are built greedily: each starts with a pair that no row contains yet, and takes for every other axis the value that
-    covers the most new pairs. The result is the same on every call. The first row has the first value of each axis.
+    The first combination has the first value of each axis. The others are built greedily: each starts with a pair that no earlier
+    combination contains, and takes for every other axis the value that covers the most new pairs. The result is the same on every call.
     """
     names = list(axes)
     missing = {(one, x, other, y) for one, other in itertools.combinations(names, 2) for x in axes[one] for y in axes[other]}

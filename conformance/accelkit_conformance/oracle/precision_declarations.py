@@ -43,7 +43,8 @@ class Declaration:
 def declaration_of(precision: Precision) -> Declaration:
     """Return the declaration of a precision: from its name or, if the name states no dtypes, from its required capabilities.
 
-    The tolerance is eight times the largest relative rounding error of the declared dtypes and of the quantised formats, if any.
+    The tolerance is eight times the largest relative rounding error of the declared dtypes and, if the required capabilities name
+    quantised formats (such as ``fp8``), of these formats.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

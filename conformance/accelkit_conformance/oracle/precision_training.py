@@ -20,7 +20,7 @@ MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 def sgd(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Return the optimizer of most tests. The change of the weights in one step is about as large as the weights themselves."""
+    """Return an SGD optimizer with a large learning rate: one step changes the weights of the test models by about their own size."""
     return torch.optim.SGD(parameters, lr=2.0)
 
 
@@ -30,7 +30,7 @@ def mean_square(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def model_and_data(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
-    """Return a model, a batch and its targets on the CPU in float32; the same on every call."""
+    """Return a model, a batch and its targets on the CPU in float32. Every call with the same arguments returns equal values."""
     torch.default_generator.manual_seed(0)
     return MODELS[name](), torch.randn(rows, FEATURES), torch.randn(rows, FEATURES)
 
@@ -179,8 +179,8 @@ def check_close(
 
     Args:
         subject: The plugin under test.
-        found: The tensors by name; only these are compared, because a precision may freeze parameters.
-        truth: The tensors in float64.
+        found: The tensors to check, by name.
+        truth: The tensors in float64, by name. It may have more names than ``found``, which lacks the parameters that the precision froze.
         what: What the tensors are, for messages.
         times: A number by which the tolerance is multiplied.
 

@@ -1,7 +1,8 @@
-"""Recorded calls of single ATen overloads, and a table that gives, for each overload, an operator of torch's ``op_db`` that calls it.
+"""Recorded calls of single ATen overloads.
 
-``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch. The table lists the functional overloads
-that a device must support, each with an operator that calls the overload when the operator runs on its sample inputs.
+A table lists the functional overloads that a device must support. For each overload, the table names an operator of torch's ``op_db``, or
+a function in ``FUNCTIONS``, that calls the overload. The calls are recorded while this operator or function runs.
+``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     highest-ranked call is returned.
 
     Raises:
-        NotSupported: If no recorded program calls the overload in the installed torch.
+        NotSupported: If the operator or function that the table names for the overload does not call the overload in the installed torch.
     """
     name = recorded_operators()[overload]
     op = Nameless() if name in FUNCTIONS else opdb.operators()[name]

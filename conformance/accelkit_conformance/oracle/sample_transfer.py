@@ -44,8 +44,8 @@ def has_storage(tensor: torch.Tensor) -> bool:
 def to_device(nested: Any, device: torch.device) -> Any:
     """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``.
 
-    A tensor without a storage is copied separately, because its layout is unknown, and so is the memory that it shares with other
-    tensors.
+    Each tensor without a storage is copied separately, because neither its layout nor its sharing of memory with other tensors can be
+    found out.
     """
     storages: dict[Any, torch.Tensor] = {}
 

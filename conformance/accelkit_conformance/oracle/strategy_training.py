@@ -270,7 +270,7 @@ def _refuses_float64(subject: Subject) -> bool:
     """Return whether the plugin is an ``EngineStrategy`` that raises UnsupportedError for ``64-true``. Every process must call this.
 
     A strategy that is not an ``EngineStrategy`` leaves the computation to the precision, so it has no reason to refuse float64. This
-    function therefore does not try such a strategy. If the strategy refuses float64 nevertheless, it fails its checks.
+    function does not try such a strategy and returns False for it. If that strategy does refuse float64, its checks fail.
     """
     key = (subject.record.fingerprint, subject.accelerator.name)
     if key not in _refusals:

@@ -70,7 +70,7 @@ def check_form(found: Any, reference: torch.Tensor, device: torch.device, *, str
 
 
 def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor | None, **options: Any) -> None:
-    """Check the values of a result. All three tensors are on the CPU; for the options, see :func:`check_result`.
+    """Check the values of a result. For the arguments, see :func:`check_result`; all given tensors must be on the CPU.
 
     Raises:
         WrongValues: If a value is wrong. The message says how, and by how much.

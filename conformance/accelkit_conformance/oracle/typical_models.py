@@ -107,7 +107,7 @@ class RecurrentNetwork(nn.Module):
 
 
 class GraphNetwork(nn.Module):
-    """A graph network with attention over edges, by gather and scatter.
+    """A graph network that computes attention over edges with gather and scatter operators.
 
     Its batch consists of node features of shape (nodes, features), edges of shape (2, edges), and target values of shape (nodes,).
     """

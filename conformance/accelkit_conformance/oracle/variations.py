@@ -106,10 +106,11 @@ class Variations:
         return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
 
     def _dim(self, size: str) -> int:
-        """Return the dimension whose length is changed for a ``size`` of the axis ``size``.
+        """Return which dimension of the first tensor gets a new length for ``size``, a value of ``condition_rows.AXES["size"]``.
 
-        For ``many rows`` and ``most rows``, this is the first dimension, or the last one if the call's ``dim`` names the first. For the
-        other sizes, it is the dimension that ``dim`` names, or the last one if the call has no ``dim``.
+        For ``many rows`` and ``most rows``, this is the first dimension, unless the call's argument ``dim`` names the first dimension;
+        then it is the last dimension. For the other sizes, it is the dimension that ``dim`` names, or the last dimension if the call has
+        no ``dim``.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
@@ -253,8 +254,8 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
     Args:
         one: A tensor of floating-point numbers.
         number: Selects the elements that become special values. If the tensors of a call get different numbers, the call combines special
-            values with each other and with ordinary values. In a backward call, all tensors get the same number, so that NaN is not
-            combined with an ordinary zero: a correct formula may return NaN (their product) or zero.
+            values with each other and with ordinary values. In a backward call, all tensors must get the same number, so that NaN is
+            not combined with an ordinary zero. For such a pair, some correct implementations return NaN and others return zero.
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):

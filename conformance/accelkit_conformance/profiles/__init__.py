@@ -76,7 +76,7 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 def first_profiles() -> dict[str, Profile]:
     """Return, for each check (``area/check``), the smallest profile that contains a test of the check.
 
-    If the profiles for different versions of torch differ, a profile counts if it contains the test for at least one version.
+    If a profile contains such a test for only some versions of torch, it counts as containing the test.
     """
     smallest: dict[str, Profile] = {}
     for path in sorted(FOLDER.glob("torch-*.txt")):

@@ -1,4 +1,4 @@
-"""The report as a bundle: a deterministic tar archive with everything needed to verify it offline. Also verifies bundles."""
+"""Write and verify bundles. A bundle is a deterministic tar archive of a report and everything needed to verify the report offline."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def measure(
     Args:
         record: The accelerator's record.
         is_quick: Whether to measure small sizes for a short time.
-        select: A pattern for the names of measurements, as in a shell.
+        select: A shell-style wildcard pattern. Measurements whose names do not match the pattern are left out.
         report_progress: Called before each measurement with its name, its position (from 1) and the number of measurements.
         ranks: The number of processes in the measurements of collectives. Each process uses one device.
         seconds: The time limit of each measurement.

@@ -30,8 +30,9 @@ class Plan:
 
         Before the first sample, makes some calls to determine the number of calls per sample. These calls also warm up the device.
 
-        torch.utils.benchmark.Timer is not used: it makes two calls or more before each sample (which triples the duration of a run of
-        large operators), sets torch to one thread, and does not wait for a device that it does not know.
+        This method does not use torch.utils.benchmark.Timer, for three reasons. Timer makes at least two calls before each sample, so
+        measuring large operators would take three times as long. It sets torch to one thread. It does not wait for devices of types
+        that it does not know.
 
         Args:
             call: The call to measure. It may return before the device has finished.

@@ -1,4 +1,7 @@
-"""The accelerator's own implementation of a precision. Bridges, like Runtime, use it in place of the precision plugin of the same name."""
+"""The accelerator's own implementation of a precision.
+
+Both Runtime and the bridges use this implementation in place of the precision plugin of the same name.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,10 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[Plug
 
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, list[Finding]]:
-    """Run the static checks on plugins, and return the findings. Findings that the reason in a plugin's verdict contains are omitted."""
+    """Run the static checks on plugins, and return the findings for each plugin.
+
+    A finding is omitted if its text is already part of the reason in the plugin's verdict, or if it matters only to the plugin's vendor.
+    """
     asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: the plugin's process crashed or hung, and would again
     return {
         record: [one for one in found.mistakes if one.rule not in _OF_STYLE and one.what not in verdicts[record].reason]
@@ -114,8 +117,8 @@ def _installation() -> Iterator[tuple[str, Availability]]:
 def _import_torch() -> Availability:
     """Import torch in a child process with the user's environment.
 
-    Torch then imports all entry points of the group ``torch.backends``, or none of them if ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS
-    excludes any of their distributions.
+    Torch also imports the entry points of the group ``torch.backends``. If ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS excludes a
+    distribution with such an entry point, torch imports none of these entry points, because it can only import all or none.
     """
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("start")

@@ -49,7 +49,10 @@ def say(message: str) -> None:
 
 @contextlib.contextmanager
 def reporting_errors(is_json: bool) -> Iterator[None]:
-    """Print an AccelkitError to standard error (and as JSON to standard output if requested), and exit with its exit code."""
+    """If the ``with`` block raises an AccelkitError, print the error to standard error, and exit with the error's exit code.
+
+    If ``is_json`` is True, the error is also printed as JSON to standard output.
+    """
     try:
         yield
     except AccelkitError as error:

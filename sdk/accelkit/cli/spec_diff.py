@@ -1,4 +1,4 @@
-"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD.
+"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications of plugins since version OLD of accelkit.
 
 Also show what must change in plugins: in the plugin NAME if NAME is given, otherwise in all plugins.
 """

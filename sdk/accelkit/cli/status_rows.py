@@ -46,7 +46,10 @@ class Row:
 
 
 def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
-    """Return a row for each record. If there is a new or cached verdict, the row has the status of that verdict."""
+    """Return a row for each record, with the status from the plugin's newest verdict, or the record's own status if there is no verdict.
+
+    The newest verdict is the one in ``verdicts``. For an ``available`` record that ``verdicts`` lacks, the cached verdict is used.
+    """
     rows = []
     for record in records:
         verdict = verdicts.get(record)

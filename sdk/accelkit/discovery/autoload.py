@@ -89,7 +89,10 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Disable torch's search for backends if entry points cannot be decoded. In this case, the search would make ``import torch`` fail."""
+    """Inside the ``with`` block, disable torch's search for backends if there are entry points that cannot be decoded.
+
+    With such entry points, the search would make ``import torch`` fail.
+    """
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():
         yield

@@ -109,7 +109,9 @@ def register(name: str, cls: type, description: str = "") -> None:
 
 
 def find(kind: Kind, name: str) -> PluginRecord:
-    """Return the record that ``name`` or ``dist:name`` selects. If no plugin has the name, alternative spellings are considered.
+    """Return the record that ``name`` or ``dist:name`` selects.
+
+    If no plugin has the name and the name is a known alternative spelling, the plugin with the canonical spelling is selected.
 
     Raises:
         UnknownNameError: If no plugin provides the name. The hint suggests a package to install or a similar name.
@@ -164,7 +166,7 @@ def _gate(installed: Installed) -> tuple[PluginStatus, str, str] | None:
 
 
 def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
-    """Mark as conflicts the records whose name is reserved or claimed more than once."""
+    """Yield all records. A record gets the status ``conflict`` if its name is reserved or if several plugins claim the name."""
     builtin = {(record.kind, record.name) for record in records if record.is_builtin and not record.is_fallback}
     reserved = {("accelerator", name) for name in device_table.reserved_names()}
     claims: dict[tuple[str, str], list[PluginRecord]] = {}

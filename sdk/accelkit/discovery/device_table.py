@@ -25,7 +25,10 @@ def facts() -> Mapping[str, Any]:
 
 
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
-    """Return (reason, hint) for a name of this kind that accelkit does not have, but other libraries have or had; otherwise None."""
+    """Return, as (reason, hint), why accelkit has no plugin named ``name`` and what to use instead; None if the name is not listed.
+
+    ``other_names.toml`` lists such names for each kind of plugin: names from other frameworks, former names and planned names.
+    """
     entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None
 
@@ -82,7 +85,10 @@ def visible_devices_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the package that adds a vendor's device to torch can be found, or no package is needed. Imports nothing."""
+    """Return whether the package that adds the accelerator ``name`` to torch can be found, without importing the package.
+
+    If torch supports the accelerator without a further package, return True. ``name`` must be a key of ``vendors()``.
+    """
     package = vendors()[name].get("torch_package")
     return package is None or importlib.util.find_spec(str(package).partition(".")[0]) is not None
 

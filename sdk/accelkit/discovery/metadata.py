@@ -126,9 +126,9 @@ def _existing_paths() -> list[str]:
 
 
 def _has_no_groups(path: str) -> bool:
-    """Return whether a folder of metadata certainly has no entry points in the groups that are read here, as is true of most folders.
+    """Return whether a folder of metadata certainly has no entry points in accelkit's groups or torch's; False if it may have some.
 
-    importlib_metadata takes five times as long to read a file.
+    Most folders have none. This function reads a file in a fifth of the time that importlib_metadata takes.
     """
     try:
         file = os.open(f"{path}/entry_points.txt", os.O_RDONLY)
@@ -147,7 +147,7 @@ def _has_no_groups(path: str) -> bool:
 
 
 def _may_be_meant(text: str) -> bool:
-    """Return whether the text may contain a group of accelkit, or a misspelt one."""
+    """Return whether the text may contain the name of one of accelkit's entry-point groups, or a misspelling of such a name."""
     return "kit." in text or "accel" in text.lower()
 
 

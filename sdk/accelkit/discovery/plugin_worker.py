@@ -37,7 +37,7 @@ class Connection:
         self._answers.write(json.dumps(message) + "\n")
 
     def load(self) -> Accelerator:
-        """Import torch, create an instance of the accelerator, and load it.
+        """Import torch, create an instance of the accelerator, call its ``load()``, and return the instance.
 
         Raises:
             BrokenPluginError: If the plugin fails.

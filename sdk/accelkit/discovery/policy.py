@@ -1,4 +1,4 @@
-"""The distributions that the user allows, by ACCELKIT_PLUGINS (allow list) and ACCELKIT_DISABLE_PLUGINS (deny list)."""
+"""The user's choice of distributions: ACCELKIT_PLUGINS is the allow list, and ACCELKIT_DISABLE_PLUGINS is the deny list."""
 
 from __future__ import annotations
 

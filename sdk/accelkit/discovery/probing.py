@@ -1,6 +1,6 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-Each child process does one of five things, which the ``question`` names:
+The argument ``question`` selects what a child process does with each plugin:
 
 - ``probe``: It imports the plugin and calls its probe.
 - ``trial``: It does everything that using the plugin would do (load, compute), and checks the import for side effects.

@@ -25,14 +25,14 @@ class Verdict:
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
-        checked: The ``reason`` with which the plugin's own ``check()`` succeeded in a trial, or a default text if ``check()`` gave no
-            reason. "" if the plugin has the default ``check()``.
+        checked: The ``reason`` in the result of the plugin's own ``check()`` if it succeeded in a trial, or a default text if the result
+            has no reason. "" if the plugin inherits the default ``check()``.
         definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration of the probe or trial in seconds.
         cached_at: The time at which the verdict was cached, in seconds since the epoch.
-        machine_state: The digest from the module ``machine_state`` at the time at which the result of a probe was cached. "" if the
-            verdict is not the cached result of a probe, or the system is not Linux.
+        machine_state: The digest of the machine's state (see the module ``machine_state``) if ``verdict_cache.probed`` cached the
+            verdict on Linux; otherwise "".
         is_of_probe: Whether a cached verdict is only the result of a probe. A probe does not show that the plugin works.
     """
 

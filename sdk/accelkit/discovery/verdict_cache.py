@@ -1,8 +1,9 @@
 """Cache of the verdicts of trials and probes, per installed version, in the user's cache folder.
 
-Trials: A plugin that worked in a trial is later loaded without another trial. The verdict on a built-in plugin is valid for an hour.
-``accelkit list`` uses the cached verdicts on all built-in plugins. The selection of an accelerator uses the cached verdict on a built-in
-accelerator only if its device is from ``known_devices.toml``, and probes every other built-in accelerator in the current process.
+Trials: In a trial, a child process loads the plugin and computes with it. A plugin that worked in a trial is later loaded without another
+trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` uses the cached verdicts on all built-in plugins. The
+selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.toml`` lists the accelerator's device,
+and probes every other built-in accelerator in the current process.
 
 Probes: The result of a probe says whether the device is present. The result is valid for ten minutes, and only while ``machine_state``
 does not change; the result for a simulated device remains valid. Only ``auto`` and the aliases (``gpu``, ``tpu``) use cached results of
@@ -119,7 +120,9 @@ def recall(record: PluginRecord) -> Verdict | None:
 
 
 def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
-    """Cache a verdict, except for editable installations and registered classes, which change without notice.
+    """Cache a verdict, unless the plugin's code can change without notice.
+
+    For this reason, verdicts on registered classes and on editable installations of third-party plugins are not cached.
 
     Args:
         record: The record of the plugin.

@@ -70,7 +70,7 @@ def threads_each(num_processes: int) -> int | None:
     """Return the number of threads that torch should use in each process: an equal share of this machine's cores.
 
     Return None if there is only one process, or the user has set OMP_NUM_THREADS. By default, torch uses all cores in every process,
-    which is slow, and ``torchrun`` sets one thread, which leaves cores idle.
+    which is slow. ``torchrun`` sets one thread per process, which leaves cores idle.
     """
     if num_processes == 1 or os.environ.get(THREADS_VARIABLE):
         return None

@@ -122,7 +122,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
 
 
 def _membership(job: Job) -> Membership:
-    """Join a job whose number of machines may change."""
+    """Join a job whose number of machines may change, and return the membership of this machine in the job."""
     try:
         return join_job(job)
     except (RendezvousError, DistError) as error:

@@ -26,13 +26,13 @@ _LOST = "lost the connection to "
 class ElasticAgent(Agent):
     """Run the processes of this machine, and restart them whenever a machine joins the job, leaves the job or is lost.
 
-    Every rendezvous begins a new round. The first machine that notices a change describes the change in the store of the current round. All
-    machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous. The processes
-    are restarted on the machines that take part in the new rendezvous. These restarts do not count towards ``max_restarts``.
+    Every rendezvous begins a new round. The first machine that notices a change writes a description of the change to the store of the
+    current round. All machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous.
+    The processes are restarted on the machines that take part in the new rendezvous. These restarts do not count towards ``max_restarts``.
 
     Args:
         spec: The worker specification for torch.
-        membership: The rendezvous, which is also in ``spec``, and the machines that ever joined the job.
+        membership: The membership of this machine in the job. Its rendezvous is the one in ``spec``.
         others: The other arguments of ``Agent``.
     """
 

@@ -113,7 +113,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
-    """Return whether all processes that have failed so far lost a peer, and the peer may be a process that is still running.
+    """Return whether the peer that the failed processes lost may be a process that is still running.
+
+    The result is True if at least one process is still running, and every process that has ended or recorded an error so far lost a peer.
 
     The connections of a peer close before the peer has ended, for example because the peer is still writing a core file. If the launcher
     ended the peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first waits for
@@ -127,9 +129,10 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
 
 
 def may_be_caused_elsewhere(endings: Sequence[Ending]) -> bool:
-    """Return whether every process that failed so far may have failed because a machine is lost.
+    """Return whether the loss of a machine may have caused all failures so far.
 
-    A process that waits for a lost machine loses a peer, raises a CollectiveError, or is aborted with SIGABRT by NCCL's watchdog.
+    The loss of a machine causes three kinds of failures in the processes of other machines: a torch error that reports a lost peer, a
+    CollectiveError, and an abort with SIGABRT by NCCL's watchdog.
     """
     for ending in endings:
         record = read_record(ending.error_file)

@@ -134,7 +134,7 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """If all processes that have failed so far lost a peer, wait until the peer has exited.
+        """Wait while the peer that the failed processes lost may be a process that is still running on this machine.
 
         The wait ends after ``PEER_SECONDS`` at the latest, or as soon as ``is_hurried`` returns True.
         """

@@ -48,7 +48,10 @@ class Screen:
             self._show_waiting()
 
     def flush(self, has_to_end: bool = False) -> None:
-        """End rank 0's unfinished line and show the waiting lines, if they have waited too long or ``has_to_end`` is True."""
+        """End rank 0's unfinished line, and then show the waiting lines.
+
+        If ``has_to_end`` is False, do nothing unless a line has waited for more than 0.3 seconds.
+        """
         if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
             self._show(b"\n")
             self._is_at_start = True
@@ -91,7 +94,10 @@ class Streams:
         self._thread: threading.Thread | None = None
 
     def add(self, pipe: int, path: Path, screen: Screen, rank: int) -> None:
-        """Read ``pipe`` from now on, until its writers have closed it."""
+        """Copy the output of a process from ``pipe`` to the log file ``path`` and to ``screen``, until the pipe is closed.
+
+        ``rank`` is the rank of the process.
+        """
         prefix = b"[%d]: " % rank if rank else b""
         self._screens.add(screen)
         self._selector.register(pipe, selectors.EVENT_READ, _Stream(pipe, path.open("wb", buffering=0), screen, prefix))

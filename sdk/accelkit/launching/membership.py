@@ -53,7 +53,7 @@ class ElasticRendezvous(OrderedRendezvous):
     def num_nodes_waiting(self) -> int:
         """Return 1 if a new rendezvous is necessary, else 0.
 
-        If this method returns 1, torch's agent restarts the processes and does not count the restart.
+        If this method returns 1, torch's agent restarts the processes. This restart does not count towards ``max_restarts``.
         """
         return int(self.has_changed)
 

@@ -23,7 +23,10 @@ def adopt_orphans() -> None:
 
 
 def descendants(pid: int | None = None) -> list[psutil.Process]:
-    """Return all living descendants of this process (or of process ``pid``), except the guard process of ``child_processes``."""
+    """Return all living descendants of this process (or of process ``pid``).
+
+    The list does not contain the guard process, which kills this process's remaining children when this process has ended.
+    """
     try:
         found = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

@@ -66,7 +66,9 @@ class OrderedRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for the other machines, and return this machine's rank, the number of machines, and the addresses of the stores.
+        """Wait for the other machines, and return this machine's rank and the number of machines.
+
+        The returned value also has the store of the wrapped rendezvous, and the address of the round's new TCPStore.
 
         Raises:
             ContradictionError: If the user specified ranks, but did not give each of the n machines a different rank from 0 to n - 1.
@@ -136,8 +138,8 @@ class _Machine(NamedTuple):
 def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list[int]]]:
     """Yield the answer for each machine, in the order in which the machines joined the round.
 
-    An answer has four values: a description of the ranks that the user specified if these ranks are invalid, else ""; the machine's rank;
-    the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats this machine must watch.
+    An answer has four values: "" if the ranks that the user specified are valid, else a description of these ranks; the machine's rank;
+    the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats the machine must watch.
     """
     size = len(machines)
     ranks = [machine.node_rank for machine in machines]
@@ -192,7 +194,8 @@ def _store_on(address: str) -> Any:
 def in_this_process(run_id: str) -> RendezvousHandler:
     """Return the rendezvous for a single machine.
 
-    Its state, which torch pickles, is in this process's memory and cannot be reached through a port.
+    torch pickles the state of a rendezvous. Here the state stays in the memory of this process, so that no other process can change the
+    pickled data through a port.
     """
     store = dist.HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)
@@ -203,8 +206,8 @@ def in_this_process(run_id: str) -> RendezvousHandler:
 def _stores_unshared() -> Iterator[None]:
     """Inside the context, stop torch from sharing one store among all rounds.
 
-    torch reads an environment variable that turns the sharing off. The variable is restored when the context ends, so that the processes
-    of the job do not inherit it.
+    The context manager sets the environment variable that turns the sharing off. At the end of the context, it restores the previous
+    value, so that the processes of the job do not inherit the setting.
     """
     before = os.environ.get(_UNSHARED)
     os.environ[_UNSHARED] = "1"

@@ -136,8 +136,8 @@ def _start(process: Any) -> None:
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
     """Wait until every process has ended or one process has failed, and record in ``endings`` which processes ended, and how.
 
-    If every failed process failed because it lost the connection to another process, wait up to ``failures.PEER_SECONDS`` for more
-    processes to end, because the lost process may be one of them.
+    If every failed process has only lost its connection to another process, the other process may have crashed but not ended yet.
+    In this case, wait up to ``failures.PEER_SECONDS`` for more processes to end.
     """
     deadline = math.inf
     while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:

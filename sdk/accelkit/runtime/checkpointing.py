@@ -294,5 +294,5 @@ class Checkpointing:
 
 
 def _failure(what: str) -> Any:
-    """Return the function that converts an exception on one process to the error that all processes raise."""
+    """Return a function that converts an exception to a CheckpointError with the message ``what``, which all processes then raise."""
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")

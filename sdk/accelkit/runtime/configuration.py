@@ -204,10 +204,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the devices that this machine's processes use: the devices in ``wanted`` or, if ``wanted`` is None, one device per process.
+    """Return the indices of the devices in ``wanted`` or, if ``wanted`` is None, of one device for each process on this machine.
 
-    Returns a single index if each process sees only its own device, as under ``srun --gpus-per-task=1``. If the number of processes on
-    this machine is not known until they join the process group, returns the devices up to and including the device of this process.
+    Without ``wanted``, the result is a single index if each process sees only its own device (``srun --gpus-per-task=1``). If ``wanted`` is
+    None and the number of processes is unknown until they join the process group, the result ends with the index of this process's device.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

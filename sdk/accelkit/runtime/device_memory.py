@@ -18,7 +18,7 @@ class DeviceMemory:
 
     @property
     def current(self) -> int | None:
-        """Number of bytes that are allocated now. None if the device does not report this number, as on the CPU."""
+        """Number of bytes that are allocated now. None if the device, such as the CPU, does not report it."""
         return self._value("memory.allocated.bytes")
 
     @property

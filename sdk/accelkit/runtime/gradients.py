@@ -30,8 +30,8 @@ class Accumulation:
     Attributes:
         num_steps: Number of backward passes per optimizer step.
         is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; after that, ``begin`` sets it.
-        has_begun: True once ``accumulate`` has been used. Also True if ``num_steps`` is 1, and once the user has been warned that
-            ``accumulate`` is missing.
+        has_begun: Whether ``accumulate`` has been used, or the user has been warned that it is missing. Always True if ``num_steps``
+            is 1.
 
     Raises:
         PrepareError: If ``num_steps`` is less than 1.
@@ -83,7 +83,7 @@ class Gradients:
         self.backward_function()(loss, **kwargs)
 
     def backward_function(self) -> Callable[..., None]:
-        """Return the function that runs the backward pass. If gradients are accumulated, the function divides the loss first."""
+        """Return the function that runs the backward pass. The function first divides the loss by the number of passes per step."""
         own, accumulation = self._session.backward, self._accumulation
         if accumulation.num_steps == 1:
             return own

@@ -109,7 +109,8 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
     Args:
         optimizer: The optimizer, which is changed in place.
         moves: The record of new parameters.
-        has_to_know: Whether every parameter must be in a prepared module. If False, the optimizer keeps parameters that are in none.
+        has_to_know: Whether every parameter must be in a prepared module. If False, the optimizer keeps a parameter that is in no
+            prepared module.
 
     Raises:
         PrepareError: If ``has_to_know`` is True and a parameter is in no prepared module.

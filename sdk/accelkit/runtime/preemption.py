@@ -133,7 +133,7 @@ class Preemption:
             self._poll.start()
 
     def forget(self) -> None:
-        """Stop watching, and forget earlier signals and notices."""
+        """Stop watching. Forget the signals received and any preemption that the cluster environment has reported."""
         self.signals.forget()
         if self._poll is not None:
             self._poll.stop()

@@ -35,8 +35,8 @@ from accelkit.specs.strategy import Strategy
 class PreparedObjects:
     """Prepared and registered objects, in the order in which the program passed them.
 
-    This order determines the names of the objects in a checkpoint. ``engines`` contains those of the modules that ``wrap_training`` of an
-    engine strategy returned.
+    This order determines the names of the objects in a checkpoint. ``engines`` contains each module from ``modules`` that was returned by
+    ``wrap_training`` of an engine strategy.
     """
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
@@ -75,7 +75,7 @@ class Preparation:
     """Prepares objects for the device, precision and strategy of a session, and records them.
 
     Args:
-        session: The device in use.
+        session: The session, which has the device, the precision and the strategy.
         rank_info: The ranks of this process, which determine the share of the data that this process gets.
         accumulation: The counter of backward passes. Its ``num_steps`` is the number of backward passes per optimizer step.
         options: How objects are prepared.

@@ -191,12 +191,12 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process. The first use checks the device, makes it current and seeds its generators."""
+        """The device of this process. The first use starts it: checks it, makes it current and seeds its generators."""
         return self._session.device
 
     @property
     def precision(self) -> Precision:
-        """The precision in which numbers are stored and computed. The first use starts the device."""
+        """The precision in which numbers are stored and computed. The first use starts the device (see ``device``)."""
         return self._session.precision
 
     @property
@@ -373,8 +373,8 @@ class Runtime:
         """Prepare models, optimizers, schedulers and data loaders for training.
 
         Modules are moved to the device, optimizers are pointed at the moved parameters, and loaders deliver their batches to the device.
-        Modules are placed first, regardless of the order of the arguments. An optimizer may be prepared in the same call as its model or
-        in a later call; with ``deepspeed``, it must be the same call. With ``32-true`` on one device, the modules, optimizers and
+        Modules are prepared first, then the other arguments in the order given. An optimizer may be prepared in the same call as its model
+        or in a later call; with ``deepspeed``, it must be the same call. With ``32-true`` on one device, the modules, optimizers and
         schedulers themselves are returned. Other precisions change the class of a module to a subclass. Loaders are wrapped.
 
         Args:
@@ -558,7 +558,7 @@ class Runtime:
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
                 tensor of shape ``[data_parallel_size]``.
-            group: The processes that take part. With ``torch.distributed.group.WORLD``, every process of the job contributes.
+            group: The process group whose members all contribute. Use ``dist.group.WORLD`` to gather from every process of the job.
             sync_grads: Whether the result is differentiable. If True, the gradient of this process's tensor is the sum of the gradients
                 that the backward passes of all processes compute for it. Every process must run backward through the result, at the
                 same point in its sequence of collectives.
@@ -576,7 +576,7 @@ class Runtime:
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and the
-                result is one list, to which each process adds the items of its list or tuple. Other data are added as one item.
+                result is one list with the items of each process's list or tuple. Data of any other type become one item of this list.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
@@ -657,8 +657,8 @@ class Runtime:
 
         Args:
             path: The folder that contains all checkpoints.
-            is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save or load, or
-                ``wait_for_saves``, waits for the thread and raises its error. If the program ends earlier, it waits and prints the error.
+            is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save, load or
+                ``wait_for_saves`` waits for the thread and raises its error. If the program exits first, it waits and prints the error.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
@@ -683,8 +683,8 @@ class Runtime:
         """Load a checkpoint written by ``save_state`` into objects that were prepared in the same order.
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint (but not with ``deepspeed``):
-        each process reads only what its own shards need. Each process restores the random state that a process with the same
-        ``data_parallel_index`` (usually, the same rank) saved. Without it, the process warns and derives a state from that of another one.
+        each process reads only what its own shards need. Each process restores the random state of the saving process with the same
+        ``data_parallel_index`` (usually, the same rank). If there was none, the process warns and derives a state from another process's.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -694,8 +694,8 @@ class Runtime:
                 verified, and raises CheckpointError if one is damaged. Everything else is verified before it is restored.
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Nothing has been
-                restored then, unless an object rejected its state, or ``verify`` is ``lazy``: some objects may then have been restored.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Some objects
+                may have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
@@ -931,7 +931,7 @@ class Runtime:
 
         All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released, so
         the function must create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
-        ``accumulate``, an optimizer step has at least as many samples as before, because ``gradient_accumulation_steps`` is multiplied
+        ``accumulate``, an optimizer step never has fewer samples than in the first attempt, because ``gradient_accumulation_steps`` grows
         accordingly. Memory use should be alike on all processes: if one process runs out of memory inside a backward pass of ``ddp`` or of
         a strategy that shards, the other processes wait for it until the timeout of the process group.
 
@@ -1011,7 +1011,7 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_calls(self) -> None:
-        """Once the device has started, replace methods of each step by the functions that they call, unless a subclass overrides them."""
+        """Once the device has started, replace ``backward`` and ``accumulate``, unless overridden, by the functions that they call."""
         if self._session.is_started:
             functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})

@@ -45,8 +45,8 @@ class Session:
         seed: The seed for the generators of the device. None leaves them as they are.
 
     Attributes:
-        configuration: The configuration. If the processes have to work out their placement, starting the device replaces the
-            configuration with a copy. The copy has the devices and the number of machines that result from the placement.
+        configuration: The configuration. If the processes have to find out which of them run on which machine, starting the device
+            replaces the configuration with a copy. The copy has the devices and the number of machines that the processes found.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Session:
 
     @property
     def backward(self) -> Callable[..., None]:
-        """The function that runs the backward pass of a loss: torch's own, unless the precision, strategy or device adds to it."""
+        """The function that runs the backward pass: ``torch.Tensor.backward``, unless the precision, strategy or device changes it."""
         self.start()
         return self._backward
 
@@ -122,9 +122,9 @@ class Session:
 
     @property
     def data_group(self) -> dist.ProcessGroup | None:
-        """The data-parallel process group of this process, which contains one process for each share of the samples.
+        """The data-parallel process group to which this process belongs. Each process of the group trains on different samples.
 
-        None if every process of the job gets a different share of the samples. The data-parallel group would then be the whole job.
+        None if every process of the job trains on different samples. The data-parallel group would then be the whole job.
         """
         self.start()
         return self._data_group

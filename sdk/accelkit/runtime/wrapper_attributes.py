@@ -1,4 +1,4 @@
-"""Attributes and methods of the user's module that are read from the wrapper of a strategy, such as DistributedDataParallel."""
+"""Access to the attributes and methods of the user's module through the wrapper of a strategy, such as DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def choose(*, is_fresh: bool = False) -> Choice:
 def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
-    ``auto`` considers neither ``torch:<device_type>``, which needs a device type, nor built-in fallbacks for vendors whose packages are not
-    installed.
+    ``auto`` does not consider the generic accelerator ``torch``, because the user has to name its device type (``torch:<device_type>``).
+    ``auto`` does not consider a built-in fallback either if the vendor's package is not installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 

@@ -48,7 +48,7 @@ def accelerator_record(name: str) -> PluginRecord:
 
 
 def is_alias(name: str) -> bool:
-    """Return whether the name is an alias. An installed plugin of that name takes precedence."""
+    """Return whether the name is an alias. False if an available plugin has the same name, because the plugin takes precedence."""
     return name in device_table.aliases() and not _is_offered(name)
 
 
@@ -70,8 +70,9 @@ def load_named(kind: Kind, name: str) -> Loaded:
 def try_unless_known(record: PluginRecord) -> Availability:
     """Return the Availability of a plugin, or raise an error if the plugin cannot be used.
 
-    A built-in accelerator is probed in this process, and other built-in plugins are not checked. A third-party plugin is loaded and
-    checked in a child process, unless the cache says that the plugin has worked before.
+    A plugin that runs third-party code (see ``PluginRecord.is_foreign``) is loaded and checked in a child process, unless the cache says
+    that the plugin has worked before. Of the plugins that run no third-party code, accelerators are probed in this process, and plugins of
+    other kinds are not checked.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

@@ -49,7 +49,7 @@ class Selection:
 
 
 def select(accelerator: str | Accelerator | None = None, *, devices: Devices | None = None, cpu: bool = False) -> Selection:
-    """Select one accelerator. Does not import torch itself and does not initialise a driver.
+    """Select one accelerator, without initialising a driver. torch is imported only if the module of a plugin imports it.
 
     Args:
         accelerator: A name, ``dist:name``, ``torch:<device_type>``, an alias, ``auto`` or an instance. If None, the name is read from

@@ -84,7 +84,7 @@ class Accelerator:
     def probe(cls) -> Availability:
         """Return whether this accelerator can be used on this machine.
 
-        Called on any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and
+        Called in any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and
         ``fork`` must still work afterwards. The default looks for ``torch_package`` without importing it.
         """
         package = cls.torch_package
@@ -237,7 +237,7 @@ class Accelerator:
         torch_functions.manual_seed(self, seed)
 
     def get_rng_state(self, device: torch.device) -> torch.Tensor | None:
-        """Return the device's generator state as a CPU uint8 tensor, or None without a generator. Called to save or synchronise state."""
+        """Return the device's generator state as a CPU uint8 tensor, to be saved or synchronised. None if the device has no generator."""
         getter = getattr(self.device_module, "get_rng_state", None)
         state: torch.Tensor | None = getter(device) if getter is not None else None
         return state
@@ -279,13 +279,13 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. Only one thread may read them. This method may start that thread. The returned iterator
-                must raise the errors that ``batches`` raises.
+            batches: The batches on the host. Only one thread may iterate over them, for example a thread that this method starts.
             device: The device of this process.
 
         Returns:
-            The iterator over the batches on ``device``, in the same order and structure. It is closed if the user's loop ends early. If
-            this method is not overridden, it is never called, and the runtime copies the batches, on a stream if the device has streams.
+            The iterator over the batches on ``device``, in the same order and structure. An override must not return None. The iterator
+            must raise the errors that ``batches`` raises. It is closed if the user's loop ends early. If this method is not overridden,
+            the runtime never calls it, and copies the batches (on a stream if the device has streams).
         """
         return None
 

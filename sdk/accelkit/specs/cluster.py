@@ -26,7 +26,7 @@ class ClusterEnvironment(Variables):
     Attributes:
         processes_flag: The launcher's flag for the number of processes on each machine, with ``{}`` in place of the number. Shown in
             the errors of ``validate_settings``.
-        nodes_flag: The launcher's flag for the number of machines, in the same form.
+        nodes_flag: The launcher's flag for the number of machines, with ``{}`` in place of the number. Shown in the same errors.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
         placement: The placement that the processes worked out when they joined the process group. None before they join, or if all values
             were known already.

@@ -47,7 +47,8 @@ class Variables:
         Args:
             names: The names of one or more variables, the preferred one first.
             least: The smallest valid number.
-            below: The exclusive upper limit: a number, or the names of the variables (preferred first) that hold the limit.
+            below: The exclusive upper limit, or the names of one or more variables (preferred first). If names are given, the limit is the
+                value of the first of these variables that is set and not empty.
             default: The value to return if no variable is set. If ``default`` is None, a missing variable is an error.
 
         Raises:

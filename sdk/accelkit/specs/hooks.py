@@ -1,9 +1,9 @@
 """The hook specifications, and the marker for their implementations in plugins.
 
-A function that only one plugin can implement is a method of a specification such as ``Strategy``. A function that several plugins can
-implement or wrap is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision, cluster
-environment and strategy. It also holds the hook plugins that the user named or passed as instances. An implementation of a hook declares
-only the arguments that it uses. The arguments are passed by name::
+If a Runtime calls a function on one plugin only, the function is a method of a specification such as ``Strategy``. If several plugins of
+a Runtime can implement or wrap the function, it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected
+accelerator, precision, cluster environment and strategy. The plugin manager also holds the hook plugins that the user named or passed as
+instances. An implementation of a hook declares only the arguments that it uses. The arguments are passed by name::
 
     from accelkit import hookimpl
 
@@ -66,9 +66,9 @@ class AcceleratorHooks:
 
     @hookspec
     def doctor_checks(self) -> Mapping[str, Availability]:  # type: ignore[empty-body]
-        """Return additional checks by name, for the table of ``accelkit doctor``. Must not initialise the driver.
+        """Return the results of additional checks by name, for the table of ``accelkit doctor``. Must not initialise the driver.
 
-        Called by ``accelkit doctor`` on each usable hook plugin, in a separate child process for each plugin.
+        Called by ``accelkit doctor`` on each hook plugin that can be loaded, in a separate child process for each plugin.
         """
 
 
@@ -77,11 +77,11 @@ class PrecisionHooks:
 
     @hookspec(firstresult=True)
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
-        """Create the precision ``name`` for ``device``, or return None.
+        """Create the precision ``name`` for ``device``. Return None to leave this to the next implementation.
 
-        Called by the Runtime of each process each time it has set up the device. The first result that is not None is used. The
+        Called by the Runtime of each process each time the Runtime has set up the device. The first result that is not None is used. The
         accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may
-        replace the result of any of these implementations.
+        replace the result.
         """
 
 

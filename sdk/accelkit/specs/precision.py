@@ -87,21 +87,21 @@ class Precision:
     def module_init_context(self) -> AbstractContextManager[Any]:
         """Return a context manager inside which modules are constructed in the dtype in which this precision stores them.
 
-        Called by the user.
+        Called by the user's program, as ``rt.precision.module_init_context()``.
         """
         return self.tensor_init_context()
 
     def tensor_init_context(self) -> AbstractContextManager[Any]:
         """Return a context manager inside which tensors are created in the dtype in which this precision stores them.
 
-        Called by the user.
+        Called by the user's program, as ``rt.precision.tensor_init_context()``.
         """
         return nullcontext()
 
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss to pass to ``backward``. Called before each backward pass, for example to scale the loss."""
+        """Return the loss to pass to ``backward``, for example the scaled loss. Called before each backward pass."""
         return loss
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
@@ -118,9 +118,10 @@ class Precision:
         """
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run a step of a prepared optimizer. Called by the optimizer's ``step`` if the gradients are complete.
+        """Run a step of a prepared optimizer, and return the result of the step.
 
-        An implementation that does not call ``step`` skips the optimizer's step and the steps of its schedulers.
+        Called by the optimizer's ``step``, except while the step still needs further backward passes. An implementation that does not call
+        ``step`` skips the optimizer's step and the steps of its schedulers.
 
         Args:
             optimizer: The user's optimizer.

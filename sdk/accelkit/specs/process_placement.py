@@ -61,10 +61,11 @@ def this_machine() -> tuple[str, str]:
 
 
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
-    """Return the placement of each process, ordered by rank. Every process gets the same result, or the same error.
+    """Return the placement of each process, ordered by rank. The result depends only on the arguments.
 
-    If all processes report a node rank, the node rank is the number of the machine. If a node rank is missing, processes with the same
-    machine identifier are taken to be on the same machine, and machines are numbered in the order of the lowest rank on each machine.
+    If all processes report a node rank, processes with the same node rank are taken to be on the same machine. If a node rank is missing,
+    processes with the same machine identifier are taken to be on the same machine, and machines are numbered in the order of the lowest
+    rank on each machine.
 
     Containers on one host may have the same machine identifier, but each container counts as a machine. If a node rank is missing, such
     containers are told apart by the local ranks: if several processes have the same identifier and the same local rank, each of these

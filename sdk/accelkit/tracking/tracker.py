@@ -81,7 +81,9 @@ class Tracker(abc.ABC):
         return {}
 
     def rewind(self, state: Mapping[str, Any] | None) -> None:
-        """Go back to the point at which a checkpoint was saved. Called if the program loads the checkpoint after it has logged values.
+        """Go back to the point at which a checkpoint was saved.
+
+        Called when the program loads the checkpoint, if ``open`` has been called and the run has not been closed since.
 
         The default calls ``close("interrupted")`` and ``open(state)``.
 

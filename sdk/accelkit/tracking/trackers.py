@@ -26,7 +26,8 @@ class Ranks(Protocol):
 class Trackers:
     """The trackers to which a Runtime passes everything that the program logs.
 
-    The trackers are opened by the first ``log``, so that a program can first load a checkpoint and then continue the run that saved it.
+    The trackers are opened by the first ``log``. A program can therefore load a checkpoint first, and then continue the run during which
+    the checkpoint was saved.
 
     Args:
         given: Names, trackers and functions, as given to ``Runtime``.
@@ -106,7 +107,10 @@ class Trackers:
         return {"next_step": self._next_step, "trackers": {key: state for key, state in states.items() if state}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Make each tracker continue the run that it had when a checkpoint was saved. ``state`` is empty if there were no trackers then."""
+        """Make each tracker continue the run that it was recording when the loaded checkpoint was saved.
+
+        Does nothing if ``state`` is empty because no tracker was in use when the checkpoint was saved.
+        """
         if not state or not self._active:
             return
         self._states, self._next_step = dict(state), state["next_step"]

@@ -86,7 +86,10 @@ def hyperparameters(values: Any) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Return nested hyperparameters in one dict with names such as ``model/depth``. Values other than numbers become strings."""
+    """Return nested hyperparameters in one dict with names such as ``model/depth``.
+
+    Values other than bools, ints, floats and strings are converted to strings.
+    """
     result: dict[str, Scalar] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

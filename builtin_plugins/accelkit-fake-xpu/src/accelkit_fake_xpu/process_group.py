@@ -21,8 +21,8 @@ def register() -> None:
 def _create(store: Store, rank: int, size: int, timeout: timedelta) -> object:
     """Return the backend of one process group: a C++ object that wraps a gloo backend.
 
-    Python can get a C++ backend only from a process group. So this function creates a temporary group with a gloo backend, in which
-    ``wrap_gloo`` replaces the gloo backend with the C++ object.
+    C++ code can return a backend to Python only as part of a process group. So this function creates a temporary group with a gloo backend,
+    lets ``wrap_gloo`` replace this backend with the C++ object, and takes the C++ object from the group.
     """
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     gloo._set_sequence_number_for_group()

@@ -23,8 +23,9 @@ visible_devices = _settings.devices
 def _finish() -> None:
     """Wait for queued copies and for torch's threads before the interpreter exits.
 
-    Without this wait, the threads that run queued copies could access data that no longer exists. A thread of autograd could release
-    Python objects while Python is shutting down, because it may release the objects of a backward pass after the pass has returned.
+    Without this wait, the threads that run queued copies could access data that no longer exists. The wait is also needed because a
+    thread of autograd may release the Python objects of a backward pass after the pass has returned, and must not do so while Python is
+    shutting down.
     """
     with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():

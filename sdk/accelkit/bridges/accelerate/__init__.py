@@ -1,6 +1,6 @@
 """accelkit's plugins in Hugging Face Accelerate. Install with ``pip install 'accelkit[accelerate]'``.
 
-In a script that creates its own ``Accelerator``, or uses a library that does, such as ``transformers.Trainer``::
+In a script that creates its own ``Accelerator``, or uses a class that creates one, such as ``transformers.Trainer``::
 
     from accelkit.bridges.accelerate import install
 

@@ -47,8 +47,8 @@ def accelerator(
     Selects, loads and checks the device, and joins the process group of the job.
 
     Args:
-        name: A name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or ``auto`` if
-            the variable is not set.
+        name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None uses ACCELKIT_ACCELERATOR, or
+            ``auto`` if the variable is not set.
         devices: The devices to use, as for Runtime. The default is the first device, or this process's own device in a job.
         cpu: Whether to use the CPU, as for Runtime.
         mixed_precision: The precision, ``no``, ``fp16`` or ``bf16``. None uses the precision of an existing Accelerator of this process, or
@@ -57,7 +57,8 @@ def accelerator(
 
     Raises:
         UnsupportedError: If the device or the bridge does not support an argument.
-        ContradictionError: If Accelerate or one of its environment variables names another device.
+        ContradictionError: If the request contradicts Accelerate's state in this process (for example, because Accelerate already uses a
+            different device), an environment variable or the number of processes.
         AccelkitError: If Runtime raises an error.
     """
     return Bridged(cpu=cpu, mixed_precision=mixed_precision, **arguments, _wanted=Wanted(name, devices))

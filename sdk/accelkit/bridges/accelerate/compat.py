@@ -32,7 +32,8 @@ def import_accelerate() -> ModuleType:
 
     Raises:
         UnavailableError: If accelerate is not installed.
-        UnsupportedError: If the bridge does not know the version of accelerate, or the attributes of Accelerate's shared state.
+        UnsupportedError: If the bridge does not know the version of accelerate, or if Accelerate's shared state does not have exactly the
+            attributes that the bridge sets.
     """
     hint = "pip install 'accelkit[accelerate]'"
     if importlib.util.find_spec("accelerate") is None:

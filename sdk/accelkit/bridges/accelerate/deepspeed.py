@@ -1,4 +1,7 @@
-"""Accelerate's ``DeepSpeedPlugin`` on a plugin's device. Accelerate calls ``deepspeed.initialize``, and imports DeepSpeed only then."""
+"""Accelerate's ``DeepSpeedPlugin`` on a plugin's device.
+
+Accelerate itself imports DeepSpeed only when ``Accelerator.prepare`` is called, and then calls ``deepspeed.initialize``.
+"""
 
 from __future__ import annotations
 

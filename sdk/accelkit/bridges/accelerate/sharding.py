@@ -31,7 +31,7 @@ def is_sharding() -> bool:
 
 @contextlib.contextmanager
 def sharding_on(device: torch.device) -> Iterator[None]:
-    """Make ``fully_shard`` move parameters to this type of device, and use a mesh of such devices unless the caller gives a mesh.
+    """Make ``fully_shard`` use devices of ``device.type`` for the parameters and, unless the caller gives a mesh, for the mesh.
 
     Inside the ``with`` block, ``fully_shard`` is replaced. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the
     replacement. Without the replacement, torch would make a mesh for the accelerator that torch considers the current one, and would refuse

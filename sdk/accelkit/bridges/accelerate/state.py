@@ -36,7 +36,7 @@ class Wanted:
     """The device that was requested for the process.
 
     Attributes:
-        accelerator, devices, cpu: The requested values, as in the arguments of Runtime.
+        accelerator, devices, cpu: The requested values of the arguments of Runtime with these names.
     """
 
     accelerator: str | Accelerator | None = None
@@ -74,7 +74,10 @@ def current_runtime() -> Runtime:
 
 
 def runtime_named(name: str) -> Runtime:
-    """Return the Runtime of this process if it uses the accelerator ``name``, or else a new Runtime, which has not started its device."""
+    """Return this process's Runtime for the accelerator ``name``.
+
+    If the process has no Runtime, or a Runtime for another accelerator, return a new Runtime that has not started its device.
+    """
     if _current is not None and _current[1].accelerator.name == name:
         return _current[1]
     return Runtime(name, precision=_PRECISION)
@@ -144,9 +147,10 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process ID, and the rank and world size set by the launcher.
+    """Return the process ID, and the launcher's values of RANK and WORLD_SIZE, or None for a variable that is not set.
 
-    A DataLoader worker has its own process ID, but the rank and world size of the process that created it.
+    A process that a launcher forked has another ID and another RANK or WORLD_SIZE than its parent process. A DataLoader worker differs
+    from its parent process only in the ID.
     """
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 

@@ -62,7 +62,7 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
 
     Raises:
         UnsupportedError: If the bridge does not support the request, or if the device lacks what tensor parallelism needs.
-        ContradictionError: If the number of processes in the job is not the number of devices that was requested.
+        ContradictionError: If the ParallelismConfig requests more or fewer devices than the job has processes.
     """
     config = parallelism(arguments, environ)
     if config is None or config.tp_size == 1:

@@ -77,7 +77,7 @@ def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether the arguments of an ``Accelerator`` or ACCELERATE_USE_FSDP request FSDP.
 
-    ACCELERATE_USE_FSDP is ignored unless the Accelerator is the first one of this process.
+    The variable counts only for the first Accelerator of the process.
     """
     if arguments.get("fsdp_plugin") is not None:
         return True

@@ -17,10 +17,10 @@ NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
 
 @contextlib.contextmanager
 def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Set environment variables for a ``with`` block, and restore the variables in ``NAMES`` when the block ends.
+    """Restore the environment variables in ``NAMES`` when the ``with`` block ends.
 
     Args:
-        variables: The environment variables to set, by name.
+        variables: The values to set before the block, by name. Every name must be in ``NAMES``, or the variable keeps its new value.
     """
     before = {name: os.environ.get(name) for name in NAMES}
     os.environ.update(variables or {})

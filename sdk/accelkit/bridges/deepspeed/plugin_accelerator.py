@@ -29,7 +29,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     """The device of an accelkit plugin, as DeepSpeed's accelerator.
 
     DeepSpeed uses streams if the plugin declares the capabilities ``streams`` and ``events``, and the device's module has
-    ``default_stream``. Otherwise it puts all work on the current stream, as on the CPU and on MPS.
+    ``default_stream``. Otherwise, DeepSpeed uses no streams and treats the device as synchronous, as it treats the CPU and MPS.
 
     Args:
         accelerator: The accelerator, which must be loaded.

@@ -46,7 +46,7 @@ class PluginAccelerator:
 
     @classmethod
     def get_parallel_devices(cls, devices: Sequence[int]) -> list[torch.device]:
-        """Return the torch device of each process on this machine."""
+        """Return one torch device for each index in ``devices``. Each process on this machine uses one of them."""
         if cls.processes_of_one_device is not None:
             return list(call(cls.plugin, "get_parallel_devices", [0])) * len(devices)
         return list(call(cls.plugin, "get_parallel_devices", devices))
@@ -71,7 +71,7 @@ class PluginAccelerator:
         """Check that the device can run forward and backward computations, and make it current. Initialises the driver.
 
         Raises:
-            UnavailableError: If torch cannot use the hardware. The text gives the accelerator's reason.
+            UnavailableError: If torch cannot use the hardware. The error's text says why, as reported by the accelerator.
         """
         from accelkit.runtime.device_checks import check_backward, check_device
 

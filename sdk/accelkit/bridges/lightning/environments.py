@@ -72,7 +72,8 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
     """Create a cluster environment for Lightning.
 
     If no launcher started this process, the result is Lightning's own LightningEnvironment, with which Lightning starts the other
-    processes. For SLURM, the result is a SLURMEnvironment, which tells the Trainer to save and requeue the job when it receives SIGUSR1.
+    processes. For SLURM, the result is a SLURMEnvironment. With it, the Trainer saves a checkpoint and requeues the job when the process
+    receives SIGUSR1.
     """
     if not cluster.creates_processes_externally:
         return framework.environments.LightningEnvironment()

@@ -33,13 +33,14 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
-    trains on its own device. Without ``install``, Lightning's default strategy for one such device would train on the CPU. If an error is
-    raised, no class is changed.
+    trains on its own device. Without ``install``, Lightning's default strategy for a single device of a third-party accelerator would train
+    on the CPU. If an error is raised, no class is changed.
 
     Args:
         accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
             the method, which registers the names of accelerators. Do not list other plugins here; their names work in any case.
-        package: The package, ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means all installed packages.
+        package: The package whose classes are changed: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means
+            every one of these packages that is installed.
 
     Raises:
         UnavailableError: If Lightning is not installed.
@@ -107,9 +108,10 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """Return the arguments of Trainer set by ``PL_TRAINER_<ARGUMENT>``, parsed as Python values where possible, as Lightning does.
+    """Return the arguments of Trainer that the environment variables ``PL_TRAINER_<ARGUMENT>`` set.
 
-    For Fabric, the dict is empty. Arguments that the program passes to the constructor of Trainer take precedence over the returned ones.
+    As in Lightning, a value that is a Python literal is evaluated, and any other value is returned as a string. For Fabric, the dict is
+    empty. Arguments that the program passes to the constructor of Trainer take precedence over the returned ones.
     """
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():

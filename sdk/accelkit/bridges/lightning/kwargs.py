@@ -46,12 +46,12 @@ def trainer_kwargs(
     Args:
         accelerator: The accelerator, as for ``accelkit.select``: a name or an instance. None uses ACCELKIT_ACCELERATOR, or else ``auto``.
         devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
-            launcher started, or else all devices (one device with ``strategy="single_device"``).
+            launcher started. Without a launcher, ``auto`` uses all devices, or one device if ``strategy`` is ``single_device``.
         num_nodes: The number of machines. None takes it from the cluster environment.
-        strategy: ``auto``, ``single_device``, ``ddp``, ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``,
-            ``fsdp`` (accelkit's strategy, which uses torch's FSDP2), one of Lightning's names for DeepSpeed, such as ``deepspeed_stage_2``
-            and ``deepspeed_stage_3_offload``, or an instance of your own strategy class or of Lightning's ``ModelParallelStrategy`` or
-            ``DeepSpeedStrategy``.
+        strategy: The strategy, a name or an instance. The names are ``auto``, ``single_device``, ``ddp``,
+            ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``, ``fsdp`` (accelkit's strategy, which uses torch's
+            FSDP2) and Lightning's names for DeepSpeed, such as ``deepspeed_stage_2``. An instance may be of your own strategy class, or of
+            Lightning's ``ModelParallelStrategy`` or ``DeepSpeedStrategy``.
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
         plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.

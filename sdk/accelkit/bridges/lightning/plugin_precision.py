@@ -204,7 +204,10 @@ class TrainerPrecision(PluginPrecision):
         return super().post_backward(tensor, module)
 
     def optimizer_step(self, optimizer: Any, *, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:  # type: ignore[override]
-        """Compute the gradients, unscale them, run Lightning's hooks and clipping, and run the step.
+        """Compute and unscale the gradients, run Lightning's hooks, clip the gradients, and run the optimizer's step.
+
+        Returns:
+            The result of the optimizer's step. None if the step was skipped, for example because ``training_step`` returned None.
 
         Raises:
             UnsupportedError: If the optimizer requires a closure, as LBFGS does, and the Precision overrides ``optimizer_step`` or

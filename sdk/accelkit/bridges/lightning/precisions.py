@@ -50,10 +50,12 @@ def make_precision(
 
 
 def check_given(precision: Any, accelerator: Accelerator) -> None:
-    """Check that a precision plugin given by the user is for this device, since autocast for another device would silently do nothing.
+    """Check that a precision plugin given by the user is for the accelerator's device type.
+
+    Autocast for another device type would silently do nothing.
 
     Raises:
-        ContradictionError: If the precision plugin is for another device.
+        ContradictionError: If the precision plugin is for another device type.
     """
     device_type = getattr(precision, "device", accelerator.autocast_device_type)
     if str(device_type).partition(":")[0] != accelerator.autocast_device_type:

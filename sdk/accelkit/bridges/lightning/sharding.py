@@ -39,7 +39,10 @@ else:
 
 
 class Whole(torch.nn.Module):
-    """The outermost module that FSDP shards. Lightning calls the steps of the LightningModule through this module, as it does with DDP."""
+    """The outermost module that FSDP shards. It wraps the LightningModule, as ``DistributedDataParallel`` does for the strategy ``ddp``.
+
+    Lightning calls ``training_step`` and the other steps of the LightningModule through the wrapper.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """A mixin that creates the process group, so that Lightning does not create one. Lightning uses a process group that already exists.
+    """A mixin that creates the process group before Lightning would. Lightning uses an existing group instead of creating one.
 
     The process group has backends for tensors on the device and on the CPU, and is tested with a reduction on the device.
     """

@@ -12,7 +12,10 @@ from accelkit.errors import CheckpointError
 
 
 class BackgroundSave:
-    """Run one save at a time in a thread. The next ``wait`` raises the save's error. If the program exits first, the error is printed."""
+    """A thread that runs one save at a time.
+
+    If a save fails, the next ``wait`` raises the error. If the program exits without calling ``wait``, the error is printed.
+    """
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None

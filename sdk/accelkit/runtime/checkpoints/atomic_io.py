@@ -158,7 +158,11 @@ class ChecksummedFile(io.FileIO):
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
-    """Return the OSError that led to ``error``, or None. After a failed write, torch closes its archive, which raises another error."""
+    """Return the OSError that led to ``error`` (or is ``error``), or None.
+
+    When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the
+    chain of exceptions that led to the second error.
+    """
     while error is not None and not isinstance(error, OSError):
         error = error.__cause__ or error.__context__
     return error

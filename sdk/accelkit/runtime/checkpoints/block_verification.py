@@ -23,12 +23,13 @@ Block = tuple[str, int]
 class BlockVerification:
     """Verifies each block once, in the first thread that reaches it.
 
-    The constructor opens the files, and they stay open until all blocks are verified. In the meantime, a shared lock keeps ``keep_last``
-    from removing the checkpoint. If somebody else removes the checkpoint, the open files can still be read.
+    The constructor opens the files, and they stay open until all blocks are verified. In the meantime, a shared lock protects the
+    checkpoint, so that saves with the option ``keep_last`` do not remove it. If something else removes the checkpoint, the open files
+    can still be read.
 
     Args:
-        step: The folder of the step.
-        manifest: The manifest of the step, which must have the checksums of the blocks.
+        step: The folder of the checkpoint (``step-N``).
+        manifest: The manifest of the checkpoint, which must have the checksums of the blocks.
         blocks_of: The blocks that contain each tensor, by the tensor's key.
         order: The blocks to verify, in this order.
 

@@ -161,7 +161,14 @@ class Save:
         return results, files | of_engines
 
     def _publish(self, written: list[tuple[Any, dict[str, Any]]]) -> list[None]:
-        """Turn the files, which are all on disk, into a checkpoint. Runs on rank 0."""
+        """Write the manifest for the files of all processes, and rename the folder to ``step-N``. Runs on rank 0.
+
+        Args:
+            written: For each rank, what ``_write`` returned there. All these files are already on disk.
+
+        Returns:
+            A list with one None per rank, because ``Ranks.through_main`` expects an item for each rank.
+        """
         temporary, final = self._temporary, self.path
         for rank, (_, names) in enumerate(written):
             for name, expected in names.items():

@@ -80,17 +80,17 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Choose the saving process whose own state this process loads.
+        """Choose a process of the job that saved the checkpoint. This process loads the state that the chosen process saved separately.
 
-        Processes that have the same share of the samples need equal random number generators. For all processes of a share, this method
-        therefore chooses saving processes that also had one common share.
+        Processes that compute on the same share of the samples need equal random number generators. If two processes have the same share
+        in this job, the two processes chosen for them therefore had the same share in the job that saved.
 
         Args:
-            size: The number of processes that saved.
-            num_shares: The number of shares into which those processes divided their samples. None means one share for each process.
+            size: The number of processes of the job that saved.
+            num_shares: The number of shares into which that job divided its samples. None means one share for each process.
 
         Returns:
-            The index of the saving process's share of the samples, and the rank of the saving process.
+            The index of the share that the chosen process had, and the rank of the chosen process.
         """
         copies = size // (num_shares or size)
         share, copy = divmod(self.rank, self.copies)

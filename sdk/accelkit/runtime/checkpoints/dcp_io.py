@@ -39,7 +39,7 @@ _HOST = "cpu"  # torch's name for main memory
 
 
 def no_layout(path: str, size: torch.Size) -> None:
-    """Return None for every tensor, so that each tensor is read whole, into main memory."""
+    """The layout with which ``TensorReader.read`` reads each tensor whole, into main memory. Returns None for every tensor."""
 
 
 class _Planner(DefaultSavePlanner):
@@ -205,7 +205,7 @@ class TensorReader:
             self._fill(one)
 
     def places(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield the key, the name of the file, the offset and the length in bytes of each part of each tensor."""
+        """Yield where each stored part of a tensor is: the tensor's key, the file's name, and the part's offset and length in bytes."""
         self._index.complete()
         for place, where in (self._metadata.storage_data or {}).items():
             yield place.fqn, str(where.relative_path), where.offset, where.length

@@ -56,16 +56,16 @@ class Engine:
 
 
 def saver_of(strategy: Strategy) -> str:
-    """Return the name of the class that writes the engines' files. "" if the strategy has no engine, or leaves saving to the Runtime."""
+    """Return the name of the class that writes the engines' files, or "" if the strategy has no engine or leaves saving to the Runtime."""
     if not isinstance(strategy, EngineStrategy) or not overrides(strategy, EngineStrategy, "save_engine", "load_engine"):
         return ""
     return next(cls.__qualname__ for cls in type(strategy).__mro__ if vars(cls).keys() & {"save_engine", "load_engine"})
 
 
 def refuse_background(strategy: Strategy) -> None:
-    """Raise an UnsupportedError: ``strategy`` saves its engines itself and therefore cannot save in the background.
+    """Raise an UnsupportedError which says that ``strategy`` cannot save in the background.
 
-    The caller has found out with ``saver_of`` that the strategy saves its engines itself.
+    This function does not check anything. Call it only for a strategy that saves its engines itself (``saver_of`` does not return "").
     """
     raise UnsupportedError(
         f"strategy {strategy.name!r} does not support save_state(is_async=True)",

@@ -90,7 +90,7 @@ class Index:
                 self._read(name)
 
     def complete(self) -> None:
-        """Read those index files of ranks that have not been read yet."""
+        """Read the index files that have not been read yet."""
         for name in list(self._left):
             self._read(name)
 

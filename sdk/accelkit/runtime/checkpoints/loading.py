@@ -54,7 +54,7 @@ def load_with_source(
             read whole, on the CPU.
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
         check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
-            verified, with the step's folder and the result of ``engine_files.saver_of`` in the job that saved.
+            verified, with the step's folder and the name of the class that wrote the engines' files, or "" if no engine was saved.
 
     Returns:
         The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one

@@ -52,7 +52,7 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
     the weight under all its names.
 
     Args:
-        model: The bare model.
+        model: The user's own model, without wrappers such as DDP.
         folder: The folder to write to. It is created if it is missing. Files of an earlier export in the same format are removed or
             replaced.
         max_shard_size: The maximum total size of the weights in a file, in bytes or as a string such as ``"5GB"``. A weight that is larger

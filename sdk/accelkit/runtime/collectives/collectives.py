@@ -34,8 +34,8 @@ class Collectives:
 
     Methods that ``Runtime`` has too are documented in ``Runtime``. The argument ``group`` of a method is the group whose members make the
     call. If it is None, ``gather`` and ``reduce`` use the group that ``data_group`` returns, as ``gather_for_metrics`` always does; the
-    other methods use all processes of the job. Processes that compute on the same samples (tensor parallelism) hold the same data, and
-    the group that ``data_group`` returns contains only one of these processes.
+    other methods use all processes of the job. Processes that compute on the same samples (tensor parallelism) hold the same data. On
+    each of them, ``data_group`` returns a different group, so that no group contains two of them.
 
     Args:
         num_processes: Number of processes in the job.

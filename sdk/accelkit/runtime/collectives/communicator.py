@@ -134,7 +134,7 @@ class Communicator:
         for 2 (size - 1) messages that are sent one after another.
 
         Args:
-            numbers: Signed numbers of 64 bits. Every member must give equally many.
+            numbers: Signed 64-bit integers. Every member must pass the same number of integers.
             tag: A number that distinguishes these messages from those of calls for other purposes.
         """
         smallest = torch.tensor(numbers, dtype=torch.int64, device=HOST)

@@ -91,7 +91,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, text: bytes) -> Summary:
-        """Return the summary that ``as_json`` converted."""
+        """Return the summary that a JSON text from ``as_json`` describes."""
         found = json.loads(text)
         rows = [Row(**row | {"at": {int(rank): where for rank, where in row["at"].items()}}) for row in found["rows"]]
         return cls(rows, found["num_unread"])
@@ -209,10 +209,10 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 
 
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
-    """Return whether the ranks in ``row`` made a different call in place of ``call``, or only they or only this process verified it.
+    """Return whether the ranks in ``row`` differ from this process in ``call``.
 
-    If these ranks have already made later calls, although this process timed out while it verified ``call``, then only this process
-    verified the call.
+    They differ if they made another call instead, or if the call was verified only by them or only by this process. Only this process
+    verified the call if the verification timed out here, although the ranks in ``row`` have already made later calls.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

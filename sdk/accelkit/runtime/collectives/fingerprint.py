@@ -106,7 +106,10 @@ def verify(
 
 @contextlib.contextmanager
 def watching(call: call_log.Call) -> Iterator[None]:
-    """Turn an error of torch.distributed into a CollectiveError that names the processes that did not make the call."""
+    """Inside the ``with`` block, turn each error of torch.distributed into a CollectiveError.
+
+    The CollectiveError names the processes that did not make ``call``.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
@@ -147,8 +150,8 @@ def _compare(
 ) -> tuple[tuple[bool, ...], list[bytes]]:
     """Return whether each digest is the same on all processes, and the payloads of all processes.
 
-    If ``payload`` is None, the list of payloads is empty. In a large group, the list is also empty if a difference between digests is an
-    error. ``may_differ`` says whether the outlines may differ; every other difference is an error.
+    ``may_differ`` says whether the outlines may differ; every other difference is an error. If ``payload`` is None, the list of payloads
+    is empty. In a large group, it is also empty if the digests differ in a way that is an error.
     """
     if not communicator.is_large:
         heads, parts = _exchange_packets(communicator, digests, payload or b"")

@@ -162,6 +162,9 @@ class _Transfer(_Work):  # type: ignore[misc]
         Args:
             timeout: The time to wait; 0 means the timeout of the group.
 
+        Returns:
+            True. A failed transfer raises an error instead.
+
         Raises:
             RuntimeError: If the other process has ended, or the timeout has passed.
         """

@@ -92,7 +92,7 @@ def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: in
 def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor as a contiguous tensor on a device for which the group has a backend.
 
-    Values whose dtype is not supported by every backend are returned as flat bytes.
+    The values are returned as flat bytes unless their dtype is in ``_EVERY_BACKEND``, the dtypes that every backend supports.
     """
     values = materialised(on_communicator_device(communicator, tensor))
     return values if values.dtype in _EVERY_BACKEND else as_bytes(values)

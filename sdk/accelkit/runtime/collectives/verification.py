@@ -69,7 +69,7 @@ def parse_mode(given: str) -> Mode:
 
 
 class History:
-    """A record of the calls in one group, which decides whether a later call has to be verified.
+    """A record of the calls in one group. The record decides whether the next call has to be verified.
 
     Attributes:
         num_unverified: The number of unverified calls since the last exchange.

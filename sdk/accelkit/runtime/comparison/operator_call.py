@@ -30,9 +30,9 @@ class Outcome:
     inputs: list[torch.Tensor]
 
     def select(self, indices: Sequence[int]) -> list[torch.Tensor | None]:
-        """Return the tensors to compare: the results, and the arguments with these indices, except arguments that are results too.
+        """Return the tensors to compare: the results, and those elements of ``inputs`` that have the given indices.
 
-        None stands for a result that is not a tensor.
+        An input that is also a result is returned only once. None stands for a result that is not a tensor.
         """
         others = [self.inputs[index] for index in indices if not any(self.inputs[index] is result for result in self.results)]
         return [one if isinstance(one, torch.Tensor) else None for one in [*self.results, *others]]

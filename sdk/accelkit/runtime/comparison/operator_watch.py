@@ -84,7 +84,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         return results
 
     def _computes(self, func: Any, args: Any, kwargs: Any) -> bool:
-        """Return whether an operator computes something on the device."""
+        """Return whether an operator uses the device and computes values there.
+
+        False for operators that only create a view or uninitialised memory, and for operators that communicate with other processes.
+        """
         if func.is_view or func.namespace in _NAMESPACES or func.overloadpacket.__name__ in UNINITIALIZED:
             return False
         return any(self._is_on_device(leaf) for leaf in tree_leaves((args, kwargs)))

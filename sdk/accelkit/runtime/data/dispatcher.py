@@ -31,7 +31,9 @@ class _Slot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Message:
-    """Message about one round, which rank 0 sends to another rank.
+    """Message that rank 0 sends to another rank in each round.
+
+    In a round, each process gets one batch, its share. In an incomplete last round, some processes get no share.
 
     Attributes:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.
@@ -48,7 +50,7 @@ class _Message:
 
 
 class DispatchedBatches(Sharded):
-    """Loader whose source only rank 0 reads. Rank 0 sends each process its batch.
+    """Loader whose source only rank 0 reads. In each round, rank 0 sends every other process one batch.
 
     Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer
     batches, the other processes wait until the timeout of the process group, and then raise a CollectiveError that names this process.
@@ -60,7 +62,7 @@ class DispatchedBatches(Sharded):
             batches of processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
         num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The rank of this process in the job.
-        even_batches: Whether to fill the last round of an iterable dataset.
+        even_batches: For an iterable dataset, whether to fill the last round with samples from the beginning of the epoch.
         first: For an iterable dataset, the index of the first round that is delivered. Earlier rounds are read and dropped.
         processes_per_share: The number of processes that get the same samples. Their ranks are consecutive.
 

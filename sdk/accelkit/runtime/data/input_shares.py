@@ -14,8 +14,8 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
     If the length of ``inputs`` is not a multiple of ``size``, the first shares are one item longer.
 
     Args:
-        inputs: A list, tuple or tensor, a dict of these with equal lengths, or any object with ``select(indices)`` and a length
-            (``datasets.Dataset``).
+        inputs: A list, tuple or tensor, a dict of these with equal lengths, or any object that has a length and the method
+            ``select(indices)``, such as a ``datasets.Dataset``.
         rank: The index of the share.
         size: The number of shares.
         is_padded: Whether to lengthen every share to the length of the longest share, with copies of the last item of ``inputs``.

@@ -107,7 +107,10 @@ class Epochs:
         self.followers.set_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, position and generator states. They are equal on all processes unless ``rng_types`` lacks ``generator``."""
+        """Return the epoch, the position and the generator states.
+
+        They are the same on all processes, unless the argument ``rng_types`` of the Runtime lacks ``generator``.
+        """
         progress = {
             "epoch": self.epoch,
             "position": self.position,

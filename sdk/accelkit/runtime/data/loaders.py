@@ -83,7 +83,7 @@ class PreparedLoader:
             unless rank 0 reads the data for all processes. If ``upload`` does not copy the batches and the device has streams, each batch
             is copied on a separate stream while the program computes with the previous batch.
         strategy: The strategy that lays out batches on the device.
-        epochs: The epochs of the user's loader. Needed if ``loader`` is only this process's share of it.
+        epochs: The epochs of the user's loader. Must be given if ``loader`` is only this process's share.
         first: The number of batches of the user's loader that each pass skips.
 
     Attributes:
@@ -164,9 +164,9 @@ class PreparedLoader:
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, the number of its samples that were used, and the generator states from which the samples' order was drawn.
+        """Return the epoch, how many of its samples the job has used, and the generator states from which their order was drawn.
 
-        The state is the same on every process, unless ``rng_types`` lacks ``generator``.
+        The state is the same on every process, unless the argument ``rng_types`` of the Runtime lacks ``generator``.
         """
         return self.epochs.state_dict()
 

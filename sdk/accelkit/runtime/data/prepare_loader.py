@@ -169,12 +169,12 @@ def _dividing_samplers(loader: DataLoader[Any]) -> list[Any]:
 
 
 def _check_own_division(division: Division) -> None:
-    """Check that a loader gives the same share to all processes that must get the same samples.
+    """Check that a loader whose own sampler or dataset divides the data gives each process the right share.
 
-    Called only for a loader whose own sampler or dataset divides the data.
+    Called only if there are fewer shares than processes, so that several processes must get the same share.
 
     Raises:
-        PrepareError: If the loader gives these processes different shares.
+        PrepareError: If the loader does not give the same share to these processes.
     """
     wanted = (division.num_processes, division.process_index)
     samplers = _dividing_samplers(division.loader)

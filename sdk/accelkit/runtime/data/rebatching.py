@@ -122,7 +122,7 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even_batches: bool, dr
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """Take a round from the batches in ``stock``, and return the round and the rest.
+    """Return a round made from the first samples in ``stock``, and a list of the batches that are left.
 
     Batches that have the size of a share are neither cut nor copied.
     """

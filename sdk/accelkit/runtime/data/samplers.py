@@ -1,7 +1,7 @@
 """Divide batches of indices, or a stream of samples, among the processes of a job.
 
-The order of the samples and the samples that fill the last batches are the same as in Accelerate. The classes in this module only need to
-know the number of processes; nothing in this module communicates.
+Each process gets the same samples in the same order as with Accelerate, including those that fill the last batches. The classes in this
+module only need to know the number of processes; nothing in this module communicates.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
             batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is
             dropped if ``batches.drop_last`` is set.
         holds_lists: Whether an item of ``batches`` is a batch.
-        first: How much of ``batches`` was used before. It is counted in samples for torch's ``BatchSampler``, whose order of samples
-            does not depend on the batch size, and in items of ``batches`` otherwise.
+        first: How many samples or items to skip at the beginning. If ``batches`` is a ``BatchSampler`` of torch, samples are counted,
+            because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
 
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it; whole batches are then
@@ -162,9 +162,9 @@ class ShardedBatches(Sharded, Sampler[Any]):
             yield [held[start : start + piece] for start in range(0, len(held), piece)]
 
     def _pieces(self, batch: Sequence[Any], beginning: Sequence[Any], least: int) -> list[Any]:
-        """Fill a batch up to ``least`` samples from ``beginning``, and cut the batch into one piece per process.
+        """Cut a batch into one piece per process. The sizes of the pieces are as equal as possible.
 
-        The sizes of the pieces are as equal as possible.
+        If the batch has fewer than ``least`` samples, it is first filled with samples from ``beginning`` until it has ``least`` samples.
         """
         whole = [*batch, *itertools.islice(itertools.cycle(beginning), max(least - len(batch), 0))]
         return cut_evenly(whole, self.num_processes)

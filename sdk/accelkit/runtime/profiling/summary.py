@@ -191,7 +191,7 @@ def _phase_around(event: Any) -> str:
 
 
 def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> dict[str, list[Interval]]:
-    """Divide the time of the steps among the phases.
+    """Divide the time of the steps among the phases, and return the intervals of each phase, keyed by the name of the phase.
 
     The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in the loop's thread.
     """

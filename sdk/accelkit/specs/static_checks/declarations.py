@@ -28,6 +28,9 @@ def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find attributes of the plugin whose values have the wrong type.
 
     The specification has an attribute or property of the same name, which determines the right type.
+
+    Yields:
+        The ``what``, ``why`` and ``hint`` of a ``Finding`` for each mistake, like all rules in this package.
     """
     for name, value in plugin.own.items():
         if name not in plugin.specified or is_method(value) or is_property(value) or hasattr(type(value), "__get__"):

@@ -35,7 +35,7 @@ def specified_hooks() -> Mapping[str, Any]:
 
 
 def mark_of(cls: type, name: str) -> Any:
-    """Return the options of the marker on the attribute ``name``, or None if the attribute is not a hook implementation.
+    """Return the options of the marker ``@hookimpl`` on the attribute ``name`` of the class, or None if the attribute has no such marker.
 
     The class and its bases are searched without evaluating properties.
     """
@@ -74,7 +74,7 @@ def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
 def unused_hooks(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find hook implementations that are never called, because they lack the marker or have a name that no hook has.
 
-    Also find wrappers that do not yield, and hook plugins that implement no hook.
+    Also find hook wrappers (such as ``@hookimpl(wrapper=True)``) that do not yield, and hook plugins that implement no hook.
     """
     for name, value in plugin.own.items():
         if not is_method(value) or name in plugin.specified:

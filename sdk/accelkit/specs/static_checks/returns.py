@@ -142,7 +142,10 @@ def _never_returns(called: str, cls: type) -> bool:
 
 
 def _definition(function: Any) -> ast.FunctionDef | None:
-    """Return the definition of a function in its source, or None if the source is missing or a decorator may change the result."""
+    """Return the syntax tree of a function's definition.
+
+    The result is None if the source is missing, or if the function is abstract or has a decorator that may change what a call returns.
+    """
     code = function.__code__
     node = _definitions(code.co_filename).get((code.co_firstlineno, function.__name__))
     if node is None or hasattr(function, "__wrapped__") or getattr(function, "__isabstractmethod__", False):

@@ -1,4 +1,4 @@
-"""Rules about signatures: methods that cannot be called as the specification says, constructors with arguments, missing methods."""
+"""Rules about signatures. They report methods with wrong arguments, missing methods, and constructors with required arguments."""
 
 from __future__ import annotations
 

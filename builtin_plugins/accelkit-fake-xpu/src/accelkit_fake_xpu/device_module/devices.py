@@ -140,7 +140,10 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def kernel_count(device: Device = None) -> int:
-    """Return how many kernels have run on the device since the start or the last reset. Copies and views are not counted."""
+    """Return how many kernels have run on the device since the program started or the counts were reset.
+
+    Copies and views are not counted.
+    """
     return int(torch.ops.fake_xpu.kernel_count(index_of(device)))
 
 

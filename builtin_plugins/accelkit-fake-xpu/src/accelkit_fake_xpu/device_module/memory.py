@@ -15,7 +15,7 @@ def memory_allocated(device: Device = None) -> int:
 
 
 def max_memory_allocated(device: Device = None) -> int:
-    """Return the peak memory of tensors on the device in bytes, since the start or the last ``reset_peak_memory_stats``."""
+    """Return the peak memory of tensors on the device in bytes, since the program started or the peak was reset."""
     return torch.accelerator.max_memory_allocated(index_of(device))
 
 
