@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Return a description of the device under test as a worker sees it: type, capabilities, process-group backend, and names of devices.
+    """Return the type, the capabilities, the process-group backend and the names of the devices under test, as this process sees them.
 
-    The description is empty if the plugin under test is not an accelerator.
+    The dictionary is empty if the plugin under test is not an accelerator.
     """
     accelerator = subject.accelerator
     if subject.record.kind != "accelerator":

@@ -2,7 +2,7 @@
 
 The file is TOML. The vendor's wheel declares the file with an entry point in the group ``accelkit.conformance``. The name of the entry
 point is the name of the accelerator, and the value of the entry point is ``package:file``, as in
-``acme = "vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``::
+``acme = "vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``. An example of a file::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of globs
@@ -180,7 +180,7 @@ def expired(declared: Iterable[Mapping[str, Any]], started: str) -> list[str]:
 
 
 def file_of(distribution: str, name: str) -> Path | None:
-    """Find the file that a distribution declares for its accelerator ``name``, without importing the distribution.
+    """Find the file of expected failures that a distribution declares for its accelerator ``name``, without importing the distribution.
 
     Returns:
         The path; None if the distribution declares no file.

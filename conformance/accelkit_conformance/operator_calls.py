@@ -81,7 +81,7 @@ def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun,
 
 
 def ranked(operators: Iterable[Operator]) -> list[Operator]:
-    """Add up the calls to each operator in all models, and return the operators in order.
+    """Add up the calls to each operator in all models, and return one item per operator, sorted.
 
     Operators that fell back to the CPU come before all other operators. In each of the two groups, the operator with the most calls comes
     first.

@@ -22,7 +22,7 @@ _SECONDS = 300.0
 def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[str, str] | None:
     """Return a ``reason`` and a ``hint`` if the plugin refuses every one of the accelerators, and None otherwise.
 
-    Only an UnavailableError or UnsupportedError is a refusal; the tests will report other errors.
+    Only an UnavailableError or UnsupportedError is a refusal. After any other error, the result is None, and the tests report the error.
     """
     try:
         found = ask(__name__, about(record) | {"accelerators": [as_request(one) for one in accelerators]}, _SECONDS)["refusals"]

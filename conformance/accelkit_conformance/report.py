@@ -39,9 +39,10 @@ def declared_none(results: Sequence[Result]) -> dict[str, int]:
 
 
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
-    """Return a line for each area in which more than a third of the tests are unsupported for reasons other than a declared ``none``.
+    """Return a line for each area in which more than a third of the tests are unsupported.
 
-    The line says how many tests are unsupported, and what the most frequent cause is.
+    Tests that are unsupported because a capability is declared ``none`` do not count towards this third. The line says how many tests are
+    unsupported for other reasons, and what the most frequent cause is.
     """
     total = collections.Counter(checks.area_of(result.id) for result in results)
     by_area: dict[str, list[Result]] = collections.defaultdict(list)

@@ -62,7 +62,7 @@ class WrongDtype(AssertionError):
 
 
 class Absent(AssertionError):
-    """Raised by a check if a call works although the device seems to lack the capability under test, for example if autocast has no effect.
+    """Raised by a check if the device seems to lack the tested capability, although no call failed: for example, autocast has no effect.
 
     If a capability of the test is undeclared or declared ``none``, the result is ``unsupported``. Otherwise, the test fails.
     """

@@ -105,7 +105,7 @@ def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, s
     """Use a plugin in a child process, and return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
     If the plugin is an accelerator, its device must compute. A precision or a strategy is used on the accelerators that
-    ``accelerators_for`` returns for the names ``on``. If it cannot be used on any of these accelerators, its status is ``absent``.
+    ``accelerators_for`` returns for the names ``on``. If the plugin refuses all of these accelerators, its status is ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}

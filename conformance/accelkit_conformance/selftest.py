@@ -1,9 +1,9 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. On a mutant of an accelerator, the tests of its area and of the profile ``smoke`` run.
-The tests of its area come from the profile ``distributed`` if the area needs several processes, from ``full`` if it is ``bridges`` or
-``precision``, and otherwise from ``training``. Tests of ``smoke`` whose area needs no hardware run only if the mutant's area also needs
-none. On a mutant of any other kind of plugin, all tests for that kind of plugin run.
+A mutant is killed if a test of its area fails on it. If a mutant is an accelerator, the tests of the mutant's area and the tests of the
+profile ``smoke`` run on it. The tests of the area come from the profile ``distributed`` if the area needs several processes, from ``full``
+if the area is ``bridges`` or ``precision``, and otherwise from ``training``. Tests of ``smoke`` whose area needs no hardware run only if
+the mutant's area needs no hardware either. On a mutant of any other kind of plugin, all tests for that kind of plugin run.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Worker:
 
         Args:
             request: The request that the worker process read from standard input.
-            say: A function that sends a message to the runner while a test runs, for example which call does not return.
+            say: A function that sends a message to the runner while a test runs. For example, a message names a call that does not return.
         """
         self._say = say
         self._number = request["worker"]
@@ -220,7 +220,7 @@ class Worker:
         return found_places or [(None, 0)]
 
     def _device_indices(self, test: str, found: checks.Check, count: int) -> Sequence[int]:
-        """Return the indices of the devices, among ``count``, on which a test runs.
+        """Return the indices of the devices on which a test runs. ``count`` is the number of devices that the accelerator has.
 
         A distributed test runs on the device of this process's rank. The checks of ``_ON_EVERY_DEVICE`` run on every device. Every other
         test runs on one device, which is derived from the id of the test.

@@ -131,8 +131,8 @@ class WorkerGroup:
         Args:
             test: The id of the test.
             seconds: The time limit in seconds.
-            fault: For a ``Switchable`` mutant, the id of the generated mutant whose fault is used; empty for no fault. None, the value for
-                all other plugins, leaves the plugin as it is.
+            fault: Only for a ``Switchable`` mutant: the id of the generated mutant whose fault is used, or "" for no fault. For any other
+                plugin, pass None, which leaves the plugin as it is.
         """
         result = self._run_once(test, seconds + self._first_call_timeout, fault)
         if result.seconds <= seconds or self.is_spent:
@@ -267,7 +267,7 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """Wait up to one second until any process of the group ends, and return how it ended, or that no process responds."""
+        """Return how a process of the group ended. If none ends within one second, return that no process responds."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

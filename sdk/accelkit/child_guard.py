@@ -1,8 +1,8 @@
-"""The program of the guard process (see ``child_processes``), which kills the remaining process groups when its parent ends.
+"""The program of the guard process (see ``child_processes``), which kills all process groups on its list when its parent ends.
 
-The program reads lines from standard input: ``+N`` adds process group N, ``-N`` removes it. Standard input is a pipe whose other end is
-held only by the parent, so the pipe closes when the parent ends, for whatever reason. The program is run by its path and imports only the
-standard library.
+The program reads lines from standard input: ``+N`` adds process group N to the list, ``-N`` removes it. Standard input is a pipe whose
+other end is held only by the parent, so the pipe closes when the parent ends, for whatever reason. The program is run by its path and
+imports only the standard library.
 """
 
 from __future__ import annotations

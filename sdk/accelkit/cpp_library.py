@@ -39,8 +39,8 @@ class CppLibrary:
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
     used if it was compiled from the same sources, with the same flags, and for the installed minor version of torch. Otherwise, the sources
-    are compiled; if there is no compiler, the error names the versions of torch for which the wheel contains libraries, and the installed
-    version.
+    are compiled. If there is no compiler, the error names the installed version of torch and the versions of torch for which the wheel
+    contains libraries.
 
     The compiler is the value of ``CXX``, or the first of c++, g++ and clang++ that is installed. In the sources, the macro ``BACKEND_NAME``
     expands to a string literal with the value of ``name``. The environment variable ``NAME_CXXFLAGS``, with the name in capitals, can
@@ -278,7 +278,7 @@ def torch_version() -> str:
 
 
 def _minor_version() -> str:
-    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all its patch releases."""
+    """Return the minor version of the installed torch, such as 2.13. A compiled library works with all patch releases of that version."""
     return ".".join(torch_version().split(".")[:2])
 
 

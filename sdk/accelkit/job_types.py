@@ -72,7 +72,7 @@ class ClusterDetection:
 class RuntimeState:
     """A summary of a Runtime, passed to hooks and printed for users.
 
-    Some values are unknown until the processes join the process group, if neither the user nor the cluster environment specifies them.
+    Values that neither the user nor the cluster environment specifies may be unknown until the processes join the process group.
 
     Attributes:
         devices: The indices of the devices that the job uses on this machine. Empty while they are unknown.

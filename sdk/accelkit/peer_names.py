@@ -40,7 +40,7 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names from other libraries' APIs that all have one replacement in accelkit.
+    """Names from other libraries' APIs that all have the replacement ``instead`` in accelkit.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.

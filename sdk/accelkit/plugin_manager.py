@@ -101,8 +101,9 @@ class PluginManager(pluggy.PluginManager):
     def _owner_of(self, error: BaseException) -> str:
         """Return the owner of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
-        Of the plugins in the traceback, the last one that pluggy called raised the error. Before this plugin come wrappers through which
-        the error passed. After this plugin come plugins that its implementation called directly, without pluggy.
+        A traceback lists the outermost call first. Of the plugins in the traceback, the last one that pluggy called raised the error.
+        Plugins listed above it are wrappers, through which the error only passed. Plugins listed below it are those that its
+        implementation called directly, without pluggy.
         """
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):

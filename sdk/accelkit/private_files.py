@@ -22,7 +22,9 @@ _LONGEST_WAY = 1000
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Return a folder that only this user may write to. If the folder does not exist, it and its parents are created with mode 0700.
+    """Return ``path`` as an absolute path, after checking that only this user and root may write to this folder.
+
+    If the folder does not exist, it and its missing parents are created with mode 0700.
 
     Raises:
         UntrustedFileError: If another user could change the contents of the folder.

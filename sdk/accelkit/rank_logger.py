@@ -39,8 +39,8 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     begins with the rank of its process.
 
     - ``main_process_only``: Whether only the main process emits the message. The default is True.
-    - ``in_order``: Whether all processes emit the message, one after another in the order of ranks. All processes must make the call, and
-      the level must be enabled on all of them or on none. ``main_process_only`` is then ignored.
+    - ``in_order``: Whether all processes emit the message, one after another in the order of ranks. If ``in_order`` is True, all processes
+      must make the call, the level must be enabled on all of them or on none, and ``main_process_only`` is ignored.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

@@ -1,6 +1,6 @@
 """Immutable data types shared by the parts of accelkit. This module imports only the standard library.
 
-Types that ``accelkit list`` does not need are in ``job_types``, because creating a dataclass takes half a millisecond.
+Types that ``accelkit list`` does not use are in ``job_types``: creating a dataclass would delay this command by half a millisecond.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Availability:
     def from_library(cls, soname: str, hint: str = "") -> Self:
         """Return ``usable`` if the dynamic loader can open the shared library ``soname``.
 
-        Otherwise, return ``absent`` if the library does not exist, or ``broken`` if it cannot be opened for another reason. The reason is
-        the loader's error. Opening a driver's library runs its constructors but does not create a device context.
+        Otherwise, return ``absent`` if the library does not exist, or ``broken`` if it exists but cannot be opened. The result's ``reason``
+        is the loader's error. Opening a driver's library runs its constructors but does not create a device context.
         """
         import ctypes  # rarely needed, and slow to import
 

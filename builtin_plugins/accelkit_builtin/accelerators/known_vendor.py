@@ -38,7 +38,7 @@ class KnownVendorAccelerator(Accelerator):
         return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
 
     def load(self) -> None:
-        """Import the vendor's package. If the table names a function of the package that registers the device, call the function."""
+        """Import the vendor's package. If the table names a function to register the device, call this function of the package."""
         super().load()
         if self.torch_package and self.register:
             getattr(importlib.import_module(self.torch_package), self.register)()

@@ -20,10 +20,10 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
     """Return ``claim``, or a copy of it with a higher priority if torch's variables were set by hand.
 
-    The copy ranks above the claim of ``torchelastic``.
+    The priority of the copy is higher than that of the cluster environment ``torchelastic``.
 
     Args:
-        claim: A claim that srun, jsrun or mpirun started this process.
+        claim: The ClusterDetection which says that srun, jsrun or mpirun started this process.
         environ: The environment variables.
         process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
         size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.

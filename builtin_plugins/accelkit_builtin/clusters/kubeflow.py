@@ -25,7 +25,10 @@ class KubeflowEnvironment(ClusterEnvironment):
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below the claim of every launcher that may run in the pod."""
+        """Return a claim (a ``ClusterDetection``) whose priority is lower than that of every launcher that may run in the pod.
+
+        Return None if this process is not in a pod of a PyTorchJob or a TrainJob.
+        """
         if not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("KUBERNETES_PORT")):
             return None
         if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):

@@ -26,7 +26,10 @@ class LSFEnvironment(ClusterEnvironment):
     nodes_flag = "bsub -nnodes {}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks above that of MPI, because jsrun also sets MPI's variables."""
+        """Return a claim (a ``ClusterDetection``) whose priority is higher than that of MPI, because jsrun also sets MPI's variables.
+
+        If jsrun did not start this process, the claim has a negative priority and is never used. Return None outside of LSF jobs.
+        """
         job = environ.get("LSB_JOBID")
         if not job:
             return None

@@ -56,8 +56,8 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
     PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx by itself sets a variable for the rank,
-    but none for the size. None of these protocols numbers the machines. The processes tell each other where they run when they join
-    the process group.
+    but none for the size. None of these protocols numbers the machines. When the processes join the process group, they tell each other
+    on which machines they run.
     """
 
     launcher = "mpirun"
@@ -85,7 +85,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def processes_flag(self) -> str:  # type: ignore[override]
-        """The recognised launcher's flag for the number of processes on each machine."""
+        """The flag with which this launcher sets the number of processes on each machine."""
         return self._dialect.processes_flag
 
     @property
@@ -135,7 +135,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Rank of this machine, for which no launcher sets a variable.
+        """Rank of this machine. No launcher sets a variable for this rank.
 
         The rank is 0 if the variables show that all processes are on one machine. If not, the processes work out the rank when they join
         the process group. OMPI_COMM_WORLD_NODE_RANK is the rank of the process on its machine, not the rank of the machine.

@@ -1,4 +1,4 @@
-"""Ray: actors of a TorchTrainer, and other actors whose environment variables ``RayEnvironment.variables`` computed."""
+"""Ray: actors of a TorchTrainer, and other actors that set the environment variables from ``RayEnvironment.variables``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RayEnvironment(ClusterEnvironment):
     nodes_flag = "ScalingConfig(num_workers=...) on {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks above the claims of SLURM and MPI, and below the claim of torchrun.
+        """Return a claim (a ``ClusterDetection``) that ranks above the claims of SLURM and MPI, and below the claim of torchrun.
 
         The claims of SLURM and MPI may be wrong, because a worker inherits the variables of SLURM and MPI from the process that started
         Ray on the machine. The result is None if this process is not a worker of a Ray cluster.

@@ -31,7 +31,7 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below the claim of any launcher that may start its daemons with srun, such as mpirun.
+        """Return a claim (a ``ClusterDetection``) that ranks below the claims of mpirun and other launchers that may call srun.
 
         If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun also sets these variables.
         If the user set torch's variables by hand for the tasks of srun, the claim ranks above the claim of ``torchelastic``.

@@ -25,7 +25,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     nodes_flag = "--nnodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim if a launcher set torch.distributed's variables.
+        """Return a claim (a ``ClusterDetection``) if a launcher set torch.distributed's variables.
 
         If TORCHELASTIC_RUN_ID is set, torchrun or accelkit launch started this process, and the claim ranks above all other claims. If
         another launcher started torchrun, the variables of that launcher describe torchrun's agents and not this process.

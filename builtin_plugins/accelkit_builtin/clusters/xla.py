@@ -22,7 +22,7 @@ class XLAEnvironment(ClusterEnvironment):
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim that ranks below the claim of torchrun and above the claim of MPI.
+        """Return a claim (a ``ClusterDetection``) that ranks below the claim of torchrun and above the claim of MPI.
 
         A process that torchrun started may also have the variables of torch_xla.launch. If MPI started a program that calls
         torch_xla.launch, the variables of MPI describe that program and not the processes that torch_xla.launch started.

@@ -44,7 +44,7 @@ class ContextGroup:
         return cls(mesh.get_group("context"), mesh.get_local_rank("context"), mesh["context"].size())
 
     def gather(self, part: torch.Tensor, dim: int) -> torch.Tensor:
-        """Concatenate the parts of all processes along ``dim``. The gradient of a part is the sum of its gradients on all processes."""
+        """Concatenate the parts of all processes along ``dim``. The backward pass sums the gradients of each part over all processes."""
         gathered: torch.Tensor = _Gather.apply(part, dim % part.dim(), self)  # type: ignore[no-untyped-call]
         return gathered
 

@@ -37,8 +37,8 @@ _state = _State()
 def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str) -> None:
     """Make attention inside a module use the keys and values of all parts of each sequence. The module is changed in place.
 
-    The ``forward`` of the module and of every module inside it enters ``DividedAttention``, unless this mode is already active. The forward
-    pass of an inner module can run on its own: activation checkpointing runs it again during the backward pass.
+    The ``forward`` of the module and of every module inside it enters the mode ``DividedAttention``, unless the mode is already active. The
+    forward pass of an inner module can run on its own: activation checkpointing runs it again during the backward pass.
 
     Args:
         module: The model.
@@ -77,7 +77,7 @@ def _run(attention: DividedAttention, is_root: bool, original: Callable[..., Any
 
 
 class DividedAttention(TorchFunctionMode):
-    """While this mode is active, attention of this process's queries uses the keys and values of all processes of the context group.
+    """Mode in which attention of this process's queries uses the keys and values of all processes of the context group.
 
     Args:
         context: The processes among which the sequences are divided.
@@ -166,7 +166,7 @@ class DividedAttention(TorchFunctionMode):
         static_v: torch.Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Compute ``multi_head_attention_forward``, with its arguments. What is gathered is the input of the projections.
+        """Compute ``multi_head_attention_forward``, with its arguments. ``key`` and ``value`` are gathered before they are projected.
 
         ``is_causal`` says that ``attn_mask`` is the causal mask, whatever its shape.
         """
@@ -181,7 +181,10 @@ class DividedAttention(TorchFunctionMode):
         return func(query, keys, values, *args, attn_mask=mask, key_padding_mask=key_padding_mask, **options)
 
     def _check(self, operands: Sequence[torch.Tensor]) -> None:
-        """Check that the operands are plain tensors, and that the backward pass cannot run this call again outside its module.
+        """Check that attention can be divided in this call. The operands must be plain tensors.
+
+        The backward pass must not run the call again without the ``forward`` of a module around it, because the call would then see
+        only one part of the sequence.
 
         Raises:
             UnsupportedError: If an operand is a nested tensor or a DTensor, or if the call is in a checkpointed function or in a

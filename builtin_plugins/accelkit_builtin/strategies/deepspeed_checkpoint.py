@@ -47,7 +47,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     def write(state_dict: Any, path: str) -> None:
         """Write one file. If this fails, keep the error in ``errors`` instead of raising it.
 
-        ``save`` raises the error after ``save_checkpoint``, at whose end the other processes wait for this process.
+        The other processes wait for this process at the end of ``save_checkpoint``, so ``save`` raises the error only after that call.
         """
         try:
             torch.save(state_dict, path)

@@ -110,7 +110,7 @@ def _batch_size(given: Mapping[str, Any], settings: EngineSettings) -> int:
 
 
 def _section(precision: Precision, plugin: str) -> str | None:
-    """Return the section of DeepSpeed's configuration that enables a precision, or None for float32.
+    """Return the name of the section of DeepSpeed's configuration that enables a precision, or None for float32.
 
     If the user passes a precision as an object, the precision is recognised by its class. If an accelerator has its own implementation of
     a precision, the precision is recognised by its name.

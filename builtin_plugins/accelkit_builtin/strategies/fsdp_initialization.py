@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def broadcast_weights(module: torch.nn.Module) -> None:
-    """Send rank 0's parameters and buffers to all processes, because ``fully_shard`` makes each shard from its own process's weights."""
+    """Send rank 0's parameters and buffers to all processes, because ``fully_shard`` shards each process's own weights."""
     import torch.distributed as dist
 
     if dist.get_world_size() > 1:
@@ -25,8 +25,8 @@ def fill(module: torch.nn.Module) -> None:
     """Initialise this process's shards of the parameters with the ``reset_parameters`` method of each module.
 
     All processes use the same seed. For one module after another, a process creates the full parameters on the CPU, initialises them, and
-    copies its own part of them into its shards. The shards are not initialised directly: on a device whose random number generator has
-    no offset that can be set, DTensor would draw the same random numbers for every shard.
+    copies into each of its shards the part that belongs there. The shards are not initialised directly: on a device whose random number
+    generator has no offset that can be set, DTensor would draw the same random numbers for every shard.
     """
     import torch
     import torch.distributed as dist

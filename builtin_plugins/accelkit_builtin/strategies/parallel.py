@@ -222,7 +222,7 @@ class ParallelStrategy(FSDPStrategy):
         return wrapped
 
     def sharding_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return the mesh that ``fully_shard`` uses, with the dimensions ``replicate`` and ``shard``, or only ``shard`` for one copy.
+        """Return the mesh that ``fully_shard`` uses. Its dimensions are ``replicate`` (left out if its size is 1) and ``shard``.
 
         The dimension ``shard`` of this mesh combines the dimensions ``shard`` and ``context`` of ``rt.mesh``.
         """

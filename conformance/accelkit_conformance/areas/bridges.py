@@ -72,9 +72,9 @@ def _accelerate_of_its_own() -> Iterator[None]:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def lightning_trainer(subject: Subject, precision: str) -> None:
-    """``Trainer(**trainer_kwargs(...))`` trains on the device as a plain loop does on the CPU. Validating and testing with the same data
-    give the same metrics, and every batch gets a prediction. A fit that is resumed from a checkpoint ends with the same weights as an
-    uninterrupted fit."""
+    """``Trainer(**trainer_kwargs(...))`` trains on the device as a plain loop does on the CPU. ``validate`` and ``test`` with the same
+    data give equal metrics, and ``predict`` gives a prediction for every batch. A fit that is resumed from a checkpoint ends with the same
+    weights as an uninterrupted fit."""
     import torch
 
     _needs(subject, precision)

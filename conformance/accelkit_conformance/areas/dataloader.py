@@ -1,5 +1,5 @@
-"""DataLoaders feed the device, with forked and spawned workers and with pinned batches. Using the device in a forked process works or
-raises an error."""
+"""DataLoaders with forked workers, with spawned workers and with pinned batches deliver the right samples. Using the device in a forked
+process works or raises an error."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def tensors_know_their_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def factories_use_the_index(subject: Subject) -> None:
-    """Every factory function with ``device=`` creates its tensor on the device with the given index, even if another device is current.
+    """Every factory function with ``device=`` creates its tensor on the device that this argument names, even if another device is current.
     Values that are neither random nor uninitialised are the same as on the CPU."""
     from accelkit_conformance.oracle.factories import check_factories
 
@@ -181,7 +181,7 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """Using a device does not change what ``auto_device_count`` returns. ``torch.<device_type>.device_count`` returns the same number."""
+    """Using a device does not change the result of ``auto_device_count``, which equals that of ``torch.<device_type>.device_count``."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")
@@ -201,7 +201,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
-    the result of ``get_device_properties`` has a ``name``, it equals this name. If the result has a ``total_memory``, it is positive."""
+    the result of ``get_device_properties`` has a ``name``, both names are equal. If the result has a ``total_memory``, it is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")

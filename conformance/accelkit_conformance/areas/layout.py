@@ -34,7 +34,7 @@ def _operators() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors are the same as on the
-    CPU. The call on the device changes neither a copy nor the memory around the copy, unless the call on the CPU changes one of them."""
+    CPU. If the call on the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
     import torch
     from torch.utils._pytree import tree_map
 

@@ -146,7 +146,7 @@ def clipping_the_norm(subject: Subject, foreach: str) -> None:
 
 @check("training")
 def clipping_values(subject: Subject) -> None:
-    """``clip_grad_value_`` clamps each element of a gradient."""
+    """``clip_grad_value_`` clamps each element of a gradient to the range from minus the given limit to the limit."""
     import torch
 
     parameter = torch.nn.Parameter(torch.zeros(5, device=subject.device))

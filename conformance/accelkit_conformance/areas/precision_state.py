@@ -95,8 +95,8 @@ def checkpoints_of_other_precisions_load(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["deepcopy", "pickle"])
 def copies_of_modules_compute_the_same(subject: Subject, how: str) -> None:
-    """A copy of a prepared module, made by ``deepcopy`` or ``pickle`` after some steps, has the same class, results and gradients. Training
-    the original does not change the copy."""
+    """A copy of a prepared module, made by ``deepcopy`` or ``pickle`` after some steps, has the class of the original and computes the same
+    results and gradients. Training the original does not change the copy."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import mean_square, weights_of
@@ -142,8 +142,8 @@ def _copy(thing: Any, how: str) -> Any:
 @check("training", kind="precision", over=["before", "after"], seconds=120)
 def compiled_modules_compute_the_same(subject: Subject, when: str) -> None:
     """A module is compiled before or after ``prepare``, with the backend aot_eager of ``torch.compile``. The results of the compiled module
-    have the same dtype as the results of the eager module, and equal them within the tolerance of the dtype. The gradients of the compiled
-    module equal the gradients that are computed in float64, within the same tolerance.
+    have the dtype of the eager module's results, and differ from the eager module's results by at most the tolerance of the dtype. The
+    gradients of the compiled module equal the gradients that are computed in float64, within the same tolerance.
     """
     import torch
 

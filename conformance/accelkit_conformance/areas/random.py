@@ -292,8 +292,8 @@ def initial_seeds(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
-    """While one device is current, the random state of another device can be saved and restored. The accelerator's functions, ``fork_rng``,
-    and the device module's functions are tested: those for one device (given as a ``torch.device`` or by name) and those for all devices.
+    """While one device is current, the random state of another device can be saved and restored: with the accelerator's functions, with
+    ``fork_rng``, with the device module's functions for one device (given as a ``torch.device`` or by name) and with those for all devices.
     Restoring only the state of the other device does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 

@@ -189,8 +189,8 @@ def files_load_elsewhere(subject: Subject) -> None:
 def another_current_device(subject: Subject) -> None:
     """Without ``map_location``, ``torch.load`` puts a tensor on the device on which the tensor was saved. If ``map_location`` is a device
     with an index, ``torch.load`` puts the tensor on the device with this index. Both are true whichever device is current. If
-    ``map_location`` is a device without an index, ``torch.load`` puts the tensor on the current device, and so does ``Tensor.to`` if its
-    argument has no index."""
+    ``map_location`` is a device without an index, ``torch.load`` puts the tensor on the current device. ``Tensor.to`` with a device without
+    an index also puts the tensor on the current device."""
     import torch
 
     other, kind = subject.second_device(), subject.device_type

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _bits(dtype: str, count: int = 4096) -> torch.Tensor:
-    """Return random bits as a CPU tensor; for bool, a fixed pattern. Floats include subnormals, and NaNs with payloads."""
+    """Return a CPU tensor with random bits, or with a fixed pattern for bool. Floats include subnormals, and NaNs with payloads."""
     import torch
 
     wanted = getattr(torch, dtype)

@@ -1,4 +1,7 @@
-"""The base class of the mutants: the fake XPU with a hook for a fault. Does not import torch at module level."""
+"""The base class of the mutants: the fake XPU with a method that each mutant overrides to add its fault.
+
+This module does not import torch at module level.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class Broken(FakeXPUAccelerator):
         class Faults(TorchDispatchMode):
             """Dispatch mode that makes ATen calls through the mutant's method ``fault``.
 
-            This concerns calls with an argument that is a tensor on the device, or the device. All other calls, such as those of the
-            oracle, are unchanged.
+            A call is made through ``fault`` if one of its arguments is the device or a tensor on the device. All other calls, such as
+            those of the oracle, are unchanged.
             """
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,7 +63,7 @@ class Broken(FakeXPUAccelerator):
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the result of a call with ``change`` applied to each floating-point tensor in it."""
+    """Apply ``change`` to each floating-point tensor in ``result``, the result of a call, and return the changed result."""
     import torch
     from torch.utils._pytree import tree_map
 

@@ -41,7 +41,7 @@ class ReadsOutputGradientsAsContiguous(Broken):
 
 @mutant("autograd", "output gradients")
 class DividesByOutputGradients(Broken):
-    """Backward kernels of activations divide their result by the largest absolute output gradient and multiply it by the same gradient.
+    """Backward kernels of activations divide their result by the largest absolute output gradient, and then multiply by it again.
     If all output gradients are zero, the result is NaN.
     """
 

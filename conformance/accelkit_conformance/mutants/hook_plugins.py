@@ -213,7 +213,7 @@ class ReplacesStatistics(HookLog):
 
 @mutant("hooks_order", "blame", kind="hooks", base="hook_log")
 class ClaimsTheBlame(HookLog):
-    """The wrapper of ``setup_device`` raises an error of its own in place of the device's."""
+    """The wrapper of ``setup_device`` raises an error of its own in place of the error that the device raised."""
 
     @hookimpl(wrapper=True)
     def setup_device(self, device: torch.device) -> Generator[None, Any, Any]:

@@ -108,7 +108,7 @@ class LowersSomeLosses(Broken):
 
 @mutant("precision", "autocast's lists")
 class PromotesToTheNarrowest(Broken):
-    """Under autocast, addcdiv, addcmul, dot and tensordot return the dtype of autocast instead of the widest dtype of their arguments."""
+    """Under autocast, results of addcdiv, addcmul, dot and tensordot have the dtype of autocast, not the widest dtype of the arguments."""
 
     def install(self) -> None:
         _change_under_autocast(("addcdiv", "addcmul", "dot", "tensordot"), lambda result, lower: result.to(lower))

@@ -131,7 +131,7 @@ class LoadsToTheFirstDevice(Broken):
 
 @mutant("serialization", "large tensors")
 class SavesWholePages(Broken):
-    """A storage of more than 1 MiB is saved only up to its last whole page of 4 KiB; the rest is zero."""
+    """A storage of more than 1 MiB is saved only up to its last whole page of 4 KiB. The bytes after this page are saved as zeros."""
 
     def install(self) -> None:
         import torch

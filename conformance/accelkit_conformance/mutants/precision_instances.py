@@ -26,7 +26,7 @@ class HoldsALock(BFloat16):
 
 @mutant("precision_state", "copies of a precision", kind="precision", base="16-mixed")
 class SharesItsScaler(Float16Mixed):
-    """A copy of the precision is the same object, so steps with the original change the scale of the copy."""
+    """``deepcopy`` of the precision returns the precision itself, so steps with the original also change the scale of the copy."""
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self

@@ -119,7 +119,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _lowered(given: Any, dtype: torch.dtype, *, only_first: bool) -> Any:
-    """Return the arguments with the floating-point tensors cast to ``dtype``. If ``only_first``, only the first of them is cast."""
+    """Return the arguments with their floating-point tensors cast to ``dtype``. If ``only_first``, only the first such tensor is cast."""
     first = next((one for one in tensors(given) if one.is_floating_point()), None)
 
     def lower(one: torch.Tensor) -> torch.Tensor:

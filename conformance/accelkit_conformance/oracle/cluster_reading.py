@@ -41,8 +41,8 @@ def own_descriptions(subject: Subject) -> list[Description]:
 def own_jobs(subject: Subject) -> list[list[Process]]:
     """Return the jobs in the plugin's cluster environment: the recorded jobs of which no process is missing, then the generated jobs.
 
-    The processes of each job are ordered by rank. If the ranks of a recorded job are not known before the processes join, the processes are
-    in the order of the file.
+    The processes of each job are ordered by rank. If the ranks in a recorded job are known only after its processes have joined the process
+    group, the processes are in the order in which the file of the recording lists them.
 
     Raises:
         NotSupported: If there is no such job.

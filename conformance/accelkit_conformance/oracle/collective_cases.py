@@ -206,8 +206,8 @@ class Case:
     def _exchanged(self, *, is_even: bool = False) -> tuple[list[torch.Tensor], list[int], list[int], list[torch.Tensor]]:
         """Return the parts that this rank sends, their lengths, the lengths of the parts that it receives, and the parts that it receives.
 
-        Unless ``is_even`` is True, the parts that a rank sends have different lengths, and one of them is empty. The same holds for the
-        parts that it receives.
+        If ``is_even`` is False and the group has several members, the parts that a rank sends have different lengths, and one of them is
+        empty. The parts that a rank receives have different lengths too, and one of them is empty.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

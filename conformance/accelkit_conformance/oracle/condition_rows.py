@@ -60,7 +60,7 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     once, but not every pair, because a small error may go unnoticed in these dtypes. There are also:
 
     - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, which is ``many rows`` without the lower limit for slow calls
+    - for contiguous tensors, a combination with the size ``most rows``, which is like ``many rows`` but not smaller for slow calls
     - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``
     """
     if is_contiguous:

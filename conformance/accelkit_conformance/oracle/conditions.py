@@ -238,7 +238,7 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
     """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
 
     A failure is recorded in the subject, with the fewest conditions under which the call still fails. The function returns early after
-    three failures, or if a failure leaves the device unusable. Otherwise, it finally checks ten calls under ordinary conditions.
+    three failures, or if a failure leaves the device unusable. Otherwise, it finally checks the call ten times under ordinary conditions.
 
     Args:
         subject: The plugin under test, with its device.

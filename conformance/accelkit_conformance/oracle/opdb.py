@@ -101,10 +101,11 @@ def _freeze_only_states_that_exist() -> None:
 
 
 def _patch_slow_test_helpers() -> None:
-    """Replace two functions of torch's own tests that are called for every sample and take longer than most operators do.
+    """Replace two functions of torch's own tests that are called for every sample with faster ones.
 
-    ``extract_test_fn`` searches the call stack for a method of a ``unittest.TestCase``, and here finds none. ``set_rng_seed`` seeds the
-    generators of all devices, although samples are created on the CPU; for CUDA, XPU and MTIA, it formats the call stack.
+    The originals take longer than most operators do. The original ``extract_test_fn`` searches the call stack for a method of a
+    ``unittest.TestCase``, which is never found here; the new function returns None at once. The original ``set_rng_seed`` seeds the
+    generators of all devices and, for CUDA, XPU and MTIA, formats the call stack; the new function seeds only the generators of the CPU.
     """
     import numpy as np
     from torch.testing._internal import common_utils
@@ -195,7 +196,7 @@ def modules() -> dict[str, Any]:
 
 
 def module_inputs(info: Any, *, training: bool) -> list[Any]:
-    """Return the ModuleInputs to construct and call a module, in float32 on the CPU, the same inputs every time."""
+    """Return the ModuleInputs of a module: arguments for its constructor and its calls, in float32 on the CPU, the same every time."""
     torch.default_generator.manual_seed(0)
     found: list[Any] = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
     return found

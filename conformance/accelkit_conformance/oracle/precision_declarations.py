@@ -1,9 +1,9 @@
 """What a precision declares: the dtypes of stored parameters, the dtypes of computation, and the error that these dtypes permit.
 
 A name such as ``bf16-mixed`` or ``16-true`` states the dtypes of storage and of computation. If the name does not state the dtypes, the
-precision's ``required_capabilities`` state them: Parameters are stored in the floating-point dtypes that capabilities ``dtype.*`` name
-(default: float32). Layers compute in the floating-point dtypes that capabilities ``autocast.*`` name (default: the dtypes of the
-parameters).
+precision's ``required_capabilities`` state them. Parameters are stored in the floating-point dtypes of the capabilities ``dtype.*``, or in
+float32 if there are none. Layers compute in the floating-point dtypes of the capabilities ``autocast.*``, or in the dtypes of the
+parameters if there are none.
 """
 
 from __future__ import annotations

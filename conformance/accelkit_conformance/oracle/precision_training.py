@@ -175,7 +175,7 @@ def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, 
 def check_close(
     subject: Subject, found: Mapping[str, torch.Tensor], truth: Mapping[str, torch.Tensor], what: str, *, times: float = 1.0
 ) -> None:
-    """Compare tensors with the same tensors in float64, within the tolerance of the precision under test.
+    """Check that tensors match the tensors that training in float64 gives, within the tolerance of the precision under test.
 
     Args:
         subject: The plugin under test.

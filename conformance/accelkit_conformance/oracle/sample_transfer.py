@@ -22,9 +22,9 @@ def tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor's storage has an address, so that the bytes around the tensor can be read.
+    """Return whether the tensor's storage has an address.
 
-    Without an address, a storage cannot be read as another dtype either.
+    If the storage has no address, the bytes around the tensor cannot be read, and the storage cannot be read as another dtype.
     """
     try:
         return tensor.untyped_storage().data_ptr() != 0

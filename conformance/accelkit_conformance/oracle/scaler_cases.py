@@ -66,7 +66,7 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
 
     Raises:
         AssertionError: If a dtype or a gradient differs, or if autocast is still enabled after the backward pass.
-        Absent: If autocast has no effect.
+        Absent: If autocast has no effect even without checkpointing. The device then seems to lack autocast.
     """
     kind = subject.accelerator.autocast_device_type
     start, weight = torch.rand(4, 4, device=subject.device), torch.rand(4, 4, device=subject.device)

@@ -53,7 +53,7 @@ class Jobs:
 
     @contextlib.contextmanager
     def __call__(self, size: int, **options: Any) -> Iterator[Runtime | None]:
-        """Return a context manager with the Runtime of a job of ``size`` processes, or None in the processes outside the job.
+        """Return a context manager for a job of ``size`` processes. It yields the job's Runtime, or None in a process outside the job.
 
         Raises:
             AssertionError: If the process group still exists after the Runtime was torn down.

@@ -73,7 +73,7 @@ def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tens
     """Check the values of a result. For the arguments, see :func:`check_result`; all given tensors must be on the CPU.
 
     Raises:
-        WrongValues: If a value is wrong. The message says how, and by how much.
+        WrongValues: If a value is wrong. The message says what is wrong, and by how much.
     """
     if wrong := difference(found, reference, truth, **options):
         raise WrongValues(wrong)

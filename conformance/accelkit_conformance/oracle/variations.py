@@ -120,7 +120,7 @@ class Variations:
 
     @functools.cached_property
     def _named_dim(self) -> int | None:
-        """The argument ``dim`` of the call, or its first element; None if the call has no such argument."""
+        """The argument ``dim`` of the call. If ``dim`` is a list, its first element. None if the call has no integer ``dim``."""
         value = self._dim_argument(self._given)
         value = value[0] if isinstance(value, list | tuple) and value else value
         return value if type(value) is int else None

@@ -134,7 +134,7 @@ def _subject(path: Path, report: Report) -> dict[str, Any]:
 
 
 def _cell(report: Report, area: str) -> dict[str, Any]:
-    """Return the cell of an area: how many of the applicable tests passed. Unsupported tests do not apply."""
+    """Return the cell of an area: how many of the applicable tests passed. All tests except the unsupported ones are applicable."""
     counts: Mapping[str, int] = report["summary"]["areas"].get(area, {})
     number = counts.get("pass", 0)
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")

@@ -13,7 +13,7 @@ _COLUMNS = ("MEASUREMENT", "UNIT", "DEVICE", "SPREAD", "SAMPLES", "CPU", "DEVICE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table: the texts of its cells, which are empty if there is nothing to show."""
+    """One row of the table. Each attribute is the text of a cell, and is empty if the cell has nothing to show."""
 
     measurement: str
     unit: str

@@ -115,7 +115,10 @@ class _Axis:
 
 
 def _parts(name: str, group: str) -> Iterator[tuple[str, int, str]]:
-    """Yield the kind of a measurement, and its size as a number and as text. Yield nothing if the measurement is not in the group."""
+    """Yield one tuple: the kind of the measurement ``name``, its size as a number, and its size as text.
+
+    Yield nothing if the measurement is not in the group or its name does not end in a size.
+    """
     match = re.fullmatch(rf"{re.escape(group)}\.(.+)\.([1-9]\d{{0,17}})(|B|KiB|MiB|GiB)", name)
     if match:
         yield match[1], int(match[2]) * _UNITS[match[3]], f"{int(match[2]):,} {match[3]}".strip()
@@ -128,7 +131,10 @@ def _measured(result: Result) -> Iterator[tuple[Samples, bool]]:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Return the ticks of an axis that contains ``low`` and ``high``. Each tick is 1, 2 or 5 times a power of 10."""
+    """Return the values at which an axis has ticks. Each value is 1, 2 or 5 times a power of 10.
+
+    The first value is at most ``low``, and the last value is at least ``high``.
+    """
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     values = [factor * 10.0**exponent for exponent in exponents for factor in (1, 2, 5)]
     first = max(index for index, value in enumerate(values) if value <= low)

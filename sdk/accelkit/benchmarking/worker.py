@@ -106,7 +106,7 @@ class Bench:
 
 
 def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
-    """Return the second device of the accelerator, or None if the accelerator has only one device."""
+    """Return the second device of the accelerator, or None if the accelerator has no device other than ``device``."""
     indices = call(accelerator, "parse_devices", AUTO)
     peer = accelerator.device(indices[1]) if len(indices) > 1 else device
     return None if peer == device else Target(peer, lambda: call(accelerator, "synchronize", peer), Capabilities())

@@ -75,8 +75,8 @@ def _records(name: str | None) -> list[PluginRecord]:
 def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, Verdict]:
     """Call ``doctor_checks`` of every usable hook plugin, and return a copy of the verdicts that includes the results.
 
-    If the call for a plugin fails, the verdict of this plugin contains a single broken check with the reason. The plugin itself stays
-    usable, because only this command calls ``doctor_checks`` of hook plugins.
+    If the call for a plugin fails, the verdict of this plugin contains a single check, with the result ``broken`` and the reason. The
+    plugin itself stays usable, because only this command calls ``doctor_checks`` of hook plugins.
     """
     found = dict(verdicts)
     for record, answer in probing.ask_checks([one for one in found if one.kind == "hooks" and found[one].status == "usable"]).items():

@@ -34,7 +34,7 @@ def command(name: str, is_json: bool) -> None:
 
 
 def try_out(record: PluginRecord) -> Verdict:
-    """Try an accelerator in a child process, and return the verdict.
+    """Check in a child process that an accelerator works, cache the result, and return it.
 
     Raises:
         UnavailableError: If the accelerator's device is absent.

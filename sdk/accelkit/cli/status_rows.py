@@ -26,8 +26,8 @@ class Row:
 
     Attributes:
         record: The plugin's record, with the status that the row shows.
-        verdict: The newest verdict on the plugin, or None.
-        asked: The record as the catalog contains it, without the status from the verdict.
+        verdict: The newest result of probing the plugin, or None.
+        asked: The plugin's record in the catalog. Its status does not depend on ``verdict``.
     """
 
     record: PluginRecord

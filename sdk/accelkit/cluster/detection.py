@@ -150,7 +150,9 @@ def check_environment(environment: ClusterEnvironment) -> None:
 
 
 def make_environment(name: str, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
-    """Return the cluster environment of this name (or ``dist:name``), which reads ``environ``.
+    """Return the cluster environment that ``name`` or ``dist:name`` selects.
+
+    The cluster environment reads the variables in ``environ``, or the environment variables of this process if ``environ`` is None.
 
     Raises:
         UnknownNameError, PluginError: If the environment cannot be used. The error says why, and what to do.

@@ -19,7 +19,10 @@ VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def is_enabled() -> bool:
-    """Return whether ``import torch`` will import the backends. It imports them if TORCH_DEVICE_BACKEND_AUTOLOAD is unset or 1."""
+    """Return whether ``import torch`` will import the ``torch.backends`` entry points.
+
+    The import is enabled if TORCH_DEVICE_BACKEND_AUTOLOAD is unset or 1.
+    """
     return os.environ.get(VARIABLE, "1") == "1"
 
 
@@ -89,9 +92,9 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Inside the ``with`` block, disable torch's search for backends if there are entry points that cannot be decoded.
+    """Inside the ``with`` block, disable torch's search for backends if the ``entry_points.txt`` of a package cannot be decoded.
 
-    With such entry points, the search would make ``import torch`` fail.
+    With such a file, the search would make ``import torch`` fail.
     """
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():

@@ -64,13 +64,13 @@ def aliases() -> Mapping[str, Mapping[str, Any]]:
 
 
 def retirement(name: str) -> tuple[str, str] | None:
-    """Return (reason, hint) for a name that was retired, else None."""
+    """Return, as (reason, hint), why the accelerator ``name`` was retired and what to use instead; None if it was not retired."""
     entry = facts().get("retired", {}).get(name)
     return (str(entry["reason"]), str(entry.get("hint", ""))) if entry else None
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Return the facts about vendors' devices by accelerator name: device type, package and how to install the package."""
+    """Return, for the name of each vendor's accelerator, its device type, its package and how to install the package."""
     found: Mapping[str, Mapping[str, Any]] = facts().get("vendors", {})
     return found
 

@@ -45,7 +45,7 @@ class PluginProcess(Generic[AnyMessage]):
         message: The class of the messages that the process sends.
         record: The accelerator's record.
         request: The fields of the request other than the accelerator's record and the search path.
-        failed: The beginning of the error's text if the plugin fails, as in ``the speed of acme cannot be measured``.
+        failed: The beginning of the error's text if the plugin fails, such as ``the speed of acme cannot be measured``.
         hint: What a user can do if the plugin fails.
         errors: Classes of errors that the process may report in addition to ``BrokenPluginError``.
         environ: Environment variables that the child process gets in addition to those of the calling process.

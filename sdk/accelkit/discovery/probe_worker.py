@@ -110,7 +110,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and read the members that it defines, without calling any of them."""
+    """Import the class, and add the members that the class defines to ``facts``. No member is called."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -121,7 +121,7 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
 
 
 def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and run the static checks on it, without calling any of its methods."""
+    """Import the class, and add the findings of the static checks on it to ``facts``, without calling any of its methods."""
     from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
 
     had_torch = "torch" in sys.modules

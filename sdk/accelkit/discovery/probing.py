@@ -68,8 +68,8 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
     """Probe or try plugins, and return one verdict for each record.
 
-    Every plugin that is not built in has its own child process, and in a trial, so does every accelerator. The remaining plugins share one
-    child process. No driver is initialised in this process, but a trial may initialise drivers in the children.
+    Every plugin that is not built in has its own child process. In a trial, every built-in accelerator has its own child process, too. The
+    remaining plugins share one. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
         UsageError: If the variable of any time limit (see ``time_limit``) is not a positive number of seconds.
@@ -262,7 +262,7 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return the innermost frame, if possible outside the standard library, as ``file.py:3 (function)``. Without frames, return ""."""
+    """Return the innermost frame outside the standard library, else the innermost one, as ``file.py:3 (function)``; "" without frames."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)

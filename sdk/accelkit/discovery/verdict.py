@@ -25,8 +25,8 @@ class Verdict:
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
         checks: The results of the plugin's own doctor checks, by name.
-        checked: The ``reason`` in the result of the plugin's own ``check()`` if it succeeded in a trial, or a default text if the result
-            has no reason. "" if the plugin inherits the default ``check()``.
+        checked: The ``reason`` that the plugin's own ``check()`` returned in a trial, or a default text if ``check()`` succeeded without
+            a reason. "" if ``check()`` was not called or did not succeed, or if the plugin inherits the default ``check()``.
         definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration of the probe or trial in seconds.

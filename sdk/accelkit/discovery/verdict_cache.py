@@ -1,4 +1,4 @@
-"""Cache of the verdicts of trials and probes, per installed version, in the user's cache folder.
+"""Cache of the verdicts of trials and probes, in the user's cache folder. Each installed version of a plugin has its own verdicts.
 
 Trials: In a trial, a child process loads the plugin and computes with it. A plugin that worked in a trial is later loaded without another
 trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` uses the cached verdicts on all built-in plugins. The
@@ -127,7 +127,7 @@ def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = Fals
     Args:
         record: The record of the plugin.
         verdict: The verdict of a trial, or of a probe if ``is_of_probe`` is True.
-        is_of_probe: Whether the plugin was only probed. ``tried`` still tries such a plugin.
+        is_of_probe: Whether the verdict comes from a probe. If True, the function ``tried`` does not use the verdict.
     """
     _write(record, verdict, is_of_probe=is_of_probe)
 

@@ -162,9 +162,10 @@ class Agent(SimpleElasticAgent):
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
-        """Return whether another machine has reported that it ended the job.
+        """Return whether the failure on this machine is due to another machine, which has reported that it ended the job.
 
-        If the first process that failed on this machine had lost a peer, wait up to two seconds for the report. Otherwise, return False.
+        Another machine can be the cause only if the first process that failed on this machine had lost a peer. In this case, wait up to
+        two seconds for the report. In all other cases, return False at once.
         """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False

@@ -117,9 +117,9 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
 
     The result is True if at least one process is still running, and every process that has ended or recorded an error so far lost a peer.
 
-    The connections of a peer close before the peer has ended, for example because the peer is still writing a core file. If the launcher
-    ended the peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first waits for
-    up to ``PEER_SECONDS``.
+    A peer may still be running for a while after its connections have closed, for example because it is writing a core file. If the
+    launcher ended the peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first
+    waits for up to ``PEER_SECONDS``.
     """
     records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):

@@ -75,8 +75,8 @@ class Job:
         program: The program that every process runs.
         num_processes: The number of processes on this machine.
         environ: Environment variables for every process, in addition to those of this process.
-        num_nodes: The number of machines, or the largest number if the number may change.
-        min_nodes: The smallest number of machines if the number may change while the job runs. None if the number is fixed.
+        num_nodes: The number of machines. If it may change while the job runs, its maximum.
+        min_nodes: The minimum of the number of machines if this number may change while the job runs. None if it is fixed.
         node_rank: The rank of this machine. None leaves the order to the rendezvous.
         rdzv_backend, rdzv_endpoint, rdzv_id: The backend, the endpoint (``host:port``) and the ID of torch's rendezvous. An empty
             endpoint means this machine.

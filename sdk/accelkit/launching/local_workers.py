@@ -1,4 +1,4 @@
-"""Start, watch and end the processes of one machine together, including all processes that they started."""
+"""Start and watch the processes of one machine, and end them together with all processes that they started."""
 
 from __future__ import annotations
 

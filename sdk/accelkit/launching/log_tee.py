@@ -1,4 +1,4 @@
-"""Write the output of the processes to log files and to the screen."""
+"""Write the output of a job's processes to log files and to the screen."""
 
 from __future__ import annotations
 

@@ -127,7 +127,10 @@ class OrderedRendezvous(RendezvousHandler):
 
 
 class _Machine(NamedTuple):
-    """What a machine writes to the store of a round, as a JSON list. See the attributes of ``OrderedRendezvous``."""
+    """The record that a machine writes to the store of a round, as a JSON list.
+
+    ``host`` is the host name of the machine. ``OrderedRendezvous`` describes the other fields.
+    """
 
     node_rank: int | None
     host: str

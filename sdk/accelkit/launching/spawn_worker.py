@@ -44,7 +44,7 @@ class Place:
 
     Attributes:
         index, count: The rank of the process, and the number of processes.
-        folder: The folder to which the process writes its error. Rank 0 writes the result to the parent folder.
+        folder: The folder to which the process writes its error. Rank 0 writes the result to ``folder.parent``.
         threads: The number of threads for torch. None leaves torch's default.
         safe_path: The user's PYTHONSAFEPATH, or None if it was not set. The process is started with PYTHONSAFEPATH=1 and then sets
             the variable to this value, so that its own child processes inherit the user's value.

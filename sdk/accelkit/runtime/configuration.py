@@ -132,7 +132,7 @@ def configure(
 def _check_against(
     environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
 ) -> tuple[tuple[int, ...], int | None]:
-    """Check the settings against the launched job. Return the devices of this machine's processes and the number of machines, if known."""
+    """Check the settings against the launched job. Return what ``select_devices`` returns, and the number of machines (None if unknown)."""
     with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
@@ -146,7 +146,7 @@ def strategy_or_default(given: str | Strategy | None, default: str) -> str | Str
 
 
 class _NamedPrecision:
-    """Last implementation of the ``make_precision`` hook. It returns the selected precision if no other plugin has returned a precision."""
+    """The implementation of the ``make_precision`` hook that is called last. It returns the precision that the user selected."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
@@ -204,9 +204,9 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the indices of the devices in ``wanted`` or, if ``wanted`` is None, of one device for each process on this machine.
+    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, select one device for each process on this machine.
 
-    Without ``wanted``, the result is a single index if each process sees only its own device (``srun --gpus-per-task=1``). If ``wanted`` is
+    If ``wanted`` is None and each process sees only its own device (``srun --gpus-per-task=1``), the result is one index. If ``wanted`` is
     None and the number of processes is unknown until they join the process group, the result ends with the index of this process's device.
     """
     if wanted is not None:

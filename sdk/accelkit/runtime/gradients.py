@@ -29,9 +29,10 @@ class Accumulation:
 
     Attributes:
         num_steps: Number of backward passes per optimizer step.
-        is_complete: Whether an optimizer step takes effect now. True until ``accumulate`` is first used; after that, ``begin`` sets it.
-        has_begun: Whether ``accumulate`` has been used, or the user has been warned that it is missing. Always True if ``num_steps``
-            is 1.
+        is_complete: Whether a call of the optimizer's ``step`` has an effect now. True until ``accumulate`` is first used; after that,
+            ``begin`` sets it.
+        has_begun: Whether ``accumulate`` has been used, or the user has been warned that the program does not use it. Always True if
+            ``num_steps`` is 1.
 
     Raises:
         PrepareError: If ``num_steps`` is less than 1.

@@ -224,7 +224,7 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 
 
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
-    """Tie tensors again that were tied before.
+    """Tie again all tensors that were tied before a move.
 
     If several entries held the same tensor before, all of them now get the new tensor of the first of these entries. An entry keeps its
     own new tensor if this tensor and the first entry's new tensor differ in type, dtype or shape.

@@ -194,7 +194,7 @@ def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
 
 
 def governed_step(cls: type) -> dict[str, Any]:
-    """Return the behaviour of an optimizer whose steps are run by a Stepping."""
+    """Return the method that a subclass of the optimizer class ``cls`` overrides so that a Stepping runs the steps."""
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -208,7 +208,7 @@ def governed_step(cls: type) -> dict[str, Any]:
 
 
 def governed_optimizer(cls: type) -> dict[str, Any]:
-    """Return the behaviour of an optimizer whose steps are run, and whose gradients are reset, by a Stepping."""
+    """Return the methods that a subclass of the optimizer class ``cls`` overrides so that a Stepping runs steps and resets gradients."""
     original: Any = cls
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
@@ -222,7 +222,7 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
 
 
 def governed_scheduler(cls: type) -> dict[str, Any]:
-    """Return the behaviour of a learning-rate scheduler that steps only when its optimizer does."""
+    """Return the method that a subclass of the scheduler class ``cls`` overrides so that a scheduler steps only with its optimizer."""
     original: Any = cls
 
     def step(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -127,7 +127,7 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
     """Like ``forward_in_precision``, for a third-party precision.
 
-    An error names the plugin if a method of the precision raised the error, or caused it by returning a wrong result.
+    If a method of the precision raises an error, or causes an error by returning a wrong result, the error names the plugin.
     """
     original: Any = cls
 

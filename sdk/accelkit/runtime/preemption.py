@@ -172,8 +172,8 @@ class Preemption:
                 was not queued again.
 
         Raises:
-            AccelkitError: On the main process, if the cluster environment cannot queue the job, or if the ``requeue`` of a plugin raises
-                an error or returns anything but a bool or None. The other processes get False.
+            AccelkitError: On the main process only, if the cluster environment cannot queue the job, or if the ``requeue`` of a plugin
+                raises an error or returns anything but a bool or None. On the other processes, this method then returns False.
         """
         if not self._has_to_requeue:
             return False

@@ -243,7 +243,7 @@ class Runtime:
 
     @property
     def data_parallel_size(self) -> int:
-        """The number of shares into which samples are divided: the number of processes, or fewer if some train on the same samples.
+        """The number of shares into which samples are divided: the number of processes, or fewer if some of them train on the same samples.
 
         With strategy ``parallel``, this is ``replicate`` times ``shard``.
         """
@@ -287,7 +287,7 @@ class Runtime:
             print(*args, **kwargs)  # noqa: T201 # printing is the purpose of this method
 
     def progress(self, iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
-        """Return an iterable over ``iterable`` that draws a progress bar, on the main process and only in a terminal. Bars may be nested.
+        """Return an iterable over ``iterable``. The main process draws a progress bar if stderr is a terminal. Bars may be nested.
 
         Args:
             iterable: The items, such as a prepared loader. They are passed on unchanged.
@@ -572,7 +572,7 @@ class Runtime:
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Like ``gather``, but without the samples that were repeated to fill the last batch.
 
-        Samples are dropped only while the innermost running loop over a prepared loader is at the last batch.
+        Samples are dropped only while the innermost running loop over a prepared loader is at its last batch.
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and the
@@ -594,7 +594,7 @@ class Runtime:
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
         integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification, CPU
-        tensors that have at most 103 bytes together are sent in the message that verifies the call, and are added in the order of ranks.
+        tensors that have at most 103 bytes together are sent in the message that verifies the call. They are reduced in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -684,7 +684,7 @@ class Runtime:
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint (but not with ``deepspeed``):
         each process reads only what its own shards need. Each process restores the random state of the saving process with the same
-        ``data_parallel_index`` (usually, the same rank). If there was none, the process warns and derives a state from another process's.
+        ``data_parallel_index`` (usually the rank). If no saved state has this index, the process warns and derives one from another state.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -1011,7 +1011,7 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_calls(self) -> None:
-        """Once the device has started, replace ``backward`` and ``accumulate``, unless overridden, by the functions that they call."""
+        """Once the device has started, bind ``backward`` and ``accumulate`` to the functions they call, unless subclasses override them."""
         if self._session.is_started:
             functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})

@@ -42,7 +42,7 @@ class Session:
         rank_info: The ranks of this process and the number of processes.
         accumulation: The counter of backward passes, which decides when optimizers step.
         process_group: The backend and the timeout of the process group.
-        seed: The seed for the generators of the device. None leaves them as they are.
+        seed: The seed for the generators of the device. If None, the generators are not seeded.
 
     Attributes:
         configuration: The configuration. If the processes have to find out which of them run on which machine, starting the device

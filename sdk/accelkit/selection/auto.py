@@ -66,7 +66,7 @@ def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
     ``auto`` does not consider the generic accelerator ``torch``, because the user has to name its device type (``torch:<device_type>``).
-    ``auto`` does not consider a built-in fallback either if the vendor's package is not installed.
+    If an accelerator comes from accelkit's table of vendors and not from a plugin, the vendor's package must be installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 
@@ -119,8 +119,8 @@ def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRe
     """Return the usable accelerators, in the order of ``records``, and every candidate with its verdict.
 
     Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
-    process loads a plugin. Each third-party plugin and each built-in fallback that the probe found usable is then tried in a child
-    process, unless ``verdict_cache`` has the result of a successful trial. Simulated devices are not tried.
+    process loads a plugin. Of the plugins that were found usable, those that run third-party code (see ``PluginRecord.is_foreign``) are
+    then tried in child processes, unless ``verdict_cache`` has the result of a successful trial. Simulated devices are not tried.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

@@ -39,7 +39,8 @@ def accelerator_record(name: str) -> PluginRecord:
     """Return the record of the accelerator ``name`` or ``dist:name``, whether or not it works.
 
     Raises:
-        UnavailableError: If the name was retired.
+        UnavailableError: If no plugin provides the accelerator, and ``known_devices.toml`` lists it under ``retired``, which means that the
+            package that added the device to torch is no longer developed.
         UnknownNameError, PluginError: If the name does not refer to an accelerator.
     """
     if (ended := device_table.retirement(name)) and not _is_offered(name):

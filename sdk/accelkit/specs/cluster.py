@@ -26,10 +26,11 @@ class ClusterEnvironment(Variables):
     Attributes:
         processes_flag: The launcher's flag for the number of processes on each machine, with ``{}`` in place of the number. Shown in
             the errors of ``validate_settings``.
-        nodes_flag: The launcher's flag for the number of machines, with ``{}`` in place of the number. Shown in the same errors.
+        nodes_flag: The launcher's flag for the number of machines, with ``{}`` in place of the number. Also shown in the errors of
+            ``validate_settings``.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
-        placement: The placement that the processes worked out when they joined the process group. None before they join, or if all values
-            were known already.
+        placement: The placement that the processes worked out when they joined the process group. None before they join. It stays
+            None if no value had to be exchanged.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -90,7 +91,7 @@ class ClusterEnvironment(Variables):
     def num_nodes(self) -> int:
         """Number of machines in the job.
 
-        The default is 1 if all processes are known to be on this machine, and ``exchanged_value("num_nodes")`` if not.
+        The default is 1 if all processes are known to be on this machine. Otherwise, it is ``exchanged_value("num_nodes")``.
         """
         is_said = type(self).local_world_size is not ClusterEnvironment.local_world_size
         here = self.known("local_world_size") if is_said else None

@@ -18,7 +18,7 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
         counts_processes: Whether ``n`` is a number of processes rather than a number of devices. If so, ``n`` may exceed ``count``, and
-            the result has one index for each process.
+            the result is the list of the numbers 0 to n - 1, one for each process.
 
     Raises:
         DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.

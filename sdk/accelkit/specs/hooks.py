@@ -79,7 +79,7 @@ class PrecisionHooks:
     def make_precision(self, name: str, accelerator: Accelerator, device: torch.device) -> Precision | None:
         """Create the precision ``name`` for ``device``. Return None to leave this to the next implementation.
 
-        Called by the Runtime of each process each time the Runtime has set up the device. The first result that is not None is used. The
+        On each process, the Runtime calls this hook whenever it has set up the device. The first result that is not None is used. The
         accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may
         replace the result.
         """
@@ -123,7 +123,7 @@ class RuntimeHooks:
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:
-        """Called by the Runtime of each process each time the Runtime sets up the device, if the strategy is distributed.
+        """If the strategy is distributed, the Runtime of each process calls this hook whenever it sets up the device.
 
         When this hook is called, all processes have joined the process group and have checked that they run with the same settings.
         """

@@ -114,7 +114,7 @@ class Precision:
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the optimizer's gradients in place.
 
-        Called before gradients are clipped and when the user asks for it. A second call before the step must change nothing.
+        Called before gradients are clipped, and by ``Runtime.unscale_gradients``. A second call before the step must change nothing.
         """
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:

@@ -153,8 +153,8 @@ class Strategy:
     def process_group_backend(self, accelerator: Accelerator) -> str | None:
         """Return the torch.distributed backend for tensors on the device, or None for torch's default.
 
-        Called by the Runtime of each process before the process joins the process group, unless the user named a backend. The default
-        returns the accelerator's ``process_group_backend``.
+        Unless the user named a backend, the Runtime of each process calls this method before the process joins the process group. The
+        default returns the accelerator's ``process_group_backend``.
         """
         return accelerator.process_group_backend
 

@@ -114,7 +114,7 @@ def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> N
 
 
 def empty_cache(accelerator: Accelerator) -> None:
-    """Release the allocator's cached memory. Does nothing if torch has no function for this, as on a device without a cache."""
+    """Release the allocator's cached memory. Does nothing if torch has no function for this, for example if the device has no cache."""
     with contextlib.suppress(UnsupportedError):
         call(accelerator, "empty_cache")
 

@@ -50,7 +50,7 @@ class Tracker(abc.ABC):
             )
 
     def open(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 # need not be overridden
-        """Begin the run, or continue the run of a checkpoint.
+        """Begin a new run, or continue the run in which a checkpoint was saved.
 
         Args:
             state: The result of ``state()`` in the checkpoint that the program has loaded. None for a new run.

@@ -151,7 +151,7 @@ class Trackers:
             self._call(tracker, method, *arguments)
 
     def _call(self, tracker: Tracker, method: str, *arguments: Any) -> Any:
-        """Call a method of a tracker. If the method fails, warn, and never call the tracker again."""
+        """Call a method of a tracker, and return its result. If the method fails, warn, never call the tracker again, and return None."""
         try:
             return getattr(tracker, method)(*arguments)
         except Exception as error:

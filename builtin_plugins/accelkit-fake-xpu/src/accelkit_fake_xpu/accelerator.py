@@ -43,7 +43,7 @@ class FakeXPUAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether the device can be used.
 
-        Reads the environment, and looks for the compiled library. If there is none, compiles an empty function to check the compiler.
+        Reads the environment and looks for the compiled library. If the library is missing, tests the compiler with an empty function.
         """
         try:
             count = len(settings.read().devices)

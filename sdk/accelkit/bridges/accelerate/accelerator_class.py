@@ -200,7 +200,10 @@ def bridged_class(cls: type) -> type:
 
 
 def _restored(cls: type, name: str) -> Any:
-    """Create an Accelerator that has only its Runtime, for pickle to fill. Loads the plugin, so that torch knows the device type."""
+    """Create an instance of ``bridged_class(cls)`` whose only attribute is a Runtime on the accelerator ``name``.
+
+    pickle calls this function, and then restores the other attributes. The Runtime loads the plugin, so that torch knows the device type.
+    """
     made: Any = bridged_class(cls)
     instance = made.__new__(made)
     instance.runtime = runtime_named(name)

@@ -28,7 +28,7 @@ def is_used() -> bool:
 
 
 def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether an ``Accelerator`` with these arguments trains with DeepSpeed.
+    """Return whether an ``Accelerator`` created with these arguments and environment variables would train with DeepSpeed.
 
     Args:
         arguments: The arguments that were passed to ``Accelerator``, by name.

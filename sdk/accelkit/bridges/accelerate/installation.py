@@ -83,7 +83,10 @@ def uninstall() -> None:
 
 
 def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
-    """Initialise an Accelerator, in place of ``Accelerator.__init__``. The object gets a class that also inherits from Bridged."""
+    """Initialise an Accelerator, in place of ``Accelerator.__init__``.
+
+    Changes the class of the object to a class that inherits from both the original class and Bridged.
+    """
     if isinstance(self, Bridged):
         _make_accelerator(self, *arguments, **named)
         return
@@ -95,7 +98,8 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
     """Initialise a PartialState, in place of ``PartialState.__init__``.
 
-    Fills the state first if it is empty, because the original ``__init__`` leaves a filled state unchanged.
+    If Accelerate's state of this process is empty, it is filled from a Runtime before the original ``__init__`` is called. The original
+    ``__init__`` does not change a state that is already filled.
     """
     refuse_forks()
     if not PartialState._shared_state:

@@ -33,10 +33,10 @@ _PRECISION = "32-true"  # Accelerate has its own autocast; support for a precisi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wanted:
-    """The device that was requested for the process.
+    """A request for the device of this process.
 
     Attributes:
-        accelerator, devices, cpu: The requested values of the arguments of Runtime with these names.
+        accelerator, devices, cpu: The values to pass to Runtime as the arguments of the same names.
     """
 
     accelerator: str | Accelerator | None = None

@@ -75,7 +75,7 @@ def parallelism(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Par
 
 
 def is_sharding_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    """Return whether the arguments of an ``Accelerator`` or ACCELERATE_USE_FSDP request FSDP.
+    """Return whether FSDP is requested, either by the arguments of an ``Accelerator`` or by the variable ACCELERATE_USE_FSDP.
 
     The variable counts only for the first Accelerator of the process.
     """

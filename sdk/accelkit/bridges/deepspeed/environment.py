@@ -20,7 +20,7 @@ def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[N
     """Restore the environment variables in ``NAMES`` when the ``with`` block ends.
 
     Args:
-        variables: The values to set before the block, by name. Every name must be in ``NAMES``, or the variable keeps its new value.
+        variables: Names and values of variables to set before the block runs. A variable whose name is not in ``NAMES`` is not restored.
     """
     before = {name: os.environ.get(name) for name in NAMES}
     os.environ.update(variables or {})

@@ -49,9 +49,9 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.device_module
 
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
-        """Return the torch device for ``device``: a torch device, an index, or an index as text, as in LOCAL_RANK.
+        """Return the torch device that ``device`` means.
 
-        None means the current device.
+        ``device`` is a torch device, an index, or an index as text (the format of LOCAL_RANK). None means the current device.
         """
         if isinstance(device, torch.device):
             device = device.index

@@ -65,7 +65,7 @@ else:
 
 
 class TrainerPlacing(Theirs):
-    """A mixin that moves a Trainer's module to the device and, at the end, to the host.
+    """A mixin that moves a Trainer's module to the device during setup, and back to the host during teardown.
 
     It keeps tied parameters tied and updates the optimizers to the new parameters.
     """
@@ -121,7 +121,7 @@ class FabricPlacing(Theirs):
 
 
 class Joining(Theirs):
-    """A mixin that creates the process group before Lightning would. Lightning uses an existing group instead of creating one.
+    """A mixin that creates the process group before Lightning needs one. If a group exists, Lightning uses it and creates none.
 
     The process group has backends for tensors on the device and on the CPU, and is tested with a reduction on the device.
     """
@@ -229,8 +229,8 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
     """Make a ModelParallelStrategy create its process group as ``Joining`` does, and let it shard modules that are on the CPU.
 
-    The strategy remains the same object, but its class is replaced with a new subclass of that class. The subclass does not also inherit
-    from ``Joining``, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
+    The strategy remains the same object, but its class is replaced with a new subclass of that class. ``Joining`` is not a second base
+    of the subclass, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
     """
     parent = type(strategy)
 

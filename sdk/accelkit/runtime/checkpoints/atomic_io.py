@@ -77,8 +77,8 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
     """Return the CRC-32 and the size of a block.
 
     Args:
-        read_into: A function that takes a buffer and the number of bytes of the block that earlier calls have read. It reads the next
-            bytes of the block into the buffer and returns the number of bytes that it read.
+        read_into: A function that reads the next bytes of the block into a buffer, and returns the number of bytes that it read. Its
+            arguments are the buffer and the offset of these bytes in the block.
     """
     crc = done = 0
     buffer = memoryview(bytearray(_CHUNK))

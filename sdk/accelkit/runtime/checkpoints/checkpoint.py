@@ -69,10 +69,14 @@ def save(
 
 
 class Save:
-    """A save in progress. Arguments and errors are those of ``save``, and ``engines`` are the engines to save, by name (``engine_0``).
+    """A save in progress.
 
     The constructor rejects values that cannot be saved and creates the folder to fill. ``copy_to_host`` makes the save independent of
-    later changes by the program. ``finish`` does the rest, in any thread.
+    later changes by the program. ``finish`` writes the checkpoint and can be called in any thread.
+
+    Args:
+        root, parts, step, per_rank, keep_last, ranks: As for the function ``save``, which also describes the errors.
+        engines: The engines to save, by name (``engine_0``).
     """
 
     def __init__(
@@ -128,7 +132,7 @@ class Save:
         return shard_layout.layout_of(tensors, self._ranks.size)
 
     def _prepare(self, step: int | None) -> int:
-        """Choose the step number and create an empty folder for it. Runs on rank 0."""
+        """Choose the number of the step, create an empty folder for the step, and return the number. Runs on rank 0."""
         self._root.mkdir(parents=True, exist_ok=True)
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"

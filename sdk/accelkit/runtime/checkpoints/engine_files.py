@@ -25,14 +25,14 @@ from accelkit.specs.strategy import Strategy
 
 
 class Engine:
-    """A module that an engine strategy wrapped together with its optimizer, and that the strategy saves and loads."""
+    """A module that an engine strategy has wrapped together with an optimizer. The strategy saves and loads the state of both."""
 
     def __init__(self, strategy: EngineStrategy, module: torch.nn.Module) -> None:
         self._strategy, self._module = strategy, module
 
     @property
     def saver(self) -> str:
-        """The name of the class that writes and reads the files. See ``saver_of``."""
+        """The name of the class that writes and reads the engine's files. See ``saver_of``."""
         return saver_of(self._strategy)
 
     def save(self, folder: Path) -> None:
@@ -145,7 +145,13 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _divided(lists: list[list[str]]) -> list[list[str]]:
-    """Divide all files among the processes. Each process gets only files that it sees: a network file system may show a new file late."""
+    """Divide all files among the processes, and return the list of each process.
+
+    Each process gets only files that it sees, because a network file system may show a new file late.
+
+    Args:
+        lists: For each process, the names of the files that it sees.
+    """
     seen, shares = [set(names) for names in lists], [list[str]() for _ in lists]
     for number, name in enumerate(sorted(set().union(*seen))):
         ranks = [rank for rank, names in enumerate(seen) if name in names]

@@ -59,8 +59,8 @@ def load_with_source(
     Returns:
         The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
         of those processes saved, in a dict with one item. The key of the item is the index of the saving process's share of the samples
-        (usually its rank). If a saving process had the same share as this process has, the state is from such a process. The part of an
-        engine (``engine_0``) is the folder of its files.
+        (usually its rank). The state is from a process that had the share that this process has, if there was one. The part of an engine
+        (``engine_0``) is the folder of its files.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -144,7 +144,7 @@ def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:
 
 
 def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the files that this process verifies."""
+    """Return the part of the manifest's dict ``files`` that lists the files that this process verifies."""
     return dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size])
 
 

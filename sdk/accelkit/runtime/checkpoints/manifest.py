@@ -157,7 +157,7 @@ def naming(keys: Sequence[str]) -> str:
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
-    """Return the error for a damaged file of a step. The error names the newest of the other steps."""
+    """Return the error for a damaged file of a step. Its hint names the newest other step in the folder, which can be loaded instead."""
     others = list[int]()
     with contextlib.suppress(OSError):  # the folder may have been removed while the checkpoint was being verified
         others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]

@@ -55,7 +55,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether there are so many shards that each rank chooses the shards it writes and writes its own index.
+    """Return whether each rank chooses the shards it writes and writes its own index, because there are too many shards for rank 0.
 
     The result is False if the layouts of the ranks differ, because rank 0 then has to compare the shards of all ranks.
     """

@@ -218,7 +218,7 @@ def keys_only_of(kinds: tuple[str, ...], parts: Mapping[str, Any]) -> set[str]:
 
 
 def _children(kind: str, content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a suffix and an item for each item of an encoded container. The item's path is the container's path plus the suffix."""
+    """Yield ``(suffix, item)`` for each item of an encoded container. The item's path is the container's path followed by the suffix."""
     if kind in _MAPPINGS.values():
         yield from ((f".{key}", item) for key, item in content)
     elif kind in _SEQUENCES.values():

@@ -64,7 +64,7 @@ def load_state_into(thing: Any, state: Mapping[str, Any]) -> None:
 
 
 def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state dict from ``bare_state`` with its keys renamed to those of ``module``, which may have compiled parts."""
+    """Return ``state``, a result of ``bare_state``, with its keys renamed to those of ``module``, which may have compiled parts."""
     names = {_bare(key): key for key in module.state_dict(keep_vars=True)}
     return {names.get(key, key): value for key, value in state.items()}
 

@@ -98,7 +98,7 @@ class Communicator:
     def exchange(self, mine: bytes) -> list[bytes]:
         """Send ``mine`` to all members, and return the bytes of each member, in the order of the group.
 
-        Members may send different numbers of bytes: all bytes are padded to the length of the longest.
+        Members may send different numbers of bytes. During the exchange, each message is padded to the length of the longest message.
         """
         text = _LENGTH.pack(len(mine)) + mine
         if self.has_gloo:

@@ -47,7 +47,7 @@ class Row:
         last: The description of their last calls, in any group. Empty if they have made no call yet.
         is_last_of_group: Whether these last calls were made in this group.
         size: The number of these ranks.
-        at: The host and the process ID by rank, for these ranks or, if there are more than _SHOWN, for the first _SHOWN of these ranks.
+        at: The host and the process ID of each of these ranks, by rank. Contains only the first _SHOWN ranks if there are more.
     """
 
     count: int
@@ -185,7 +185,7 @@ def _read_or_report(store: Any, call: Call, rank: int, seconds: float) -> Summar
 
 
 def _read_entries(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries by rank. Ranks are left out if the store ceases to exist while it is read."""
+    """Return the log entries by rank. If the store ceases to exist during the call, only the entries read until then are returned."""
     entries: dict[int, dict[str, Any]] = {}
     with contextlib.suppress(RuntimeError):
         for first in range(0, len(ranks), _BATCH):
@@ -209,10 +209,10 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 
 
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
-    """Return whether the ranks in ``row`` differ from this process in ``call``.
+    """Return whether the ranks in ``row`` made a different call in place of ``call``.
 
-    They differ if they made another call instead, or if the call was verified only by them or only by this process. Only this process
-    verified the call if the verification timed out here, although the ranks in ``row`` have already made later calls.
+    A call with another description is different. The description also says whether the call was verified. If these ranks have already
+    made later calls, but the verification of ``call`` timed out on this process, they made a call without verification in its place.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

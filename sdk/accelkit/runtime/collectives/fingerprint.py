@@ -72,8 +72,8 @@ def verify(
         payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them. Processes that make the same
             call with the same outline must either all give a payload or all give None.
         differing: Hint for the error that is raised if the outlines differ. None if they may differ.
-        is_optional: Whether the call is left unverified, and does not wait for the other processes, if the communicator's mode says so. A
-            call with a payload is always verified.
+        is_optional: Whether the communicator's mode decides if the call is verified. If False, or if there is a payload, the call is
+            always verified. An unverified call does not wait for the other processes.
 
     Raises:
         CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although

@@ -99,7 +99,10 @@ def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor on a device for which the group has a backend: the tensor's device, otherwise this process's device or the host."""
+    """Return the tensor on a device for which the group has a backend.
+
+    This is the first such device among the tensor's device, the device of this process and the host.
+    """
     if communicator.can_move(tensor):
         return tensor
     return tensor.to(communicator.device) if communicator.device.type in communicator.device_types else tensor.cpu()

@@ -92,8 +92,9 @@ def difference(
         reference: The CPU's result.
         truth: The CPU's result in double precision, or None.
         phase: Whether elements are unique only up to sign or phase.
-        cancels: Whether the result may be what is left after numbers around 1 have cancelled, as happens in gradients. If True, and if all
-            elements of the truth are below 1e-6 in magnitude, the absolute error is checked instead of the relative error.
+        cancels: Whether terms of the result may cancel, as happens in gradients. If numbers around 1 cancel, only their rounding errors
+            are left. Therefore, if ``cancels`` is True and all elements of the truth are below 1e-6 in magnitude, the absolute error is
+            checked instead of the relative error.
         others: The largest :func:`relative_error` among all of the CPU's results of the same call, if a call has several.
         num_terms: The number of terms that are summed for an element of the result. The device may add these terms one after another.
         num_stages: The smallest number of operators that have to run one after another to compute the result.

@@ -50,7 +50,7 @@ class _Message:
 
 
 class DispatchedBatches(Sharded):
-    """Loader whose source only rank 0 reads. In each round, rank 0 sends every other process one batch.
+    """Loader for a job in which only rank 0 reads the data. In each round, rank 0 sends every other process one batch.
 
     Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer
     batches, the other processes wait until the timeout of the process group, and then raise a CollectiveError that names this process.

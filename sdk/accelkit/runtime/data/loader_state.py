@@ -96,7 +96,7 @@ class Epochs:
         return self.order_states.drawing(is_resumed=self.is_resumed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
+        """Set the epoch of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
 
         If ``load_state_dict`` has restored a position and ``epoch`` is the saved epoch, the position is kept. Otherwise, the next pass
         starts from the beginning.

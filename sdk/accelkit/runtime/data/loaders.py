@@ -155,11 +155,11 @@ class PreparedLoader:
         return next(known, -1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next pass. Passes are counted automatically; call this if a loop starts at a later epoch.
+        """Set the epoch of the next pass. Epochs are counted automatically; call this if a loop starts at a later epoch.
 
         Args:
-            epoch: The number of the next pass. The dataset and the samplers that have ``set_epoch`` are given this number, and later
-                the number of each following pass.
+            epoch: The number of the epoch. The dataset and the samplers that have ``set_epoch`` are given this number, and later the
+                number of each following epoch.
         """
         self.epochs.set_epoch(epoch)
 

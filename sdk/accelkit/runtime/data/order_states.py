@@ -116,7 +116,7 @@ class OrderStates:
             )
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_active: bool) -> None:
-        """Restore the loader's own generators. If the states were saved during a pass (``is_active``), set ``start`` to them as well."""
+        """Restore the loader's own generators. If the states were saved during a pass (``is_active``), also set ``start`` to ``state``."""
         self._set_generators(state["generators"])
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None
 

@@ -117,9 +117,9 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Override the setting ``even_batches`` of loaders inside the ``with`` block, and enter the context manager ``inner`` around the block.
+    """Run the ``with`` block inside the context manager ``inner`` and with another value of the loaders' setting ``even_batches``.
 
-    The setting affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
+    The value affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even_batches for part in parts]

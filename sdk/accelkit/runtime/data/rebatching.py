@@ -50,7 +50,7 @@ def join(batches: list[Any]) -> Any:
 def rounds(
     batches: Iterable[Any], num_processes: int, share: int | None, *, even_batches: bool, drop_last: bool
 ) -> Iterator[tuple[list[Any], int]]:
-    """Regroup a stream of batches into rounds: lists of one share per process, with exactly ``share`` samples each.
+    """Regroup a stream of batches into rounds. A round is a list with one share per process, and each share has ``share`` samples.
 
     Samples that do not fit into a round go into the next round. With ``even_batches``, samples from the beginning of the stream fill the
     last round until its size is a multiple of the number of processes, and the round is divided equally. Otherwise, the last shares of this

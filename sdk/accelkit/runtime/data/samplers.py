@@ -251,7 +251,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
 
 
 class SharedOrder(Sampler[Any]):
-    """Batches of another sampler, whose order is drawn inside a context that makes all processes draw the same order.
+    """Batches of another sampler, in an order that is drawn inside a context. The context makes the order equal on all processes.
 
     Args:
         batches: Any sampler.

@@ -1,7 +1,7 @@
 """Snapshots of the specifications that plugins build on, one JSON file per version of accelkit, and comparison of two snapshots.
 
 The package griffe (2.4) does not replace this package. Its ``find_breaking_changes`` reports changes that break the callers of a function.
-Plugins, however, mostly override the recorded functions or implement them as hooks, and many changes that break an override or a hook
+Plugins, however, mostly override the functions in a snapshot or implement them as hooks, and many changes that break an override or a hook
 break no caller. Of the 24 kinds of changes in ``tests/specs/test_snapshot_diff.py`` that force plugins to change, griffe reports 10. griffe
 reads source code without running it, so it sees neither the computed values of defaults nor the markers of hooks.
 """

@@ -188,7 +188,7 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Yield a change if the order of the fields has changed, because plugins may pass them by position."""
+        """Yield a change if the dataclass has its fields in another order, which breaks plugins that pass the fields by position."""
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:

@@ -1,7 +1,7 @@
 """Static checks, which find mistakes in the class of a plugin without calling its methods.
 
 The checks do not import torch, and take milliseconds. ``accelkit doctor`` runs them in a child process. The conformance suite runs them in
-its workers, in the profile ``contract``.
+its worker processes, as part of its profile ``contract``.
 """
 
 from __future__ import annotations

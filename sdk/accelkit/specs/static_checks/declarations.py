@@ -30,7 +30,7 @@ def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     The specification has an attribute or property of the same name, which determines the right type.
 
     Yields:
-        The ``what``, ``why`` and ``hint`` of a ``Finding`` for each mistake, like all rules in this package.
+        The ``what``, ``why`` and ``hint`` of a ``Finding`` for each mistake. All rules in this package yield such tuples.
     """
     for name, value in plugin.own.items():
         if name not in plugin.specified or is_method(value) or is_property(value) or hasattr(type(value), "__get__"):

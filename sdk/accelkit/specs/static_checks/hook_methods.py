@@ -48,9 +48,9 @@ def mark_of(cls: type, name: str) -> Any:
 
 
 def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
-    """Find methods with the marker ``@hookimpl`` whose name is not the name of a hook.
+    """Find methods that are marked with ``@hookimpl`` although no hook has their name.
 
-    Also find methods with the marker that require an argument unknown to the hook.
+    Also find marked methods that require an argument which the hook does not have.
     """
     specified = specified_arguments()
     for name in dir(cls):

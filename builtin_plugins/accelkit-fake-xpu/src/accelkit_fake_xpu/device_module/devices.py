@@ -27,7 +27,9 @@ class DeviceProperties:
 
 
 def index_of(device: Device = None) -> int:
-    """Return the index of a device given as ``torch.device``, ``"fake_xpu:1"``, int, or None for the current device.
+    """Return the index of ``device``: a ``torch.device``, a string such as ``"fake_xpu:1"``, or an int.
+
+    None, a negative int and a device without an index stand for the current device.
 
     Raises:
         ValueError: If the device is of another type.

@@ -1,4 +1,4 @@
-"""Random state. Each device has a generator, which ``torch.manual_seed`` seeds too."""
+"""Random state. Each device has a generator. ``torch.manual_seed`` seeds the generators of all devices and of the host."""
 
 from __future__ import annotations
 
