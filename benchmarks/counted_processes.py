@@ -27,6 +27,7 @@ from accelkit.runtime.checkpoints import checkpoint
 from accelkit.runtime.checkpoints.coordinator import Ranks
 from accelkit.runtime.collectives import fingerprint
 from accelkit.runtime.collectives.communicator import Communicator
+from accelkit_conformance.oracle.free_ports import free_ports
 from accelkit_conformance.worker_cluster import WorkerCluster
 
 _COUNTERS = struct.Struct("=120xQQ16xII")  # tcp_info of linux/tcp.h: bytes acknowledged and received, and segments with data in and out
@@ -118,9 +119,7 @@ def run(size: int, layers: int, divisor: int) -> list[dict[str, Count]]:
 
 
 def _run(size: int, job: Callable[[CountedCluster], dict[str, Count]]) -> list[dict[str, Count]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     answers = [_fork(lambda rank=rank: job(CountedCluster(rank, size, port))) for rank in range(size)]
     return [{name: Count(*values) for name, values in answer().items()} for answer in answers]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -17,6 +16,7 @@ import torch.distributed.fsdp
 import torch.distributed.tensor  # all of them imported once, before forking
 
 import accelkit
+from accelkit_conformance.oracle.free_ports import free_ports
 from accelkit_conformance.worker_cluster import WorkerCluster
 
 SECONDS = 120
@@ -42,9 +42,7 @@ def world(size, function, *args, may_die=()):
 
     Returns the ranks that died.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     sys.stdout.flush()
     pids = [_fork(Forked(rank, size, port), function, args) for rank in range(size)]
     died, left, until = [], dict(zip(pids, range(size), strict=True)), time.monotonic() + SECONDS

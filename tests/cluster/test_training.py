@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from free_port import free_port
 
 HERE = Path(__file__).parent
 TRAINING = str(HERE / "training_program.py")
@@ -42,10 +42,8 @@ def test_mpirun_of_open_mpi(openmpi):
 
 @pytest.mark.mpich
 def test_mpirun_of_mpich(mpich):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    assert "trained mpi ddp 4" in trained(*mpich, "-n", "4", sys.executable, TRAINING, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    assert "trained mpi ddp 4" in trained(*mpich, "-n", "4", sys.executable, TRAINING, **variables)
 
 
 @pytest.mark.slurm

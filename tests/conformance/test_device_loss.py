@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 
 import pytest
+from free_port import free_port
 
 from accelkit.selection import resolve
 from accelkit_conformance.device_loss import LossDetector
@@ -94,9 +94,7 @@ def run(*arguments):
 
 
 def test_a_run_stops_if_the_server_of_the_device_ends_and_continues_with_another(plugin_site, serve, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     plugin_site.install("vendor-served", DEVICE.format(port=port), accelerators={"served": "OnServer"})
     serve(port, 120)
     path = tmp_path / "report.json"

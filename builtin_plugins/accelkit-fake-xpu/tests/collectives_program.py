@@ -1,9 +1,11 @@
 """The program that each rank runs. It compares collectives with their expected results, and DDP and FSDP2 with one process.
 
-The single process trains on the whole batch, of which each rank has a part.
+The single process trains on the whole batch, of which each rank has a part. The arguments are the backend and the file through which the
+processes find each other. A process that does not finish within 100 seconds prints the stack of each of its threads and exits.
 """
 
 import copy
+import faulthandler
 import os
 import sys
 import warnings
@@ -212,8 +214,9 @@ def sharded_from_meta():
     assert model.weight.grad.full_tensor().tolist() == [[2.0] * 8] * (4 * size)
 
 
+faulthandler.dump_traceback_later(100, exit=True)
 torch.fake_xpu.set_device(device)
-dist.init_process_group(sys.argv[1])
+dist.init_process_group(sys.argv[1], init_method=f"file://{sys.argv[2]}", rank=rank, world_size=size)
 if "gloo" in sys.argv[1]:
     on_cpu = torch.ones(2)
     dist.all_reduce(on_cpu)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import random
 import socket
 
 _LOCAL = "localhost"
 
 
+# Below the ports that systems give to outgoing connections (by default 32768 to 60999 on Linux, 49152 to 65535 on macOS and Windows). Such
+# a connection could take a port between the call of `free_ports` and the moment at which a process listens on it.
+_RANGE = range(15000, 30000)
+
+
 def free_ports(count: int) -> list[int]:
     """Return ``count`` distinct ports that no process of this machine is using."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    candidates = random.SystemRandom().sample(_RANGE, len(_RANGE))  # another process may have set the same seed
+    return list(itertools.islice(filter(is_free, candidates), count))
 
 
 def is_free(port: int) -> bool:
