@@ -110,6 +110,19 @@ def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
 
 
 @FORKED
+def test_the_program_contains_a_sample_that_no_opinfo_generates(tmp_path):
+    """The 256 pairs of special values are more than the elements that the program of a generated sample contains."""
+    test = "operators/special_values[add,float32]"
+    result = results_of(Executor(Order(find("swallows_nan").record(resolve("fake_xpu"))), tmp_path), test)[test]
+    assert result.kind == "fail"
+    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    cpu, device = (line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device")))
+    assert "nan" in cpu
+    assert "nan" in device, "the device of this program is not the mutant"
+
+
+@FORKED
 def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path):
     """The mutant's softmax has no gradient, which an output gradient of ones would not show."""
     test = "autograd/backward[softmax,float32]"

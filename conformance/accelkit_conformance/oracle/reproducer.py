@@ -37,11 +37,11 @@ def describe_sample(given: Any) -> str:
 def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
     """Return a program that runs the failing sample of an operator on the CPU and on the device, and prints both results.
 
-    The program contains the sample itself if the sample is small. Otherwise, the program selects the sample with the index ``number`` from
-    the operator's ``sample_inputs``. If ``is_backward`` is True, the program prints the gradients instead of the results. The program does
-    not use accelkit, unless the accelerator overrides ``load``.
+    The program contains the sample itself if the sample is small or has no ``number``. Otherwise, the program selects the sample with the
+    index ``number`` from the operator's ``sample_inputs``. If ``is_backward`` is True, the program prints the gradients instead of the
+    results. The program does not use accelkit, unless the accelerator overrides ``load``.
     """
-    literal = _literal(given)
+    literal = _literal(given, _SMALL if number else math.inf)
     head = [
         "import torch",
         *_imports_of_device(subject),
@@ -105,11 +105,14 @@ def _short(value: Any) -> str:
     return repr(value)[:60]
 
 
-def _literal(value: Any) -> str | None:
-    """Return the Python source of a sample. Return None if a tensor is large or not contiguous, or if a value cannot be written as
-    source."""
+def _literal(value: Any, max_elements: float) -> str | None:
+    """Return the Python source of a sample.
+
+    Return None if a tensor has more than ``max_elements`` elements or is not contiguous, or if a value cannot be written as source.
+    """
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided or value.numel() > _SMALL or not value.is_contiguous() or value.is_conj() or value.is_neg():
+        is_plain = value.layout is torch.strided and value.is_contiguous() and not value.is_conj() and not value.is_neg()
+        if not is_plain or value.numel() > max_elements:
             return None
         text = repr(value.detach().tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
         return (
@@ -118,13 +121,13 @@ def _literal(value: Any) -> str | None:
             else f"torch.empty({list(value.shape)}, dtype={value.dtype})"
         )
     if isinstance(value, tuple | list):
-        parts = [_literal(one) for one in value]
+        parts = [_literal(one, max_elements) for one in value]
         if None in parts:
             return None
         inside = ", ".join(map(str, parts))
         return f"[{inside}]" if isinstance(value, list) else f"({inside},)" if value else "()"
     if isinstance(value, dict):
-        items = {key: _literal(one) for key, one in value.items()}
+        items = {key: _literal(one, max_elements) for key, one in value.items()}
         return None if None in items.values() else "{" + ", ".join(f"{key!r}: {one}" for key, one in items.items()) + "}"
     if isinstance(value, torch.dtype) or value is None or isinstance(value, bool | int | str | complex):
         return repr(value)
