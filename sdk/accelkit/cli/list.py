@@ -26,7 +26,7 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin]
-    verdicts = {record: verdict for record in own if (verdict := verdict_cache.recall(record)) is not None}
+    verdicts = verdict_cache.recalled(own)
     if missing := [record for record in own if record not in verdicts]:
         from accelkit.discovery.probing import ask_all  # probing is slow to import, and rarely needed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -20,8 +20,7 @@ NOT_PROBED = "not probed yet"
 NOT_CACHED = "not probed: the result for an editable installation is not cached, since the code may change at any time"
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A row of a table of plugins.
 
     Attributes:
@@ -50,11 +49,11 @@ def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
 
     The newest verdict is the one in ``verdicts``. For an ``available`` record that ``verdicts`` lacks, the cached verdict is used.
     """
+    records = list(records)
+    cached = verdict_cache.recalled(record for record in records if record.status == "available" and record not in verdicts)
     rows = []
     for record in records:
-        verdict = verdicts.get(record)
-        if verdict is None and record.status == "available":
-            verdict = verdict_cache.recall(record)
+        verdict = verdicts.get(record, cached.get(record))
         if verdict is not None:
             rows.append(Row(record.with_status(_STATUS_OF[verdict.status], verdict.reason, verdict.hint), verdict, record))
         elif record.status == "available" and not record.is_builtin and record.kind in ("accelerator", "hooks"):

@@ -11,8 +11,8 @@ from accelkit.types import PluginStatus
 GATED = ("accelkit", "torch")
 _LONGEST = 1000  # maximum number of characters in a requirement
 _REPORT = "report it to the vendor"
-_PLAIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?: *>= *([0-9]+(?:\.[0-9]+)*))?")
-_VERSION = re.compile(r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*)?")
+_PLAIN = r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?: *>= *([0-9]+(?:\.[0-9]+)*))?"
+_VERSION = r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*)?"
 
 
 def objection(requirements: Sequence[str], version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
@@ -39,13 +39,13 @@ def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
     False. If the result is False, the caller checks the requirement with packaging. Most plugins require only ``accelkit>=0.1``, so this
     function saves the import of packaging's parser, which takes 15 ms.
     """
-    plain = _PLAIN.fullmatch(line)
+    plain = re.fullmatch(_PLAIN, line)
     if plain is None:
         return False
     name, least = normalized(plain[1]), plain[2]
     if name not in GATED:
         return True
-    installed = _VERSION.fullmatch(version_of(name) or "")
+    installed = re.fullmatch(_VERSION, version_of(name) or "")
     return installed is not None and _numbers(installed[1]) >= _numbers(least or "0")
 
 

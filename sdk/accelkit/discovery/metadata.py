@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import importlib_metadata
 
@@ -32,7 +32,6 @@ _LARGEST = 100_000  # maximum number of characters in an entry_points.txt
 _LONGEST_NAME = 200  # maximum number of characters in a distribution's name, or in an entry point's name or value
 _LONGEST_SUMMARY = 512  # maximum number of characters in a summary, as on PyPI
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-_VALUE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\s*:\s*[^\W\d]\w*(\.[^\W\d]\w*)*\s*(\[.*\])?")
 
 
 def normalized(distribution: str) -> str:
@@ -46,8 +45,7 @@ class Distribution(Protocol):
     def read_text(self, filename: str, /) -> str | None: ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """An installed distribution that provides plugins for accelkit, with its requirements and the records of its plugins."""
 
     distribution: str
@@ -55,8 +53,7 @@ class Installed:
     records: tuple[PluginRecord, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TorchBackend:
+class TorchBackend(NamedTuple):
     """An entry point in the group ``torch.backends``, which ``import torch`` loads automatically."""
 
     name: str
@@ -69,8 +66,7 @@ class TorchBackend:
         return f"{self.distribution}=={self.version}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Inventory:
+class Inventory(NamedTuple):
     """The installed distributions that matter to accelkit.
 
     Attributes:
@@ -241,9 +237,17 @@ def _malformation(name: str, value: str) -> str:
         return f"the name {name!r:.60} or the value {value!r:.60} of its entry point has more than {_LONGEST_NAME} characters"
     if not NAME.fullmatch(name):
         return f"its name {name!r} is invalid: a name consists of letters, digits and _ . + -"
-    if not _VALUE.fullmatch(value):
+    if not _is_reference(value):
         return f"its entry point {name} = {value!r} is malformed; the expected form is module:Class"
     return ""
+
+
+def _is_reference(value: str) -> bool:
+    """Return whether ``value`` has the form ``module:Class`` or ``module:Class [extra]``."""
+    reference, bracket, rest = value.partition("[")
+    module, colon, attribute = reference.partition(":")
+    names = [*module.rstrip().split("."), *attribute.strip().split(".")]
+    return bool(colon) and all(map(str.isidentifier, names)) and (not bracket or rest.endswith("]"))
 
 
 def _torch_backends(distribution: Distribution, folder: Path, text: str) -> list[TorchBackend]:
@@ -263,7 +267,7 @@ def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
     names = " and ".join(sorted(path.name for path in twins))
     reason = f"its metadata exists twice ({names}), because an upgrade was interrupted"
     hint = f"run pip uninstall {first.distribution} until nothing is left, then install it again"
-    return dataclasses.replace(first, records=tuple(r.with_status("broken", reason, hint) for r in first.records))
+    return first._replace(records=tuple(r.with_status("broken", reason, hint) for r in first.records))
 
 
 def _metadata(distribution: Distribution) -> Headers | None:

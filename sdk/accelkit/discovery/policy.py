@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from accelkit.discovery.metadata import normalized
 from accelkit.errors import UsageError
@@ -13,8 +13,7 @@ from accelkit.types import OWN_DISTRIBUTION
 ALLOW, DENY = "ACCELKIT_PLUGINS", "ACCELKIT_DISABLE_PLUGINS"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """The allow list and the deny list, with normalised names. ``allowed`` is None if all distributions are allowed."""
 
     allowed: frozenset[str] | None = None

@@ -21,7 +21,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from accelkit import untrusted_json
@@ -62,8 +62,7 @@ def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
     Plugins that worked before are not tried again. All others are tried in child processes, and their verdicts are cached.
     """
-    recalled = {record: verdict for record in records if (verdict := recall(record)) is not None}
-    found = {record: verdict for record, verdict in recalled.items() if verdict.status == "usable" and not verdict.is_of_probe}
+    found = {record: verdict for record, verdict in recalled(records).items() if verdict.status == "usable" and not verdict.is_of_probe}
     fresh = _ask_all([record for record in records if record not in found], is_trial=True)
     for record, verdict in fresh.items():
         remember(record, verdict)
@@ -84,7 +83,8 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
     if not records:
         return {}
     state = machine_state.digest()
-    found = {} if is_fresh else {record: verdict for record in records if (verdict := _recall_probe(record, state)) is not None}
+    cached = {} if is_fresh else _read(records, is_probe=True)
+    found = {record: verdict for record, verdict in cached.items() if _is_current(verdict, state)}
     fresh = _ask_all([record for record in records if record not in found])
     for record, verdict in fresh.items():
         _write(record, verdict, state or "", is_probe=True, is_of_probe=True)
@@ -99,24 +99,30 @@ def _ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict
     return ask_all(records, is_trial=is_trial)
 
 
-def _recall_probe(record: PluginRecord, state: str | None) -> Verdict | None:
-    verdict = _read(record, is_probe=True)
-    if verdict is None or verdict.status == "broken":
-        return None
-    is_current = verdict.machine_state == state and 0 <= time.time() - verdict.cached_at < _PROBE_GOOD_FOR_SECONDS
-    return verdict if verdict.is_simulated or is_current else None
+def _is_current(verdict: Verdict, state: str | None) -> bool:
+    """Return whether the cached result of a probe may be used, given the state of the machine."""
+    if verdict.status == "broken":
+        return False
+    return verdict.is_simulated or (verdict.machine_state == state and 0 <= time.time() - verdict.cached_at < _PROBE_GOOD_FOR_SECONDS)
 
 
-def recall(record: PluginRecord) -> Verdict | None:
-    """Return the verdict that ``remember`` cached, or None if no valid verdict is cached.
+def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
+    """Return the valid verdicts that ``remember`` cached, by record.
 
     A verdict is valid as long as the plugin, Python, torch and the visible devices are the same as when it was cached. A verdict on a
     built-in plugin is valid for at most an hour.
     """
-    verdict = _read(record)
-    if verdict is None or (record.is_builtin and not 0 <= time.time() - verdict.cached_at < _GOOD_FOR_SECONDS):
-        return None
-    return verdict
+    now = time.time()
+    return {
+        record: verdict
+        for record, verdict in _read(records).items()
+        if not record.is_builtin or 0 <= now - verdict.cached_at < _GOOD_FOR_SECONDS
+    }
+
+
+def recall(record: PluginRecord) -> Verdict | None:
+    """Return the valid verdict that ``remember`` cached for one record, or None. See ``recalled``."""
+    return recalled([record]).get(record)
 
 
 def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
@@ -132,22 +138,24 @@ def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = Fals
     _write(record, verdict, is_of_probe=is_of_probe)
 
 
-def _read(record: PluginRecord, *, is_probe: bool = False) -> Verdict | None:
-    if not _is_memorable(record):
-        return None
-    with contextlib.suppress(OSError, ValueError, RuntimeError, UntrustedFileError):
-        path = _file(record, is_probe)
-        content = read_regular(path, _LARGEST)
-        check_private(path)
-        return Verdict.from_dict(untrusted_json.parse(content))
-    return None
+def _read(records: Iterable[PluginRecord], *, is_probe: bool = False) -> dict[PluginRecord, Verdict]:
+    found: dict[PluginRecord, Verdict] = {}
+    with contextlib.suppress(OSError, RuntimeError):
+        folder, surroundings = _folder(), _surroundings()
+        for record in filter(_is_memorable, records):
+            with contextlib.suppress(OSError, ValueError, RuntimeError, UntrustedFileError):
+                path = folder / _file_name(record, surroundings, is_probe)
+                content = read_regular(path, _LARGEST)
+                check_private(path)
+                found[record] = Verdict.from_dict(untrusted_json.parse(content))
+    return found
 
 
 def _write(record: PluginRecord, verdict: Verdict, state: str = "", *, is_probe: bool = False, is_of_probe: bool = False) -> None:
     if not _is_memorable(record):
         return
     with contextlib.suppress(OSError, RuntimeError):
-        path = _file(record, is_probe)
+        path = _folder() / _file_name(record, _surroundings(), is_probe)
         try:
             private_folder(path.parent)
         except UntrustedFileError as error:
@@ -164,10 +172,18 @@ def _is_memorable(record: PluginRecord) -> bool:
     return bool(record.fingerprint) or record.is_builtin
 
 
-def _file(record: PluginRecord, is_probe: bool) -> Path:
-    installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
+def _folder() -> Path:
+    return cache_folder() / "verdicts"
+
+
+def _surroundings() -> tuple[object, ...]:
+    """Return everything outside the plugin on which a verdict depends: Python, torch, the visible devices, and the module to import."""
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
-    surroundings = (sys.version, sys.prefix, installed_version("torch"), *devices)
+    return (sys.version, sys.prefix, installed_version("torch"), *devices)
+
+
+def _file_name(record: PluginRecord, surroundings: tuple[object, ...], is_probe: bool) -> str:
+    installation = (record.kind, record.name, record.plugin, record.value, record.fingerprint)
     key = (installation, surroundings, "probe") if is_probe else (installation, surroundings)
     digest = importlib.util.source_hash(repr(key).encode())  # hashlib takes 3 ms to import
-    return cache_folder() / "verdicts" / f"{digest.hex()}.json"
+    return f"{digest.hex()}.json"
