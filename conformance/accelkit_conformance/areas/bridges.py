@@ -191,6 +191,8 @@ def ddp_on_two_devices(subject: Subject, framework: str) -> None:
     training, the parameters match those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples
     that the two processes together use for one step."""
     _import(_PACKAGES[framework])
+    from accelkit_conformance.oracle.bridge_training import UNSUPPORTED
+
     if subject.device_type != "cpu":
         subject.second_device()
     name = subject.record.qualified_name
@@ -198,4 +200,6 @@ def ddp_on_two_devices(subject: Subject, framework: str) -> None:
     command += ["-m", "accelkit_conformance.oracle.bridge_training", framework, name]
     result = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=200)
     assert result.returncode == 0, f"the job ended with {result.returncode}: {result.stderr[-3000:]}"
+    if UNSUPPORTED in result.stdout:
+        raise NotSupported(result.stdout.partition(UNSUPPORTED)[2])
     assert result.stdout.count("trained") == 2, result.stdout
