@@ -224,7 +224,7 @@ class DividedAttention(TorchFunctionMode):
             keys: The keys of all processes.
             mask: The mask that the model passed.
             dim: The dimension of the sequence in queries and keys.
-            is_causal: Whether attention is causal. Then ``mask`` is ignored.
+            is_causal: Whether attention is causal. If it is, ``mask`` is ignored.
         """
         length, total = query.shape[dim], keys.shape[dim]
         if is_causal:

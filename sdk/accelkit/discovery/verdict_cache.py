@@ -73,7 +73,7 @@ def probed(records: Sequence[PluginRecord], *, is_fresh: bool = False) -> dict[P
     """Return the verdict of a probe for each record.
 
     A plugin is probed in a child process, unless a cached result is still valid. The result ``broken`` is never taken from the cache. The
-    result for a simulated device stays valid, because whether a device is simulated depends only on the installed version. For all other
+    result for a simulated device stays valid, because it depends only on the installed version and not on the machine. For all other
     devices, ``usable`` and ``absent`` are valid for ten minutes, as long as the state of the machine does not change.
 
     Args:

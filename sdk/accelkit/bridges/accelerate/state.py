@@ -84,16 +84,16 @@ def runtime_named(name: str) -> Runtime:
 
 
 def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None) -> Runtime:
-    """Return the Runtime that Accelerate's state of this process describes.
+    """Return the Runtime of this process. The first call creates it and joins the process group.
 
-    The first call creates the Runtime and the state, and joins the process group.
+    The first call also creates Accelerate's ``PartialState`` and gives it the device and the rank of the Runtime.
 
     Args:
         wanted: The requested device.
         process_group: The arguments that Accelerate would pass to ``init_process_group``. Only ``backend`` and ``timeout`` are used.
 
     Raises:
-        ContradictionError: If the state describes another device.
+        ContradictionError: If Accelerate has already selected another device.
         UsageError: If a launcher forked this process from a process that uses a device.
         AccelkitError: If Runtime raises an error.
     """

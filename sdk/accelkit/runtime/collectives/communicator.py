@@ -86,8 +86,8 @@ class Communicator:
     def sends_inline(self) -> bool:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
-        True only in the mode ``always``. In the other modes, unverified calls have no packet. If verified calls sent their data in the
-        packet, their sums could be rounded differently from the sums of unverified calls.
+        True only in the mode ``always``. In the other modes, some calls are not verified, and these calls have no packet. If the verified
+        calls then sent their data in the packet, the sums of verified and unverified calls could be rounded differently.
         """
         return self.verification == "always"
 

@@ -65,7 +65,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     @property
     def not_compared(self) -> tuple[NotCompared, ...]:
-        """The overloads of which some calls were not compared, with the reasons."""
+        """The overloads that have calls which were not compared, with the reasons."""
         return tuple(NotCompared(name, reason, *found) for (name, reason), found in self._not_compared.items())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

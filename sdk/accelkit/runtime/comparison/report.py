@@ -41,7 +41,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotCompared:
-    """An operator of which some calls were not compared.
+    """An operator that has calls which were not compared.
 
     Attributes:
         overload: The name of the operator with its overload.
@@ -66,7 +66,7 @@ class Comparison:
         precision: The name of the precision.
         findings: The operators that gave wrong results, in the order of their first wrong calls. Wrong calls of the forward pass come
             before those of the backward pass.
-        not_compared: The operators of which some calls were not compared, with the reasons.
+        not_compared: The operators that have calls which were not compared, with the reasons.
         num_compared: The number of calls that were compared.
         num_operators: The number of different operators among the calls that were compared.
         has_backward: Whether a backward pass was compared.

@@ -20,12 +20,12 @@ Member = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """A difference between two records.
+    """A difference between two records of the specifications.
 
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
-        old, new: The old and the new signature, or "" for a record that does not have the member.
+        old, new: The old and the new signature, or "" if the record does not contain the member.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
