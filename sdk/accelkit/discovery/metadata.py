@@ -267,7 +267,8 @@ def _first_of(installations: list[tuple[Path, Installed]]) -> Installed:
     names = " and ".join(sorted(path.name for path in twins))
     reason = f"its metadata exists twice ({names}), because an upgrade was interrupted"
     hint = f"run pip uninstall {first.distribution} until nothing is left, then install it again"
-    return first._replace(records=tuple(r.with_status("broken", reason, hint) for r in first.records))
+    records = tuple(record.with_status("broken", reason, hint) for record in first.records)
+    return Installed(first.distribution, first.requirements, records)
 
 
 def _metadata(distribution: Distribution) -> Headers | None:
