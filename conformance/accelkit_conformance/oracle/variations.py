@@ -259,5 +259,6 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):
-        values[(start + number) * 2 % 7 :: 7] = value
+        # float8_e4m3fn has no infinity. torch converts an infinite tensor to the largest number, but refuses an infinite Python number.
+        values[(start + number) * 2 % 7 :: 7] = torch.tensor(value).to(values.dtype)
     return values.view(one.shape)
