@@ -21,8 +21,17 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PROGRAMS = ("step_overhead", "ddp_overhead", "start_cost", "list_cost", "checkpoint_cost", "memory_per_step", "fake_xpu_cost")
-ON_ANY_ACCELERATOR = ("step_overhead", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost")
+PROGRAMS = (
+    "step_overhead",
+    "ddp_overhead",
+    "start_cost",
+    "list_cost",
+    "checkpoint_cost",
+    "loading_memory",
+    "memory_per_step",
+    "fake_xpu_cost",
+)
+ON_ANY_ACCELERATOR = ("step_overhead", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost", "loading_memory")
 """The programs that accept ``--accelerator``."""
 PACKAGES = ("accelkit", "torch", "lightning", "accelerate")
 OURS = "accelkit"

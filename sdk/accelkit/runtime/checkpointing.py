@@ -151,6 +151,7 @@ class Checkpointing:
     def load_state(self, path: Path, verify: str = "full") -> None:
         """See ``Runtime.load_state``."""
         from accelkit.runtime.checkpoints import checkpoint, engine_files
+        from accelkit.runtime.checkpoints.mapped_tensors import copied_kinds
         from accelkit.runtime.checkpoints.target_sharding import is_sharded, layout_of
 
         if verify not in ("full", "lazy"):
@@ -159,12 +160,13 @@ class Checkpointing:
         self.wait_for_saves()
         ranks = self.ranks("load_state")
         targets = self._engines() | dict(self._saved_objects())
-        check_saver = functools.partial(engine_files.check_saver, strategy=self._strategy)
+        check_saver, copied = functools.partial(engine_files.check_saver, strategy=self._strategy), copied_kinds(targets)
         unverified: UnverifiedTensors | None = None
         if verify == "lazy" and not is_sharded(targets) and not engine_files.saver_of(self._strategy):
-            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks, check_saver=check_saver)
+            source, parts, unverified = checkpoint.load_unverified(path, ranks=ranks, check_saver=check_saver, copied=copied)
         else:
-            source, parts = checkpoint.load_with_source(path, layout=layout_of(targets), ranks=ranks, check_saver=check_saver)
+            layout = layout_of(targets)
+            source, parts = checkpoint.load_with_source(path, layout=layout, ranks=ranks, check_saver=check_saver, copied=copied)
         ((origin, random_state),) = parts.pop("random_state").items()
         ((_, positions),) = parts.pop("loaders", {0: {}}).items()  # the first checkpoint format has no loaders
         ((_, tracking),) = parts.pop("trackers", {0: {}}).items()

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import io
 import math
-import mmap
 import os
 import pickle
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,17 +19,17 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
 from torch.utils.serialization import config
 
-from accelkit.regular_file import open_regular
-from accelkit.runtime.checkpoints import index, shard_layout
-from accelkit.runtime.checkpoints.atomic_io import ChecksummedFile, FilePart
+from accelkit.runtime.checkpoints import index, mapped_tensors, shard_layout
+from accelkit.runtime.checkpoints.atomic_io import ChecksummedFile
 from accelkit.runtime.checkpoints.index import Index
+from accelkit.runtime.checkpoints.mapped_tensors import TensorFiles
 
 Layout = Callable[[str, torch.Size], DTensor | None]
 
@@ -163,11 +162,10 @@ class TensorReader:
     """
 
     def __init__(self, folder: Path | None, found: Index) -> None:
-        self._folder, self._index = folder, found
+        self._files = None if folder is None else TensorFiles(folder)
+        self._index = found
         self._metadata = found.metadata
         self._read: dict[tuple[Any, ...], torch.Tensor] = {}
-        self._maps: dict[str, mmap.mmap] = {}
-        self._can_map = os.name == "posix"  # elsewhere, a file that is mapped cannot be removed
 
     def read(self, wanted: Sequence[tuple[str, str]], layout: Layout, mapped: Collection[str] = ()) -> None:
         """Read the tensors that ``get`` will return.
@@ -177,10 +175,10 @@ class TensorReader:
                 checkpoint stores the tensor. Tied tensors have different paths, but the same key.
             layout: A function that takes the path and the global size of a tensor. If it returns a DTensor, the tensor gets the layout of
                 the DTensor. If it returns None, the whole tensor is read into main memory.
-            mapped: Keys of tensors whose values the caller copies only once, and uses in no other way. If possible, the files of these
-                tensors are mapped into memory instead of read. The memory of a mapped tensor is not necessarily aligned.
+            mapped: Keys of tensors whose values the caller copies, and uses in no other way. If possible, these tensors are mapped tensors
+                (see ``mapped_tensors``), whose memory is not necessarily aligned.
         """
-        passes: list[dict[str, torch.Tensor]] = []
+        passes: list[dict[str, tuple[Any, ...]]] = []
         for path, key in wanted:
             described = self._described(key)
             like = layout(path, described.size)
@@ -200,9 +198,10 @@ class TensorReader:
             free = next((one for one in passes if key not in one), None)  # one pass can read a key in only one layout
             if free is None:
                 passes.append(free := {})
-            free[key] = empty
+            free[key] = identity
         for one in passes:
-            self._fill(one)
+            for key, tensor in self._fill({key: self._read[identity] for key, identity in one.items()}, mapped).items():
+                self._read[one[key]] = tensor
 
     def places(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield where each stored part of a tensor is: the tensor's key, the file's name, and the part's offset and length in bytes."""
@@ -223,50 +222,55 @@ class TensorReader:
 
     def _load(self, key: str, described: TensorStorageMetadata, *, is_mapped: bool) -> torch.Tensor:
         """Load a tensor that was saved whole, without the additional copy that ``FileSystemReader`` would make."""
-        assert self._folder is not None
+        assert self._files is not None
         where = self._metadata.storage_data[MetadataIndex(key, described.chunks[0].offsets)]
-        with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
-            tensor = self._map(file, where) if is_mapped and self._can_map else None
-            if tensor is None:
-                tensor = torch.load(FilePart(file, where.offset, where.length), map_location=_HOST, weights_only=True)  # type: ignore[arg-type]
+        tensor = self._files.load(where, is_mapped=is_mapped)
         if tensor.size() != described.size:
             raise TypeError(f"the tensor {key} has the shape {list(tensor.size())}, not {list(described.size)}")
         return tensor
 
-    def _map(self, file: io.FileIO, where: Any) -> torch.Tensor | None:
-        """Return a tensor whose memory is a private mapping of its file, or None if that is not possible."""
-        try:
-            part: Any = FilePart(file, where.offset, where.length)
-            described = torch.load(part, map_location="meta", weights_only=True)  # reads everything but the elements
-            storage = described.untyped_storage()
-            start = getattr(storage, "_checkpoint_offset", None)  # see torch's notes on serialization; torch 2.9 does not set it
-            if start is None or type(described) is not torch.Tensor or described.is_conj() or described.is_neg():
-                self._can_map = start is not None
-                return None
-            if where.relative_path not in self._maps:
-                self._maps[where.relative_path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            whole = self._maps[where.relative_path]
-            if start + storage.nbytes() > where.length:
-                return None
-            elements = torch.frombuffer(whole, dtype=torch.uint8, count=storage.nbytes(), offset=where.offset + start).untyped_storage()
-            tensor = torch.empty(0, dtype=described.dtype)
-            return tensor.set_(elements, described.storage_offset(), described.size(), described.stride())
-        except Exception:  # the caller then reads the file, and that raises the error
-            return None
+    def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
+        """Read tensors in their layouts, from the shards that were saved. Return mapped tensors to use instead of some of them.
 
-    def _fill(self, tensors: dict[str, torch.Tensor]) -> None:
-        assert self._folder is not None
-        reader = FileSystemReader(self._folder)
+        A tensor is mapped if this process's part of it is in main memory and within one of the saved shards. The other tensors are
+        filled with values. Of the saved shards, one at a time is in memory.
+        """
+        assert self._files is not None
         planner = DefaultLoadPlanner(flatten_state_dict=False)
         planner.set_up_planner(tensors, self._metadata, is_coordinator=True)
-        reader.set_up_storage_reader(self._metadata, is_coordinator=True)
         local = planner.create_local_plan()
         if sum(math.prod(item.lengths) for item in local.items) < sum(_num_own_elements(tensor) for tensor in tensors.values()):
             self._index.complete()
             local = planner.create_local_plan()
-        plan = reader.prepare_local_plan(local)
-        (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
-        reader.read_data(planner.finish_plan(plan), planner).wait()
+        found: dict[str, torch.Tensor] = {}
+        for item in planner.finish_plan(planner.create_global_plan([local])[0]).items:
+            key = item.dest_index.fqn
+            saved = self._files.load(self._metadata.storage_data[item.storage_index], is_mapped=True)
+            part = saved
+            for dimension, (start, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                part = part.narrow(dimension, start, length)
+            whole = _with_local_part(tensors[key], part) if key in mapped and mapped_tensors.is_mapped(saved) else None
+            if whole is not None:
+                found[key] = whole
+                continue
+            target = planner.resolve_tensor(item).detach()
+            if target.size() != part.size():
+                raise TypeError(f"a shard of the tensor {key} has the shape {list(part.size())}, not {list(target.size())}")
+            target.copy_(part)
+            planner.commit_tensor(item, target)
+        return found
+
+
+def _with_local_part(like: torch.Tensor, part: torch.Tensor) -> DTensor | None:
+    """Return a mapped DTensor with the layout of ``like``, whose local tensor is ``part``.
+
+    Return None if ``like`` is not a DTensor in main memory, or if ``part`` is not all of this process's part.
+    """
+    if not isinstance(like, DTensor) or not like.to_local().is_cpu or like.to_local().shape != part.shape:
+        return None
+    whole = DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride())
+    mapped_tensors.mark(whole)
+    return whole
 
 
 def _identity(key: str, like: DTensor | None) -> tuple[Any, ...]:

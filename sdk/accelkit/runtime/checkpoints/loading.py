@@ -41,7 +41,12 @@ def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) 
 
 
 def load_with_source(
-    path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None, check_saver: CheckSaver = accept_any
+    path: Path,
+    *,
+    layout: Layout = no_layout,
+    ranks: Ranks | None = None,
+    check_saver: CheckSaver = accept_any,
+    copied: tuple[str, ...] = (),
 ) -> tuple[Path, dict[str, Any]]:
     """Load a checkpoint and verify every byte of it. Return the step's folder and its parts.
 
@@ -55,6 +60,8 @@ def load_with_source(
         ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
         check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
             verified, with the step's folder and the name of the class that wrote the engines' files, or "" if no engine was saved.
+        copied: The kinds of parts whose tensors the caller copies, as ``mapped_tensors.copied_kinds`` returns them. If possible, these
+            tensors are mapped tensors, which take no main memory.
 
     Returns:
         The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
@@ -72,7 +79,7 @@ def load_with_source(
         errors: list[Exception] = []
         with _verifying(step, manifest, _share(manifest, ranks)) as verifying:
             try:
-                parts = _read(step, manifest, _reader(step, manifest, ranks), ranks, layout=layout)
+                parts = _read(step, manifest, _reader(step, manifest, ranks), ranks, copied, layout=layout)
             except Exception as error:  # raised below, unless a damaged file explains it
                 errors.append(error)
             try:
@@ -85,7 +92,7 @@ def load_with_source(
 
 
 def load_unverified(
-    path: Path, *, ranks: Ranks, check_saver: CheckSaver = accept_any
+    path: Path, *, ranks: Ranks, check_saver: CheckSaver = accept_any, copied: tuple[str, ...] = ()
 ) -> tuple[Path, dict[str, Any], UnverifiedTensors | None]:
     """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
@@ -102,9 +109,9 @@ def load_unverified(
     """
     with _opened(path, ranks, check_saver) as (step, manifest):
         if _has_blocks(manifest) and hasattr(os, "preadv"):
-            parts, unverified = ranks.each(_blame(path), lambda: _read_unverified(step, manifest, ranks))
+            parts, unverified = ranks.each(_blame(path), lambda: _read_unverified(step, manifest, ranks, copied))
             return step, parts, unverified
-    return *load_with_source(path, ranks=ranks, check_saver=check_saver), None
+    return *load_with_source(path, ranks=ranks, check_saver=check_saver, copied=copied), None
 
 
 def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
@@ -188,7 +195,9 @@ def _num_blocks(num_bytes: int) -> int:
     return -(-num_bytes // BLOCK)
 
 
-def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tuple[dict[str, Any], UnverifiedTensors]:
+def _read_unverified(
+    step: Path, manifest: dict[str, Any], ranks: Ranks, copied: tuple[str, ...]
+) -> tuple[dict[str, Any], UnverifiedTensors]:
     check_sizes(step, manifest["files"])
     reader = _reader(step, manifest, ranks)
     blocks_of: dict[str, list[tuple[str, int]]] = {}
@@ -205,7 +214,7 @@ def _read_unverified(step: Path, manifest: dict[str, Any], ranks: Ranks) -> tupl
     order = [*wanted, *every[ranks.rank :: ranks.size]]  # the processes together verify every block
     unverified = UnverifiedTensors(BlockVerification(step, {name: manifest[name] for name in ("files", "blocks")}, blocks_of, order))
     try:
-        return _read(step, manifest, reader, ranks, unverified=unverified), unverified
+        return _read(step, manifest, reader, ranks, copied, unverified=unverified), unverified
     except Exception:
         unverified.wait_for_all()  # damage explains any other error
         raise
@@ -228,6 +237,7 @@ def _read(
     manifest: dict[str, Any],
     reader: TensorReader,
     ranks: Ranks,
+    copied: tuple[str, ...],
     *,
     layout: Layout = no_layout,
     unverified: UnverifiedTensors | None = None,
@@ -242,7 +252,7 @@ def _read(
         if unverified is not None:
             for key in dict.fromkeys(key for _, key in wanted if key not in deferred):
                 unverified.wait(key)
-        reader.read(wanted, layout, mapped=copied)
+        reader.read(wanted, layout, mapped=mapped)
         if unverified is not None:
             for path, key in wanted:
                 if key in deferred:
@@ -254,7 +264,7 @@ def _read(
 
     try:
         whole = {name: manifest["structure"][name] for name in manifest["objects"]}
-        copied, deferred = keys_only_of(("model_",), whole), keys_only_of(("model_", "optimizer_"), whole)
+        mapped, deferred = keys_only_of(copied, whole), keys_only_of(("model_", "optimizer_"), whole)
         parts = {name: tensors_of(structure, name, layout) for name, structure in whole.items()}
         if manifest["per_rank"]:
             index, source = ranks.source_of_own_state(manifest["world_size"], manifest.get("data_parallel_size"))

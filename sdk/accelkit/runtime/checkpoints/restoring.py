@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from accelkit.errors import CheckpointError, message_in_one_line
+from accelkit.runtime.checkpoints.mapped_tensors import copy_mapped
 from accelkit.runtime.checkpoints.state_dict_keys import load_state_into
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ def restore(targets: Mapping[str, Any], parts: Mapping[str, Any], source: Path, 
     for name, thing in targets.items():
         try:
             load_state_into(thing, parts[name])
+            if isinstance(thing, torch.optim.Optimizer):
+                copy_mapped(thing)
         except (RuntimeError, ValueError, KeyError) as error:
             if unverified is not None:
                 unverified.wait_for_all()  # damage explains any other error

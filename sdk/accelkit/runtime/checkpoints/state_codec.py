@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from accelkit.errors import CheckpointError
 from accelkit.runtime.addresses import address_of
+from accelkit.runtime.checkpoints.mapped_tensors import in_memory
 
 Tensors = dict[str, torch.Tensor]
 _HINT = "save numbers, strings, tensors, NumPy arrays or standard containers of these; for any other object, save its state_dict"
@@ -169,7 +170,7 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
         "set": lambda: set(inner),
         "frozenset": lambda: frozenset(inner),
         "deque": lambda: deque(inner[0], content["maxlen"]),
-        "array": lambda: inner[0].numpy(),  # noqa: PLW0108 # only an array has an inner value
+        "array": lambda: in_memory(inner[0]).numpy(),
         "scalar": lambda: _scalar(*content),
         "complex": lambda: complex(*map(float, content)),
         "timedelta": lambda: datetime.timedelta(*content),
