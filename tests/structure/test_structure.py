@@ -138,7 +138,7 @@ def test_the_core_names_no_device(path):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
     host_only = {
-        "sdk/accelkit/runtime/checkpoints/dcp_io.py",  # loads into main memory: torch's word for that is "cpu"
+        "sdk/accelkit/runtime/checkpoints/mapped_tensors.py",  # loads into main memory: torch's word for that is "cpu"
         "sdk/accelkit/bridges/accelerate/accelerator_class.py",  # Accelerator has an argument of that name
     }
     for node in ast.walk(tree):

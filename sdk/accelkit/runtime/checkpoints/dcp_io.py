@@ -29,12 +29,9 @@ from torch.utils.serialization import config
 from accelkit.runtime.checkpoints import index, mapped_tensors, shard_layout
 from accelkit.runtime.checkpoints.atomic_io import ChecksummedFile
 from accelkit.runtime.checkpoints.index import Index
-from accelkit.runtime.checkpoints.mapped_tensors import TensorFiles
+from accelkit.runtime.checkpoints.mapped_tensors import HOST, TensorFiles
 
 Layout = Callable[[str, torch.Size], DTensor | None]
-
-
-_HOST = "cpu"  # torch's name for main memory
 
 
 def no_layout(path: str, size: torch.Size) -> None:
@@ -191,7 +188,7 @@ class TensorReader:
                 continue
             dtype = described.properties.dtype
             if like is None:
-                empty = torch.empty(described.size, dtype=dtype, device=_HOST)
+                empty = torch.empty(described.size, dtype=dtype, device=HOST)
             else:
                 empty = torch.empty_like(like, dtype=dtype, requires_grad=False)
             self._read[identity] = empty

@@ -18,7 +18,7 @@ from accelkit.pytree import tree_map
 from accelkit.regular_file import open_regular
 from accelkit.runtime.checkpoints.atomic_io import FilePart
 
-_HOST = "cpu"  # torch's name for main memory
+HOST = "cpu"  # torch's name for main memory
 _MARK = "_accelkit_mapped"
 
 
@@ -46,7 +46,7 @@ class TensorFiles:
             if is_mapped and self._can_map and (tensor := self._map(file.fileno(), part, where)) is not None:
                 return tensor
             part.seek(0)
-            loaded: torch.Tensor = torch.load(part, map_location=_HOST, weights_only=True)
+            loaded: torch.Tensor = torch.load(part, map_location=HOST, weights_only=True)
             return loaded
 
     def _map(self, descriptor: int, part: Any, where: Any) -> torch.Tensor | None:
