@@ -26,6 +26,8 @@ USES = [
     "torch.fake_xpu.synchronize()",
     "torch.fake_xpu.Event().record()",
     "torch.ones(1).pin_memory()",
+    "torch.fake_xpu.memory._record_memory_history()",
+    "torch.fake_xpu.memory._snapshot()",
 ]
 
 

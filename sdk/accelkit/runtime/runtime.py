@@ -76,15 +76,13 @@ class Runtime:
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
         devices: A number of devices, ``-1`` or ``"auto"`` for all devices, or indices as a list or as a string such as ``"0,2"``.
-        strategy, precision, cluster: The strategy, the precision and the cluster environment, as names or instances. For the strategy,
-            ``auto`` means the accelerator's default.
+        strategy, precision, cluster: Names or instances. For the strategy, ``auto`` means the accelerator's default.
         hooks: Hook plugins, as names or instances.
         cpu: Whether to use the CPU regardless of the environment variables.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
-        even_batches: Whether the last batches are filled with samples from the beginning of the epoch, so that all processes get the
-            same number of batches.
+        even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
             order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
@@ -351,14 +349,11 @@ class Runtime:
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """Yield this process's share of ``inputs``, which is a contiguous part. Every process passes the whole ``inputs``.
 
-        If the inputs cannot be divided evenly, the first shares are one item longer. Processes of a tensor-parallel group get the same
-        share.
+        If the inputs cannot be divided evenly, the first shares are one item longer. A tensor-parallel group has one share in common.
 
         Args:
-            inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. It is not changed, and no
-                data are sent between processes.
-            apply_padding: Whether to repeat the last item of ``inputs`` until every share is as long as the longest share, so that results
-                can be gathered.
+            inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. No data are sent or changed.
+            apply_padding: Whether to repeat the last item of ``inputs`` until all shares are equally long, so that results can be gathered.
 
         Raises:
             TypeError: If ``inputs`` is of an unsupported type.
@@ -380,8 +375,7 @@ class Runtime:
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
                 example by pickle, becomes a loader of this Runtime.
-            device_placement: For each object, whether the object or its batches are moved to the device. None means the
-                ``device_placement`` of the Runtime.
+            device_placement: For each object, whether it or its batches are moved to the device. None means as the Runtime's argument says.
 
         Returns:
             The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
@@ -455,8 +449,7 @@ class Runtime:
         """Return a context manager for one micro-batch.
 
         Prepared optimizers and schedulers take a step only at every ``gradient_accumulation_steps``-th micro-batch, and at the last batch
-        of a prepared loader. At the other micro-batches, the gradients of ``models`` are not reduced over processes, so that there is
-        only one reduction per step.
+        of a prepared loader. At the other micro-batches, the gradients of ``models`` are not reduced over processes, which saves time.
 
         Args:
             models: The prepared models whose gradients the block computes.
@@ -839,7 +832,14 @@ class Runtime:
     # -- finding out what takes time -----------------------------------------------------------------------------------
 
     def profile(
-        self, *, wait: int = 0, warmup: int = 1, active: int = 3, folder: str | Path | None = None, with_stack: bool = False
+        self,
+        *,
+        wait: int = 0,
+        warmup: int = 1,
+        active: int = 3,
+        folder: str | Path | None = None,
+        with_stack: bool = False,
+        memory_snapshot: bool = False,
     ) -> Profiler:
         """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before this call.
 
@@ -853,15 +853,18 @@ class Runtime:
             active: The number of steps that are recorded after that and kept.
             folder: Where to write the trace, as ``rank<N>.<time>.pt.trace.json`` for Perfetto and TensorBoard. None writes no trace.
             with_stack: Whether the trace has the Python stack of each operator.
+            memory_snapshot: Whether to record the device's allocations during the steps that are kept. Each process writes them to
+                ``rank<N>.<time>.memory.pickle`` in ``folder``, which https://docs.pytorch.org/memory_viz can open.
 
         Raises:
-            UsageError: If a number of steps is invalid.
+            UsageError: If a number of steps is invalid, or if ``memory_snapshot`` is True and ``folder`` is None.
+            UnsupportedError: If the device cannot record its allocations.
         """
         from accelkit.runtime.profiling.profiler import Profiler
 
-        counts = {"wait": wait, "warmup": warmup, "active": active}
-        into = None if folder is None else Path(folder)
-        return Profiler(self.device, self._objects.modules, self._rank_info, folder=into, with_stack=with_stack, **counts)
+        steps: dict[str, Any] = {"wait": wait, "warmup": warmup, "active": active}
+        output: dict[str, Any] = {"folder": folder, "with_stack": with_stack, "memory_snapshot": memory_snapshot}
+        return Profiler(self._session, self._objects.modules, self._rank_info, **steps, **output)
 
     # -- finding wrong results -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ LIBRARY = CppLibrary(
     unity=[
         ["autocast.cpp", "operators.cpp", "layers.cpp", "memory.cpp"],
         ["collectives.cpp", "fallback.cpp", "hooks.cpp", "timer.cpp", "registration.cpp", "remaining_operators.cpp"],
-        ["generator.cpp", "guard.cpp", "kernel.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
+        ["generator.cpp", "guard.cpp", "kernel.cpp", "memory_history.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
     ],
 )
 """The library. It is compiled on first use, into ``accelkit-fake-xpu`` in the user's cache folder, or into FAKE_XPU_CACHE_DIR."""

@@ -14,6 +14,7 @@
 
 #include "device.h"
 #include "faults.h"
+#include "memory_history.h"
 #include "statistics.h"
 
 namespace backend {
@@ -21,16 +22,19 @@ namespace {
 
 void charge(c10::DeviceIndex device, size_t bytes) {
   const bool is_to_fail = is_this_allocation_to_fail();
+  const auto limit = memory_limit(device);
+  int64_t free_bytes = 0;
   auto& statistics = statistics_of(device);
-  std::lock_guard lock(statistics.mutex);
-  const auto used = statistics.allocated_bytes(), limit = memory_limit(device);
-  if (C10_UNLIKELY(is_to_fail || static_cast<int64_t>(bytes) > limit - used)) {
+  {
+    std::lock_guard lock(statistics.mutex);
+    free_bytes = limit - statistics.allocated_bytes();
+    if (C10_LIKELY(!is_to_fail && static_cast<int64_t>(bytes) <= free_bytes)) return statistics.add_block(bytes);
     ++statistics.stats.num_ooms;
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell_bytes(bytes), ". fake_xpu:", static_cast<int>(device),
-                     " has a total capacity of ", spell_bytes(limit), " of which ", spell_bytes(limit - used), " is free; ", spell_bytes(used),
-                     " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT requests it." : "");
   }
-  statistics.add_block(bytes);
+  record_oom(device, bytes, free_bytes);
+  TORCH_CHECK_WITH(OutOfMemoryError, false, "fake_xpu out of memory. Tried to allocate ", spell_bytes(bytes), ". fake_xpu:", static_cast<int>(device),
+                   " has a total capacity of ", spell_bytes(limit), " of which ", spell_bytes(free_bytes), " is free; ", spell_bytes(limit - free_bytes),
+                   " is allocated by PyTorch.", is_to_fail ? " This allocation fails because FAKE_XPU_FAULT requests it." : "");
 }
 
 void discharge(c10::DeviceIndex device, size_t bytes) {
@@ -68,6 +72,7 @@ void report(const Block& block, int64_t bytes) {
 
 void free_block(void* context) {
   auto* block = static_cast<Block*>(context);
+  record_free(block);
   discharge(block->device, block->bytes);
   report(*block, -static_cast<int64_t>(block->bytes));
   delete block;
@@ -126,7 +131,8 @@ c10::Storage new_host_storage(size_t bytes) {
 c10::DataPtr Charge::block(c10::Storage host, void* visible) {
   is_taken_ = true;
   void* const host_data = host.mutable_data();
-  auto* const block = new Block{std::move(host), device_, bytes_, host_data};
+  auto* const block = new Block{std::move(host), device_, bytes_, host_data, visible};
+  record_alloc(block);
   report(*block, static_cast<int64_t>(bytes_));
   return {visible, block, &free_block, c10::Device(kDeviceType, device_)};
 }

@@ -15,6 +15,12 @@ struct Block {
   c10::DeviceIndex device;
   size_t bytes;       // the size that was counted
   void* host_data;    // the address of `host` when the device storage was set to it
+  void* address;      // the address that tensors see
+
+  // See memory_history.h.
+  Block *older = nullptr, *newer = nullptr;
+  c10::StreamId stream = 0;
+  std::shared_ptr<c10::GatheredContext> traceback = nullptr;
 };
 
 c10::DeviceAllocator& device_allocator();

@@ -4,6 +4,7 @@
 #include "device.h"
 #include "faults.h"
 #include "kernel.h"
+#include "memory_history.h"
 
 namespace backend {
 namespace {
@@ -16,6 +17,11 @@ TORCH_LIBRARY_FRAGMENT(fake_xpu, library) {
   library.def("set_faults(int oom_at, int lost_at, str nan_operator, str wrong_operator, int copy_milliseconds, int first_call_milliseconds, str "
               "recording) -> ()",
               &set_faults);
+  library.def("record_memory_history(str enabled, str context, int max_entries, bool clear_history, str[] skip_actions) -> ()",
+              [](const std::string& enabled, const std::string& context, int64_t max_entries, bool clear_history, std::vector<std::string> skip_actions) {
+                record_memory_history(enabled, context, max_entries, clear_history, skip_actions);
+              });
+  library.def("memory_history() -> (str[], int[][], int[][], int[][], str[], str[], int[])", &memory_history);
 }
 
 }  // namespace

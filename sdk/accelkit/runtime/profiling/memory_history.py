@@ -1,0 +1,110 @@
+"""The allocations of a device during some steps, recorded by torch's module of the device, such as ``torch.cuda.memory``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelkit.atomic_file import atomic_file
+from accelkit.errors import UnsupportedError, is_out_of_memory
+from accelkit.runtime.rank_info import RankInfo
+from accelkit.specs.accelerator import Accelerator
+
+MAX_ENTRIES = 100_000
+"""How many entries of the history are kept. Of a longer history, the newest entries are kept."""
+
+_FUNCTIONS = ("_record_memory_history", "_snapshot", "_dump_snapshot")
+
+
+class MemoryHistory:
+    """Recording of the allocations of a device. It ends with a file that https://docs.pytorch.org/memory_viz can open.
+
+    A recording that the program itself has started is used instead of a new one. It keeps its options, and goes on afterwards, because
+    torch cannot restore the options of a recording.
+
+    Args:
+        accelerator: The accelerator, whose plugin errors name.
+        device: The device.
+        folder: The folder of the file.
+        rank_info: The ranks of this process. The name of the file has the rank.
+
+    Raises:
+        UnsupportedError: If torch's module of the device does not have the functions.
+    """
+
+    def __init__(self, accelerator: Accelerator, device: torch.device, folder: Path, rank_info: RankInfo) -> None:
+        self._name = f"torch.{device.type}.memory"
+        memory: Any = getattr(getattr(torch, device.type, None), "memory", None)
+        missing = [name for name in _FUNCTIONS if not callable(getattr(memory, name, None))]
+        if missing:
+            raise UnsupportedError(
+                f"memory snapshots are not supported on {device}",
+                plugin=accelerator.plugin,
+                why=f"{self._name} does not exist" if memory is None else f"{self._name} does not have {', '.join(missing)}",
+                hint=f"leave memory_snapshot=True out; a vendor can add {', '.join(_FUNCTIONS)} to {self._name}, as in torch.cuda.memory",
+            )
+        self._record, self._take, self._dump = memory._record_memory_history, memory._snapshot, memory._dump_snapshot
+        self._accelerator, self._folder, self._rank_info = accelerator, folder, rank_info
+        self._is_recording = self._is_own = False
+
+    def start(self) -> None:
+        """Start the recording."""
+        with self._plugin_noted():
+            self._is_own = not any(self._take()["device_traces"])  # only a running recording has entries, because its end discards them
+            self._is_recording = True
+            if self._is_own:
+                self._record("all", stacks="python", max_entries=MAX_ENTRIES)
+
+    def end(self, error: BaseException | None) -> Path | None:
+        """Write the file, end the recording and return the path of the file.
+
+        After an error in the loop, the file is written only if memory ran out. The error then gets a note that names the file.
+
+        Returns:
+            The path. None if nothing is recorded, or if no file is written.
+        """
+        if error is None or not self._is_recording:
+            return self._write()
+        if not is_out_of_memory(error):
+            self.stop()
+            return None
+        try:
+            path = self._write()
+        except Exception as failure:
+            error.add_note(f"The memory snapshot could not be written: {failure}")
+            return None
+        error.add_note(f"The memory snapshot is in {path}. Open it with https://docs.pytorch.org/memory_viz")
+        return path
+
+    def stop(self) -> None:
+        """End the recording without a file. Does nothing if nothing is recorded."""
+        was_recording, self._is_recording = self._is_recording, False
+        if was_recording and self._is_own:
+            with self._plugin_noted():
+                self._record(None)
+
+    def _write(self) -> Path | None:
+        if not self._is_recording:
+            return None
+        path = self._folder / f"rank{self._rank_info.process_index}.{time.time_ns()}.memory.pickle"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with atomic_file(path, is_durable=False) as temporary, self._plugin_noted():
+                self._dump(str(temporary))
+        finally:
+            self.stop()
+        return path
+
+    @contextlib.contextmanager
+    def _plugin_noted(self) -> Iterator[None]:
+        """Add the module and the plugin to an error as a note. The type of the error is kept, as for all errors in steps."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"{self._name}, which belongs to the plugin {self._accelerator.plugin}, raised this error")
+            raise
