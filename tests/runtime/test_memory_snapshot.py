@@ -110,10 +110,11 @@ def test_a_loop_that_runs_out_of_memory_writes_a_file_that_the_error_names(runti
     assert not is_recording()
 
 
-def test_a_trace_that_cannot_be_written_ends_the_recording(runtime, tmp_path):
+@pytest.mark.parametrize("active", [1, 10], ids=["inside the loop", "after the loop"])
+def test_a_trace_that_cannot_be_written_ends_the_recording(active, runtime, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RuntimeError, match="create directory"):
-        profiled(runtime, tmp_path / "file", active=1)
+        profiled(runtime, tmp_path / "file", active=active)
     assert not is_recording()
 
 
