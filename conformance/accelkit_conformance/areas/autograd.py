@@ -106,7 +106,8 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
     """Indexing functions give the right gradients if several indices, positive or negative, name the same element. For example, if an
-    element is read several times, its gradient is the sum of the gradients of all reads."""
+    element is read several times, its gradient is the sum of the gradients of all reads, divided by their number if
+    ``scale_grad_by_freq=True``."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
 
     for name, (function, wanted) in INDEXING.items():

@@ -136,6 +136,14 @@ def _positive(like: torch.Tensor) -> torch.Tensor:
     return _indices(like) % 6
 
 
+def _pairs(like: torch.Tensor) -> torch.Tensor:
+    """Return two rows of four indices, on the device of ``like``.
+
+    Every index occurs twice, because the CPU of torch 2.13 and earlier divides by the wrong count if the counts differ (pytorch#190063).
+    """
+    return torch.tensor([[5, 0, 3, 5], [2, 0, 2, 3]]).to(like.device)
+
+
 INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
     "getitem": (lambda x, y: x[_indices(x)], (0,)),
     "getitem of columns": (lambda x, y: x[:, _positive(x).view(2, 4) % 4], (0,)),
@@ -149,6 +157,8 @@ INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
     "put": (lambda x, y: x.put(_indices(x, 24), y[:, 0], accumulate=True), (0, 1)),
     "embedding": (lambda x, y: F.embedding(_positive(x), x), (0,)),
     "embedding_bag": (lambda x, y: F.embedding_bag(_positive(x).view(2, 4), x, mode="sum"), (0,)),
+    "embedding scaled by frequency": (lambda x, y: F.embedding(_positive(x), x, scale_grad_by_freq=True), (0,)),
+    "embedding_bag scaled by frequency": (lambda x, y: F.embedding_bag(_pairs(x), x, mode="sum", scale_grad_by_freq=True), (0,)),
 }
 """Indexing functions, in which several indices refer to the same element. Each function takes inputs of the shapes (6, 4) and (8, 4), and
 is followed by the positions of the inputs that it uses."""
