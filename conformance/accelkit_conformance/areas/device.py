@@ -129,33 +129,18 @@ def current_device_is_kept(subject: Subject) -> None:
 @check("training", requires=["numbered_devices"])
 def threads_have_their_own_device(subject: Subject) -> None:
     """A device that one thread makes current, with ``set_device`` or a context manager, does not become current in another thread."""
-    import threading
+    from accelkit_conformance.oracle.places import check_devices_of_threads
 
-    import torch
+    check_devices_of_threads(subject)
 
-    other, module = subject.second_device(), subject.module
-    found: dict[str, int] = {}
-    is_set, is_seen = threading.Event(), threading.Event()
 
-    def run() -> None:
-        with module.device(other):
-            found["inside"] = module.current_device()
-            is_set.set()
-            is_seen.wait(10)
-            found["later"] = module.current_device()
-        module.set_device(other)
+@check("training", requires=["numbered_devices"])
+def missing_index_means_current(subject: Subject) -> None:
+    """A device without an index, such as ``torch.device("cuda")``, means the current device. On it, factory functions create their tensors,
+    and ``to`` moves tensors and modules to it from another device of the same type and from the CPU."""
+    from accelkit_conformance.oracle.factories import check_devices_without_an_index
 
-    thread = threading.Thread(target=run, name="accelkit-conformance-device")
-    thread.start()
-    is_set.wait(10)
-    current, made = module.current_device(), torch.empty(1, device=subject.device_type).device
-    module.set_device(subject.device)
-    is_seen.set()
-    thread.join()
-    assert found == {"inside": other.index, "later": other.index}, f"in a thread on {other}, the current device was {found}"
-    for when, index in {"while another thread used": current, "after another thread chose": module.current_device()}.items():
-        assert index == subject.device.index, f"{when} {other}, the current device was {index}, not {subject.device.index}"
-    assert made == subject.device, f"while another thread used {other}, a tensor without an index was created on {made}"
+    check_devices_without_an_index(subject)
 
 
 @check("smoke", requires=["numbered_devices"])

@@ -161,6 +161,15 @@ def errors_keep_the_current_device(subject: Subject) -> None:
     check_current_device(subject)
 
 
+@check("training", over=["the_cpu", "another_device"])
+def operands_on_two_devices(subject: Subject, place: str) -> None:
+    """Operators that get one argument on the device and another on the CPU, or on another device of the same type, raise RuntimeError. The
+    other argument is an operand, a weight, the index of an operator such as ``gather``, a mask or the tensor of ``out=``."""
+    from accelkit_conformance.oracle.invalid_calls import check_two_devices
+
+    check_two_devices(subject, place)
+
+
 @check("training", requires=["dtype.int64"], seconds=240.0)
 def index_tensors_outside(subject: Subject) -> None:
     """If an index tensor contains an index that is out of range, operators that read or write by index, such as ``gather`` and

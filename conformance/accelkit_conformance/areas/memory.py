@@ -160,19 +160,29 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
     """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. If the
-    capability ``memory_statistics`` is declared, the number of allocated bytes is not larger after the error than before the call."""
-    import torch
+    capability ``memory_statistics`` is declared, the number of allocated bytes is not larger after two such calls, when their inputs have
+    been freed, than before the inputs were created."""
+    from accelkit_conformance.oracle.freed_memory import check_operators_without_memory
 
-    x = torch.ones(1 << 20, device=subject.device)
-    is_counted = subject.capabilities.can("memory_statistics")
-    before = subject.allocated_before() if is_counted else 0
-    for _ in range(3):
-        with raises(subject, torch.OutOfMemoryError, doing="an outer product of 4 TiB", may_be_absent=True):
-            torch.outer(x, x)
-    if is_counted:
-        left = subject.allocated_after(before) - before
-        assert left <= 0, f"{left:.0f} bytes stay allocated after three operators that ran out of memory"
-    assert x.sum().item() == 1 << 20, "the input of an operator changed when memory ran out"
+    check_operators_without_memory(subject)
+
+
+@check("training", requires=["memory_statistics"])
+def resized_storages(subject: Subject) -> None:
+    """``untyped_storage().resize_(0)`` frees the memory of a tensor that still exists. Resizing the storage to its former size allocates at
+    least this size and at most twice this size, and the tensor can then be filled and read."""
+    from accelkit_conformance.oracle.freed_memory import check_resized_storages
+
+    check_resized_storages(subject)
+
+
+@check("training", requires=["memory_statistics"], seconds=240.0)
+def varying_shapes_do_not_leak(subject: Subject) -> None:
+    """A small model with a convolution, attention and linear layers runs forward and backward on sequences of 24 different lengths. From
+    the 8th length to the 24th, the number of bytes that are allocated after ``empty_cache`` grows by less than 1 MiB."""
+    from accelkit_conformance.oracle.freed_memory import check_varying_shapes
+
+    check_varying_shapes(subject)
 
 
 @check("smoke")
@@ -198,31 +208,9 @@ def _core() -> Iterator[Case]:
 def operators_leave_nothing(subject: Subject, name: str) -> None:
     """The forward and backward pass of an operator run three times, and the results of each run are freed before the next run. The number
     of allocated bytes is not larger after the third run than after the first run."""
-    from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
-    from accelkit_conformance.oracle.op_compare import place
-    from accelkit_conformance.oracle.sample_transfer import tensors
+    from accelkit_conformance.oracle.freed_memory import check_operator
 
-    op = opdb.operators()[name]
-    has_gradients = opdb.supports(op, "float32", backward=True)
-    samples = list(possible_samples(subject, op, opdb.samples(op, "float32", 2, requires_grad=has_gradients)))
-
-    def call() -> float:
-        for sample in samples:
-            there = place(op, (sample.input, sample.args, sample.kwargs), subject.device)
-            results = op(there[0], *there[1], **there[2])
-            outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
-            if outputs:
-                sum(one.abs().sum() for one in outputs).backward()  # type: ignore[union-attr]
-        del there, results, outputs
-        subject.synchronize()
-        return subject.allocated()
-
-    first = call()
-    call()
-    if call() > first:
-        left = subject.allocated_after(first) - first  # collecting garbage is slow
-        assert left <= 0, f"{left:.0f} bytes more are allocated after two more calls"
+    check_operator(subject, name)
 
 
 @check("training", requires=["memory_statistics"])

@@ -173,21 +173,9 @@ def discrete_distributions(subject: Subject, name: str) -> None:
 @check("training", over=["standard_gamma", "dirichlet", "normal_of_tensors"])
 def moments(subject: Subject, name: str) -> None:
     """The mean of 20,000 draws is correct to within five standard errors, and their variance is correct to within 10 %."""
-    import torch
+    from accelkit_conformance.oracle.samplers import check_moments
 
-    device = subject.device
-    draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {
-        "standard_gamma": (lambda: torch._standard_gamma(torch.full((_DRAWS,), 2.0, device=device)), 2.0, 2.0),
-        "dirichlet": (lambda: torch._sample_dirichlet(torch.ones(_DRAWS, 4, device=device))[:, 0], 0.25, 0.0375),
-        "normal_of_tensors": (lambda: torch.normal(3.0, torch.full((_DRAWS,), 2.0, device=device)), 3.0, 4.0),
-    }
-    draw, mean, variance = draws[name]
-    drawn = draw()
-    subject.assert_on_device(drawn)
-    values = drawn.cpu().double()
-    error = math.sqrt(variance / _DRAWS)
-    assert abs(values.mean().item() - mean) < 5 * error, f"the mean is {values.mean().item():.4f}, not {mean}"
-    assert abs(values.var().item() / variance - 1) < 0.1, f"the variance is {values.var().item():.4f}, not {variance}"
+    check_moments(subject, name, _DRAWS)
 
 
 @check("training")
@@ -217,6 +205,16 @@ def generator_argument(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.samplers import check_generator_argument
 
     check_generator_argument(subject, name)
+
+
+@check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
+def small_draws_repeat(subject: Subject, name: str) -> None:
+    """Random tensors of 1, 2, 3 and 17 elements are drawn one after another. If ``manual_seed`` of the accelerator or ``torch.manual_seed``
+    sets the same seed again, or if the random state from before these draws and after another single draw is restored, the same draws
+    give the same numbers."""
+    from accelkit_conformance.oracle.random_states import check_small_draws
+
+    check_small_draws(subject, name)
 
 
 @check("training", over=_IN_PLACE)

@@ -239,6 +239,16 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
     check_waiting_for_another_device(subject, way)
 
 
+@check("training", requires=["streams", "pinned_memory"], over=["on_its_stream", "on_another_stream"])
+def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
+    """The operators of a backward pass run on the stream on which their forward operators ran: if work is queued on this stream before
+    ``backward`` is called, they see the values that the work writes. ``backward`` is called while this stream or another stream is
+    current. In both cases, the gradient can then be read on the stream that is current."""
+    from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
+
+    check_stream_of_backward(subject, call)
+
+
 @check("training", requires=["streams"])
 def memory_is_not_reused_too_early(subject: Subject) -> None:
     """If a tensor is freed after ``tensor.record_stream(stream)``, its memory is not reused until ``stream`` has finished reading the

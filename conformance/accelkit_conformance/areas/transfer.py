@@ -280,7 +280,8 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, and write nothing outside their target.
     The copies differ in source dtype, target dtype, layouts and shape. For any two of these properties, every combination is tested: for
-    example, every source dtype is copied in every shape."""
+    example, every source dtype is copied in every shape. The values include fractions, and integers that have as many bits as both
+    dtypes represent exactly."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

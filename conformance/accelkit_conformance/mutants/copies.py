@@ -98,6 +98,19 @@ class ConvertsOneBlock(Broken):
         return result
 
 
+@mutant("transfer", "copies that convert")
+class ConvertsThroughFloat32(Broken):
+    """A copy between the host and the device that changes the dtype goes through float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name != "copy_" or args[0].device.type == args[1].device.type or args[0].dtype == args[1].dtype:
+            return call()
+        is_complex = args[0].is_complex() or args[1].is_complex()
+        return func(args[0], args[1] if is_complex else args[1].to(torch.float32), *args[2:], **kwargs)
+
+
 @mutant("transfer", "copies are late")
 class ReadsPageableMemoryLate(Broken):
     """A non-blocking copy from pageable memory reads the source only after the call has returned."""

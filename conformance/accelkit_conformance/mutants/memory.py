@@ -172,3 +172,54 @@ class ResetsEveryPeak(Broken):
     def reset_peak_memory_stats(self, device: Any) -> None:
         for one in self.get_parallel_devices([0, 1]):
             super().reset_peak_memory_stats(one)
+
+
+@mutant("memory", "leaks of failed operators")
+class KeepsInputsWithoutMemory(Broken):
+    """An operator that runs out of memory never releases its inputs."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        try:
+            return call()
+        except torch.OutOfMemoryError:
+            self.kept.append([one.detach() for one in args if isinstance(one, torch.Tensor)])
+            raise
+
+
+@mutant("memory", "caches")
+class KeepsAWorkspacePerShape(Broken):
+    """Matrix products keep a workspace for each new shape of a result."""
+
+    kept: ClassVar[dict[Any, Any]] = {}
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("mm", "addmm", "bmm", "baddbmm"):
+            self.kept.setdefault(result.shape, result.new_empty(result.shape))
+        return result
+
+
+@mutant("memory", "resized storages")
+class ShrinksNoStorage(Broken):
+    """If a storage is resized to 0 bytes, its memory stays allocated until the storage is resized again."""
+
+    kept: ClassVar[dict[Any, Any]] = {}
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: Any, size: int) -> Any:
+            num_bytes = storage.nbytes()
+            self.kept.pop(storage._cdata, None)
+            result = original(storage, size)
+            if size == 0 and storage.device.type == "fake_xpu":
+                self.kept[storage._cdata] = torch.empty(num_bytes, dtype=torch.uint8, device=storage.device)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]

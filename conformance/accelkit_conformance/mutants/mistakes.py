@@ -54,3 +54,17 @@ class RaisesItsOwnErrors(Broken):
             return call()
         except RuntimeError as error:
             raise OSError(f"driver status 7: {error}") from None
+
+
+@mutant("errors", "operands on two devices")
+class MovesIndicesSilently(Broken):
+    """``index_select`` and ``gather`` silently copy indices that are on another device of the same type."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+        from torch.utils._pytree import tree_map_only
+
+        if not name.startswith(("index_select", "gather")):
+            return call()
+        place = args[0].device
+        return func(*tree_map_only(torch.Tensor, lambda one: one.to(place) if one.device.type == place.type else one, args), **kwargs)

@@ -229,3 +229,17 @@ class ForgetsTheOtherStream(Broken):
                     torch.accelerator.set_device_index(index)
 
         torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "backward passes")
+class BackwardIgnoresStreams(Broken):
+    """The operators of a backward pass run on the default stream, whatever stream the forward operators ran on."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if torch._C._current_graph_task_id() == -1:
+            return call()
+        module: Any = self.device_module
+        with module.stream(module.default_stream()):
+            return call()

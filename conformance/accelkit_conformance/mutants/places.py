@@ -22,6 +22,24 @@ class WindowsOnTheCurrentDevice(Broken):
         return call()
 
 
+@mutant("device", "missing indices")
+class StaysOnAnotherIndex(Broken):
+    """``to`` with a device without an index returns a tensor that is on another device than the current one unchanged."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.to
+
+        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            place = torch.device(args[0]) if args and isinstance(args[0], str | torch.device) else None
+            if place == torch.device("fake_xpu") and tensor.device.type == "fake_xpu":
+                args = (tensor.device, *args[1:])
+            return original(tensor, *args, **kwargs)
+
+        torch.Tensor.to = to  # type: ignore[method-assign]
+
+
 @mutant("transfer", "results on the CPU")
 class HostScalarsFirst(Broken):
     """If the first operand of an operator is a tensor of shape () on the CPU, the result is on the CPU too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
@@ -39,6 +39,22 @@ class SeedKeepsTheSeed(Broken):
 
     def install(self) -> None:
         self.device_module.seed = lambda: None
+
+
+@mutant("random", "seeds that stay")
+class KeepsASpareNumber(Broken):
+    """After an odd number of normal numbers, one more is kept for the next single number, even if a seed or a state is set in between."""
+
+    spare: ClassVar[list[float]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name not in ("randn", "normal_") or kwargs.get("generator") is not None or result.numel() % 2 == 0:
+            return result
+        if result.numel() == 1 and self.spare:
+            return result.fill_(self.spare.pop())
+        self.spare[:] = [-float(result.flatten()[-1])]
+        return result
 
 
 @mutant("random", "seeds")

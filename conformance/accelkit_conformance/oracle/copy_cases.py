@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,11 +38,28 @@ def cases() -> list[dict[str, str]]:
 
 
 def _source(case: dict[str, str]) -> torch.Tensor:
-    """Return a tensor of multiples of 1/2 from 0 to 100, which floating-point dtypes represent exactly and integer dtypes truncate."""
+    """Return a tensor of large integers that both dtypes represent exactly and, in every second place, multiples of 1/2 from 0 to 100,
+    which floating-point dtypes represent exactly and integer dtypes truncate.
+
+    The integers have the most bits that both dtypes allow: if a copy converts through a narrower dtype, the integers change. If both
+    dtypes are signed, half of the integers are negative.
+    """
+    dtypes = [getattr(torch, case[f"{end} dtype"]) for end in ("source", "target")]
     shape = _SHAPES[case["shape"]]
-    count = int(torch.tensor(shape).prod()) if shape else 1
-    values = ((torch.arange(count) * 7) % 201).double().div(2).view(shape)
-    return arranged(values.to(getattr(torch, case["source dtype"])), case["source layout"])
+    places = torch.arange(math.prod(shape)).view(shape)
+    integers = 2 ** min(_num_bits(dtype) for dtype in dtypes) - 1 - places % 3 // 2
+    if all(dtype.is_signed for dtype in dtypes):
+        integers = torch.where(places % 4 == 0, -integers, integers)
+    halves = ((places * 7) % 201).double().div(2)
+    values = torch.where(places % 2 == 0, integers.to(dtypes[0]), halves.to(dtypes[0]))
+    return arranged(values, case["source layout"])
+
+
+def _num_bits(dtype: torch.dtype) -> int:
+    """Return the largest number n for which the dtype represents every integer from 0 to 2**n - 1 exactly."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return 1 - round(math.log2(torch.finfo(dtype).eps))
+    return 1 if dtype is torch.bool else torch.iinfo(dtype).bits - int(dtype.is_signed)
 
 
 def check_every_copy(subject: Subject, direction: str) -> None:

@@ -1,9 +1,11 @@
-"""Functions that create a tensor on a given device."""
+"""Functions that create a tensor on a given device, or move one to it."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -74,3 +76,36 @@ def check_factories(subject: Subject) -> None:
                     continue
                 expected = make(torch.device("cpu"))
                 assert torch.allclose(made.cpu(), expected), f"torch.{name} gave {made.tolist()}, not {expected.tolist()}"
+
+
+_MOVES: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
+    "to a torch.device": lambda x, device: x.to(device),
+    "to a name": lambda x, device: x.to(str(device)),
+    "to a device and a dtype": lambda x, device: x.to(device, torch.float32),
+    "to a device, with copy=True": lambda x, device: x.to(device, copy=True),
+    "as_tensor": lambda x, device: torch.as_tensor(x, device=device),
+    "zeros_like": lambda x, device: torch.zeros_like(x, device=device),
+    "new_zeros": lambda x, device: x.new_zeros(2, device=device),
+    "Module.to": lambda x, device: torch.nn.Linear(2, 2, device=x.device).to(device).weight,
+}
+"""Functions that move a tensor or a module to a device, or create a tensor there that is like another one, by name. Each is called with a
+tensor that is on another device, and with the device."""
+
+
+def check_devices_without_an_index(subject: Subject) -> None:
+    """Call functions that create or move tensors with a device without an index, and check that they use the current device.
+
+    Raises:
+        AssertionError: If a function uses another device.
+        NotSupported: If there is only one device.
+    """
+    named = torch.device(subject.device_type)
+    for current, other in itertools.permutations((subject.device, subject.second_device())):
+        calls: dict[str, Callable[[], torch.Tensor]] = {name: functools.partial(make, named) for name, make in FLOATS.items()}
+        for source in (other, torch.device("cpu")):
+            x = torch.ones(2, device=source)
+            calls |= {f"{name} from {source}": functools.partial(move, x, named) for name, move in _MOVES.items()}
+        for name, call in calls.items():
+            with subject.sample(f"{name}, with {current} current", {"name": name}), subject.module.device(current):
+                found = call().device
+                assert found == current, f"{name} with the device {named} used {found}, although {current} is the current device"

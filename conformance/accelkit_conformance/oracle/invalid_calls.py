@@ -61,6 +61,59 @@ def check_current_device(subject: Subject) -> None:
             assert found == streams, f"after an error of {name} on {other}, other streams are current"
 
 
+_FLOAT_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "add": lambda x, other: x + other,
+    "add_": lambda x, other: x.add_(other),
+    "add with out=": lambda x, other: torch.add(x, x, out=other),
+    "mm": lambda x, other: x @ other,
+    "cat": lambda x, other: torch.cat([x, other]),
+    "lerp": lambda x, other: x.lerp(x, other),
+    "linear": torch.nn.functional.linear,
+    "layer_norm": lambda x, other: torch.nn.functional.layer_norm(x, (2,), other[0]),
+}
+"""Operators of two arguments, by name. Each function is called with two matrices of 2 by 2 ones that are on different devices."""
+_INDEX_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "index_select": lambda x, index: x.index_select(0, index),
+    "gather": lambda x, index: x.gather(0, index.view(1, 2)),
+    "scatter_": lambda x, index: x.scatter_(0, index.view(1, 2), 1.0),
+    "index_add_": lambda x, index: x.index_add_(0, index, x.clone()),
+    "embedding": lambda x, index: torch.nn.functional.embedding(index, x),
+}
+"""Operators that take indices, by name. Each function is called with a matrix of 2 by 2 ones, and with the indices 0 and 1 on another
+device. ``x[index]`` is left out, because torch itself copies its indices to the device of ``x``."""
+_MASK_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "masked_fill": lambda x, mask: x.masked_fill(mask, 2.0),
+    "where": lambda x, mask: torch.where(mask, x, x),
+}
+"""Operators that take a mask, by name. Each function is called with a matrix of 2 by 2 ones, and with a mask on another device."""
+
+
+def check_two_devices(subject: Subject, place: str) -> None:
+    """Check that operators raise an error if their arguments are on different devices.
+
+    Args:
+        subject: The plugin under test, with its device.
+        place: Where the second argument is: ``the_cpu`` or ``another_device``.
+
+    Raises:
+        NotSupported: If the device is the CPU, or if there is only one device.
+    """
+    if place == "the_cpu" and subject.device_type == "cpu":
+        raise NotSupported("the device is the CPU")
+    other = torch.device("cpu") if place == "the_cpu" else subject.second_device()
+    groups = [(_FLOAT_OPERANDS, torch.ones(2, 2))]
+    groups += [] if subject.lacks("int64") else [(_INDEX_OPERANDS, torch.tensor([0, 1]))]
+    groups += [] if subject.lacks("bool") else [(_MASK_OPERANDS, torch.ones(2, 2) > 0)]
+    for calls, argument in groups:
+        for name, call in calls.items():
+            x, elsewhere = torch.ones(2, 2, device=subject.device), argument.to(other)
+            with (
+                subject.sample(name, {"name": name}),
+                raises(subject, RuntimeError, doing=f"{name} of arguments on {subject.device} and on {other}"),
+            ):
+                call(x, elsewhere)
+
+
 def _index(x: torch.Tensor, value: int = 9) -> torch.Tensor:
     return torch.tensor([0, value], device=x.device)
 

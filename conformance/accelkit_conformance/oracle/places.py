@@ -1,4 +1,4 @@
-"""Run a call on another device, in another thread, on another stream, or after an error."""
+"""Run a call on another device, in another thread, on another stream, or after an error. Check the current device of each thread."""
 
 from __future__ import annotations
 
@@ -47,3 +47,35 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
     if isinstance(found_or_error[0], Exception):
         raise found_or_error[0]
     return found_or_error[0]  # type: ignore[no-any-return]
+
+
+def check_devices_of_threads(subject: Subject) -> None:
+    """Check that a device that one thread makes current does not become current in another thread.
+
+    Raises:
+        AssertionError: If it does.
+        NotSupported: If there is only one device.
+    """
+    other, module = subject.second_device(), subject.module
+    found: dict[str, int] = {}
+    is_set, is_seen = threading.Event(), threading.Event()
+
+    def run() -> None:
+        with module.device(other):
+            found["inside"] = module.current_device()
+            is_set.set()
+            is_seen.wait(10)
+            found["later"] = module.current_device()
+        module.set_device(other)
+
+    thread = threading.Thread(target=run, name="accelkit-conformance-device")
+    thread.start()
+    is_set.wait(10)
+    current, made = module.current_device(), torch.empty(1, device=subject.device_type).device
+    module.set_device(subject.device)
+    is_seen.set()
+    thread.join()
+    assert found == {"inside": other.index, "later": other.index}, f"in a thread on {other}, the current device was {found}"
+    for when, index in {"while another thread used": current, "after another thread chose": module.current_device()}.items():
+        assert index == subject.device.index, f"{when} {other}, the current device was {index}, not {subject.device.index}"
+    assert made == subject.device, f"while another thread used {other}, a tensor without an index was created on {made}"

@@ -123,3 +123,35 @@ def check_waiting_for_another_device(subject: Subject, way: str) -> None:
             target.copy_(host, non_blocking=True)
         consumer.synchronize()
         assert target.tolist() == [1.0] * _LENGTH, f"after {way}, a stream of {there} read the values from before the work on {here}"
+
+
+def check_stream_of_backward(subject: Subject, call: str) -> None:
+    """Check that a backward pass sees the values that work queued on the stream of the forward pass writes.
+
+    Args:
+        subject: The plugin under test, with its device.
+        call: Where ``backward`` is called: ``on_its_stream`` or ``on_another_stream``. In the first case, a copy that is still queued
+            writes the output gradient. In the second case, it writes a factor, which the backward pass multiplies by the output gradient.
+
+    Raises:
+        AssertionError: If the gradient is computed from the values from before the work.
+    """
+    is_inside = call == "on_its_stream"
+    for value in (2.0, 3.0):
+        host = torch.full((_LENGTH,), value).pin_memory()
+        x = torch.ones(_LENGTH, device=subject.device, requires_grad=True)
+        gradient, factor = torch.ones(_LENGTH, device=subject.device), torch.ones(_LENGTH, device=subject.device)
+        stream = make_stream(subject)
+        subject.synchronize()
+        with on_stream(subject, stream):
+            y = x * factor
+            keep_busy(subject.device)
+            (gradient if is_inside else factor.data).copy_(host, non_blocking=True)  # autograd does not notice writes through .data
+            if is_inside:
+                y.backward(gradient)
+                stream.synchronize()
+        if not is_inside:
+            y.backward(gradient)
+        assert x.grad is not None, "the backward pass gave no gradient"
+        found = x.grad.tolist()
+        assert found == [value] * _LENGTH, "a backward operator did not wait for work that was queued on its forward operator's stream"

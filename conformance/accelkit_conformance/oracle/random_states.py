@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit_conformance.results import NotSupported
+from accelkit_conformance.oracle.samplers import IN_PLACE
+from accelkit_conformance.results import Absent, NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -124,3 +125,43 @@ def _function(subject: Subject, name: str) -> Callable[..., Any]:
 
 def _drawn(device: torch.device) -> torch.Tensor:
     return torch.rand(20, device=device).cpu()
+
+
+def check_small_draws(subject: Subject, name: str) -> None:
+    """Check that seeding, and restoring a state, discard the numbers that a generator has made but not yet given out.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: ``rand``, ``randn``, or the name of a sampler in ``samplers.IN_PLACE``.
+
+    Raises:
+        AssertionError: If the numbers after setting the same seed or state differ.
+        Absent: If there is no random state.
+    """
+
+    def draw(count: int) -> torch.Tensor:
+        if name in IN_PLACE:
+            return IN_PLACE[name](torch.zeros(count, device=subject.device), None).cpu()
+        return (torch.rand if name == "rand" else torch.randn)(count, device=subject.device).cpu()
+
+    def drawn() -> list[float]:
+        return torch.cat([draw(count) for count in (1, 2, 3, 17)]).tolist()
+
+    draw(1)
+    state = subject.accelerator.get_rng_state(subject.device)
+    if state is None:
+        raise Absent("there is no random state")
+    following = drawn()
+    accelerator, device = subject.accelerator, subject.device
+    ways: dict[str, tuple[Callable[[], Any], list[float] | None]] = {
+        "set_rng_state": (lambda: accelerator.set_rng_state(state, device), following),
+        "accelerator.manual_seed": (lambda: accelerator.manual_seed(5), None),
+        "torch.manual_seed": (lambda: torch.manual_seed(5), None),
+    }
+    for way, (restart, known) in ways.items():
+        restart()
+        expected = drawn() if known is None else known
+        restart()
+        found = drawn()
+        wrong = [place for place, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other]
+        assert not wrong, f"{name} after {way}: {len(wrong)} of {len(found)} numbers are not repeated, first the one at {wrong[0]}"

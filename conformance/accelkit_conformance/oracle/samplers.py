@@ -205,6 +205,32 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
         assert deviation < 5, f"{name} drew {value} {count} times in {total}; {total * frequency:.0f} are expected"
 
 
+def check_moments(subject: Subject, name: str, num_draws: int) -> None:
+    """Check the mean and the variance of a distribution.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The distribution: ``standard_gamma``, ``dirichlet`` or ``normal_of_tensors``.
+        num_draws: The number of draws.
+
+    Raises:
+        AssertionError: If the mean is off by five standard errors, or the variance by 10 %.
+    """
+    device = subject.device
+    draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {
+        "standard_gamma": (lambda: torch._standard_gamma(torch.full((num_draws,), 2.0, device=device)), 2.0, 2.0),
+        "dirichlet": (lambda: torch._sample_dirichlet(torch.ones(num_draws, 4, device=device))[:, 0], 0.25, 0.0375),
+        "normal_of_tensors": (lambda: torch.normal(3.0, torch.full((num_draws,), 2.0, device=device)), 3.0, 4.0),
+    }
+    draw, mean, variance = draws[name]
+    drawn = draw()
+    subject.assert_on_device(drawn)
+    values = drawn.cpu().double()
+    error = math.sqrt(variance / num_draws)
+    assert abs(values.mean().item() - mean) < 5 * error, f"the mean is {values.mean().item():.4f}, not {mean}"
+    assert abs(values.var().item() / variance - 1) < 0.1, f"the variance is {values.var().item():.4f}, not {variance}"
+
+
 def _first_of_permutation(subject: Subject) -> int:
     drawn = torch.randperm(4, device=subject.device)
     subject.assert_on_device(drawn)

@@ -1,0 +1,134 @@
+"""Checks that memory is freed: by operators, after errors, by storages that shrink, and when shapes vary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+from accelkit_conformance.oracle.op_compare import place
+from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_BYTES = 8 << 20
+_WIDTH = 256
+_LENGTHS = range(100, 124)
+_NUM_FIRST_LENGTHS = 8
+_MOST_GROWTH = 1 << 20
+
+
+def check_operator(subject: Subject, name: str) -> None:
+    """Check that the forward and backward pass of an operator leaves no memory allocated when it is repeated.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the operator in torch's ``op_db``.
+
+    Raises:
+        AssertionError: If more memory is allocated after the third run than after the first.
+    """
+    op = opdb.operators()[name]
+    has_gradients = opdb.supports(op, "float32", backward=True)
+    samples = list(possible_samples(subject, op, opdb.samples(op, "float32", 2, requires_grad=has_gradients)))
+
+    def call() -> float:
+        for sample in samples:
+            there = place(op, (sample.input, sample.args, sample.kwargs), subject.device)
+            results = op(there[0], *there[1], **there[2])
+            outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
+            if outputs:
+                sum(one.abs().sum() for one in outputs).backward()  # type: ignore[union-attr]
+        del there, results, outputs
+        subject.synchronize()
+        return subject.allocated()
+
+    first = call()
+    call()
+    if call() > first:
+        left = subject.allocated_after(first) - first  # collecting garbage is slow
+        assert left <= 0, f"{left:.0f} bytes more are allocated after two more calls"
+
+
+def check_operators_without_memory(subject: Subject) -> None:
+    """Check that an operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and keeps no memory.
+
+    Raises:
+        AssertionError: If the operator raises no error, changes its input, or if more memory is allocated after two calls.
+    """
+
+    def run_out() -> None:
+        x = torch.ones(1 << 20, device=subject.device)
+        with raises(subject, torch.OutOfMemoryError, doing="an outer product of 4 TiB", may_be_absent=True):
+            torch.outer(x, x)
+        assert x.sum().item() == 1 << 20, "the input of an operator changed when memory ran out"
+
+    run_out()
+    if not subject.capabilities.can("memory_statistics"):
+        run_out()
+        return
+    before = subject.allocated_before()
+    for _ in range(2):
+        run_out()
+    left = subject.allocated_after(before) - before
+    assert left <= 0, f"{left:.0f} bytes stay allocated after two operators that ran out of memory, whose inputs have been freed"
+
+
+def check_resized_storages(subject: Subject) -> None:
+    """Check that a storage that is resized to 0 bytes frees its memory, and that it can be resized to its former size.
+
+    Raises:
+        AssertionError: If the memory stays allocated, or if the resized storage has no memory.
+        NotSupported: If the device does not implement the resizing of storages.
+    """
+    before = subject.allocated_before()
+    x = torch.ones(_BYTES // 4, device=subject.device)
+    storage = x.untyped_storage()
+    for value in (2.0, 3.0):
+        try:
+            storage.resize_(0)
+        except NotImplementedError as error:
+            raise NotSupported("storages on the device cannot be resized") from error
+        left = subject.allocated_after(before) - before
+        assert left <= 0, f"{left:.0f} bytes stay allocated after a storage was resized from {_BYTES} bytes to 0"
+        storage.resize_(_BYTES)
+        grown = subject.allocated() - before
+        assert _BYTES <= grown <= 2 * _BYTES, f"a storage was resized from 0 to {_BYTES} bytes, but {grown:.0f} are counted"
+        x.fill_(value)
+        assert x.mean().item() == value, "a tensor whose storage was resized does not have the values with which it was filled"
+
+
+def check_varying_shapes(subject: Subject) -> None:
+    """Check that a model that gets a sequence of another length at each step does not keep memory for each length.
+
+    Raises:
+        AssertionError: If the allocated memory grows with the number of lengths.
+    """
+    convolution = torch.nn.Conv1d(_WIDTH, _WIDTH, 3, padding=1, device=subject.device)
+    layers = torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.LayerNorm(_WIDTH), torch.nn.GELU()).to(subject.device)
+
+    def run(length: int) -> None:
+        x = layers(convolution(torch.ones(1, _WIDTH, length, device=subject.device)).transpose(1, 2))
+        heads = x.view(1, length, 4, -1).transpose(1, 2)
+        torch.nn.functional.scaled_dot_product_attention(heads, heads, heads).mean().backward()
+        for one in (convolution, layers):
+            one.zero_grad()
+
+    def allocated() -> float:
+        subject.synchronize()
+        subject.accelerator.empty_cache()
+        return subject.allocated_before()
+
+    for length in _LENGTHS[:_NUM_FIRST_LENGTHS]:
+        run(length)
+    first = allocated()
+    for length in _LENGTHS[_NUM_FIRST_LENGTHS:]:
+        run(length)
+    growth = allocated() - first
+    num_more = len(_LENGTHS) - _NUM_FIRST_LENGTHS
+    assert growth < _MOST_GROWTH, f"{growth:.0f} bytes more are allocated after steps with {num_more} other lengths, and after empty_cache"
