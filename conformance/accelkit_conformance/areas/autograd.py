@@ -103,6 +103,16 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
         check_function(subject, f"{name}, inputs {wanted}", function, random_inputs(*shapes), wanted=wanted)
 
 
+@check("training", requires=["dtype.float32"], over=names_of("several_outputs", "SEVERAL_OUTPUTS", "training"))
+def one_output_gets_a_gradient(subject: Subject, name: str) -> None:
+    """If only one output of a function with several outputs is used in the backward pass, the gradients match the gradients that the CPU
+    computes. For example, only the last cell state of an LSTM is used. Each output is used once. Only the gradients of those inputs are
+    compared on which all outputs depend."""
+    from accelkit_conformance.oracle.several_outputs import check_each_output
+
+    check_each_output(subject, name)
+
+
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
     """Indexing functions give the right gradients if several indices, positive or negative, name the same element. For example, if an

@@ -176,6 +176,34 @@ def channels_last(subject: Subject) -> None:
     assert there.contiguous().stride() == here.stride()
 
 
+_PRESERVING = [
+    *(f"{name},float32" for name in ("clone", "to", "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")),
+    *(f"to,{dtype}" for dtype in ("float64", "float16", "bfloat16", "int64", "int32", "bool")),
+    "zeros_like,float16",
+]
+
+
+@check("training", requires=["dtype.float32", "dtype.{1}"], over=_PRESERVING)
+def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
+    """For a tensor that is dense in memory but transposed, permuted or in channels_last, ``clone``, ``to`` and functions such as
+    ``zeros_like`` return a tensor with the same strides and, if the dtype is given, with this dtype. ``clone`` and ``to`` give the same
+    values as on the CPU. ``to`` converts from float32 to the dtype, and from the dtype to float32."""
+    import torch
+
+    from accelkit_conformance.oracle.layouts import PRESERVING, permuted_tensors
+    from accelkit_conformance.oracle.sample_transfer import to_device
+    from accelkit_conformance.oracle.tolerance import check_form
+
+    there = getattr(torch, dtype)
+    for source, target in dict.fromkeys([(torch.float32, there), (there, torch.float32)][: 2 if name == "to" else 1]):
+        for layout, here in permuted_tensors(source):
+            with subject.sample(f"{name}, {layout}, from {source} to {target}", {"dtype": dtype}):
+                expected, found = (PRESERVING[name](one, target) for one in (here, to_device(here, subject.device)))
+                check_form(found, expected, subject.device, strides=True)
+                if name in ("clone", "to"):
+                    assert torch.equal(found.cpu(), expected), "the values differ from those on the CPU"
+
+
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
     """Results and gradients have the same values as on the CPU in three cases: all inputs are in channels_last; the first input is in

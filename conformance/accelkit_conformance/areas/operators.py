@@ -15,8 +15,6 @@ from accelkit_conformance.results import Absent
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e30, -1e30, 1e-30, 3.0, 88.0, -104.0, 1e4)
-
 
 def profile_of(name: str, dtype: str) -> Profile:
     """Return the first of the profiles smoke, training and full that includes the given operator in the given dtype."""
@@ -168,23 +166,9 @@ def overloads(subject: Subject, name: str) -> None:
 def calls_outside_op_db(subject: Subject, name: str) -> None:
     """Calls that are not in torch's ``op_db`` (shifts, in-place integer operators, resampling, padding, fused layers, forward-mode
     gradients) give the same results as on the CPU."""
-    import torch
-    from torch.utils._pytree import tree_leaves
+    from accelkit_conformance.oracle.calls_outside_op_db import check_calls
 
-    from accelkit_conformance.oracle.extra_ops import FUNCTIONS
-    from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-    from accelkit_conformance.oracle.overloads import calls_of, check_overloads
-    from accelkit_conformance.oracle.recorded_calls import Nameless
-    from accelkit_conformance.oracle.tolerance import check_result
-
-    function = FUNCTIONS[name]
-    require_dtypes(subject, lambda: function(torch.device("cpu")))
-    with subject.sample(name, {}):
-        found, expected = tree_leaves(function(subject.device)), tree_leaves(function(torch.device("cpu")))
-        assert len(found) == len(expected)
-        for mine, theirs in zip(found, expected, strict=True):
-            check_result(mine, theirs, None, subject.device, cancels=True)
-    check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))
+    check_calls(subject, name)
 
 
 def forward_overloads() -> Iterator[Case]:
@@ -208,36 +192,17 @@ def conditions(subject: Subject, overload: str) -> None:
 @check("full", requires=["dtype.{1}"], over=_pointwise)
 def special_values(subject: Subject, name: str, dtype: str) -> None:
     """For NaN, infinities, zeros, and huge and tiny numbers, pointwise operators give the same results as on the CPU."""
-    import torch
+    from accelkit_conformance.oracle.special_values import check_special_values
 
-    from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-    from accelkit_conformance.oracle.op_compare import compare_forward
-    from accelkit_conformance.oracle.reproducer import facts_of, program
-
-    op = opdb.operators()[name]
-    values = torch.tensor(_SPECIAL, dtype=torch.float32).to(opdb.dtype_of(dtype))
-    given: Any = (values, (), {})
-    if opdb.num_arguments(op) == 2:
-        given = (values.repeat_interleave(len(values)), (values.repeat(len(values)),), {})
-    require_dtypes(subject, lambda: op(given[0], *given[1]))
-    with subject.sample("special values", facts_of(given, dtype), lambda: program(subject, name, given, dtype=dtype)):
-        compare_forward(subject, op, given, is_variant=True)
+    check_special_values(subject, name, dtype)
 
 
 @check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
     """Calls on tensors of 16,777,228 elements, which a float32 counter cannot count, give the same results as on the CPU."""
-    from torch.utils._pytree import tree_leaves
+    from accelkit_conformance.oracle.large_tensors import check_large_tensors
 
-    from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-    from accelkit_conformance.oracle.large_tensors import CALLS
-    from accelkit_conformance.oracle.tolerance import check_result
-
-    call = CALLS[name]
-    require_dtypes(subject, lambda: call("cpu"))
-    for mine, theirs in zip(tree_leaves(call(subject.device)), tree_leaves(call("cpu")), strict=True):
-        check_result(mine, theirs, None, subject.device)
+    check_large_tensors(subject, name)
 
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
@@ -256,6 +221,48 @@ def long_dimensions(subject: Subject, name: str) -> None:
 
     function, shapes = LONG[name]
     check_function(subject, name, function, random_inputs(*shapes), num_terms=LENGTH)
+
+
+def _small() -> Iterator[Case]:
+    return (("training", (*name, dtype)) for _, name in names_of("small_results", "SMALL")() for dtype in ("float32", "bfloat16"))
+
+
+@check("training", requires=["dtype.{1}"], over=_small)
+def small_results(subject: Subject, name: str, dtype: str) -> None:
+    """Small results are precise. ``expm1``, ``log1p`` and similar functions are called with arguments close to zero, whose magnitudes are
+    1e-1 to 1e-10. ``softplus``, ``sigmoid`` and others are called with large arguments. For the arguments of each magnitude, the error is
+    at most 64 eps of the largest result, or eight times the CPU's error if that is larger."""
+    from accelkit_conformance.oracle.small_results import check_small_results
+
+    check_small_results(subject, name, dtype)
+
+
+_MIXED = (
+    "bool,int64", "bool,float32", "uint8,int8", "int32,int64", "int64,float32", "int64,float16", "bfloat16,float16", "float16,float32",
+    "bfloat16,float32", "float32,float64", "float32,complex64",
+)  # fmt: skip
+
+
+@check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
+def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
+    """For two arguments of these dtypes, in either order, ``add``, ``maximum``, ``where``, ``cat`` and 28 other functions give results with
+    the same dtype and values as on the CPU. One argument is a tensor with one dimension. The other argument is also such a tensor, a 0-d
+    tensor or a Python number. Calls that the CPU rejects are left out."""
+    from accelkit_conformance.oracle.type_promotion import check_type_promotion
+
+    check_type_promotion(subject, first, second)
+
+
+_SORTED = [f"{name},{dtype}" for name in ("sort", "argsort", "out") for dtype in ("float32", "bfloat16", "int64", "int32", "uint8", "bool")]
+
+
+@check("training", requires=["dtype.int64", "dtype.{1}"], over=_SORTED)
+def stable_order(subject: Subject, name: str, dtype: str) -> None:
+    """A sort with ``stable=True`` returns equal elements in the order in which they are in the input, both if the order is ascending and if
+    it is descending. NaNs count as equal to each other."""
+    from accelkit_conformance.oracle.equal_elements import check_stable_order
+
+    check_stable_order(subject, name, dtype)
 
 
 _OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int32")
@@ -282,19 +289,12 @@ def subnormal_numbers(subject: Subject, name: str) -> None:
     """Operators that leave numbers unchanged, such as a multiplication by 1, do not flush subnormal float32 numbers to zero."""
     import torch
 
+    from accelkit_conformance.oracle.subnormals import CALLS, NUMBERS
+
     subject.needs(*{"where": ("bool",)}.get(name, ()))
-    here = torch.tensor([1e-40, -3e-42, 1.4e-45, 5e-39, 1e-38], dtype=torch.float32)
-    calls = {
-        "mul": lambda x: x * 1.0,
-        "add": lambda x: x + 0.0,
-        "clone": lambda x: x.clone(),
-        "neg": lambda x: x.neg().neg(),
-        "where": lambda x: torch.where(x != 0, x, 1.0),
-        "div": lambda x: x / 1.0,
-    }
-    there = calls[name](here.to(subject.device))
+    there = CALLS[name](NUMBERS.to(subject.device))
     subject.assert_on_device(there)
     found = there.cpu()
-    if torch.equal(found, calls[name](torch.zeros_like(here))):
+    if torch.equal(found, CALLS[name](torch.zeros_like(NUMBERS))):
         raise Absent("they are flushed to zero")
-    assert torch.equal(found.view(torch.int32), here.view(torch.int32)), f"gave {found.tolist()}, not {here.tolist()}"
+    assert torch.equal(found.view(torch.int32), NUMBERS.view(torch.int32)), f"gave {found.tolist()}, not {NUMBERS.tolist()}"

@@ -16,6 +16,7 @@ from accelkit_conformance.checks import AREAS
 
 _MODULES = (
     "arithmetic",
+    "composed",
     "shapes",
     "gradients",
     "layouts",

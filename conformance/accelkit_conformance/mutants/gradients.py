@@ -90,6 +90,16 @@ class SkipsBiasWithoutInputGradient(Broken):
         return (*result[:2], result[2] * 0) if is_affected else result
 
 
+@mutant("autograd", "subsets of gradients")
+class LSTMForgetsTheCellState(Broken):
+    """If the output of an LSTM step receives no gradient, its backward pass ignores the gradient of the cell state."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "_thnn_fused_lstm_cell_backward_impl" or args[0] is not None or args[1] is None:
+            return call()
+        return func(None, args[1] * 0, *args[2:], **kwargs)
+
+
 @mutant("autograd", "repeated indices")
 class LosesAliasedIndices(Broken):
     """``put`` with ``accumulate=True`` ignores a value at a non-negative index if a negative index refers to the same element."""

@@ -151,3 +151,24 @@ class ReadsFromAlignedAddresses(Broken):
         if name not in ("relu", "exp") or not x.is_contiguous() or not x.storage_offset() % 4:
             return call()
         return func(x.as_strided(x.shape, x.stride(), x.storage_offset() // 4 * 4), *args[1:], **kwargs)
+
+
+@mutant("layout", "conversions")
+class ConvertsToContiguous(Broken):
+    """A conversion to another dtype on the device returns a contiguous tensor for a transposed or channels_last tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        is_affected = name == "_to_copy" and result.dtype != args[0].dtype and result.device == args[0].device
+        is_affected &= kwargs.get("memory_format") in (None, torch.preserve_format) and result.layout is torch.strided
+        return result.contiguous() if is_affected else result
+
+
+@mutant("layout", "conversions")
+class CreatesContiguous(Broken):
+    """``zeros_like`` and ``ones_like`` return a contiguous tensor for a transposed or channels_last tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return call().contiguous() if name in ("zeros_like", "ones_like") and args[0].ndim else call()

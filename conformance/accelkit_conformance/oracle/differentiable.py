@@ -39,6 +39,7 @@ def check_function(
     wanted: Sequence[int] | None = None,
     change: Callable[[torch.Tensor], torch.Tensor] = lambda values: values,
     num_terms: int = 1,
+    num_stages: int = 1,
 ) -> None:
     """Compare a function's result and gradients on the device with those in double precision on the CPU.
 
@@ -53,6 +54,7 @@ def check_function(
             only the result is compared.
         change: A function that takes a random output gradient and returns the output gradient to use.
         num_terms: The largest number of terms that are summed in one element of a result.
+        num_stages: The smallest number of operators that have to run one after another to compute a result.
 
     Raises:
         AssertionError: If the result or a gradient differs, or if the backward pass changes the output gradient.
@@ -78,7 +80,7 @@ def check_function(
         found = results(to_device(list(inputs), subject.device))
         others = max(map(relative_error, reference, truth))
         for mine, theirs, true in zip(found, reference, truth, strict=True):
-            check_result(mine, theirs, true, subject.device, cancels=True, others=others, num_terms=num_terms)
+            check_result(mine, theirs, true, subject.device, cancels=True, others=others, num_terms=num_terms, num_stages=num_stages)
 
 
 COMMON: Mapping[str, Function] = {

@@ -6,9 +6,16 @@ A float32 counter cannot count beyond 2**24, and 65,535 blocks of 256 threads co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
+
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
 
 LENGTH = 2**24 + 12
 _LAST = LENGTH - 1
@@ -69,3 +76,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "where": lambda device: _ends(torch.where(_marked(device) != 0, _numbers(device), 7)),
 }
 """Functions by name. Each takes a device, and returns a few elements of a result that depend on elements beyond 2**24."""
+
+
+def check_large_tensors(subject: Subject, name: str) -> None:
+    """Compare the results of the call ``CALLS[name]`` on the device with the results of the same call on the CPU.
+
+    Raises:
+        AssertionError: If a result differs.
+        NotSupported: If the device lacks a dtype that the call needs.
+    """
+    call = CALLS[name]
+    require_dtypes(subject, lambda: call("cpu"))
+    for mine, theirs in zip(tree_leaves(call(subject.device)), tree_leaves(call("cpu")), strict=True):
+        check_result(mine, theirs, None, subject.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -86,3 +86,26 @@ def all_arranged(nested: Any, layout: str) -> Any:
         return arranged(one, "channels_last" if (one is first) == layout.startswith("first") else "contiguous")
 
     return tree_map_only(torch.Tensor, change, nested)
+
+
+PRESERVING: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
+    "clone": lambda x, dtype: x.clone(),
+    "to": lambda x, dtype: x.to(dtype, copy=True),
+    "empty_like": lambda x, dtype: torch.empty_like(x, dtype=dtype),
+    "zeros_like": lambda x, dtype: torch.zeros_like(x, dtype=dtype),
+    "ones_like": lambda x, dtype: torch.ones_like(x, dtype=dtype),
+    "full_like": lambda x, dtype: torch.full_like(x, 2, dtype=dtype),
+    "rand_like": lambda x, dtype: torch.rand_like(x, dtype=dtype),
+    "randn_like": lambda x, dtype: torch.randn_like(x, dtype=dtype),
+}
+"""Calls with an argument ``memory_format`` that is ``torch.preserve_format`` by default, by name. Each takes a tensor and the dtype of the
+result."""
+
+
+def permuted_tensors(dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors that are dense in memory but not contiguous, each with the name of its layout."""
+    numbers = torch.arange(120).to(dtype)
+    yield "transposed", numbers.view(10, 12).t()
+    yield "permuted", numbers.view(4, 5, 6).permute(2, 0, 1)
+    yield "channels_last", channels_last(numbers.view(2, 3, 4, 5))
+    yield "channels_last_3d", channels_last(numbers.view(1, 2, 3, 4, 5))

@@ -1,0 +1,52 @@
+"""Operators that are composed of other operators which do not give quite the same results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("operators", "cancellation")
+class SubtractsOneFromExp(Broken):
+    """``expm1`` is computed as ``exp(x) - 1``, which loses all digits for arguments close to zero."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return args[0].exp() - 1 if name == "expm1" and args[0].is_floating_point() else call()
+
+
+@mutant("operators", "cancellation")
+class AddsOneInSoftplus(Broken):
+    """``softplus`` is computed as ``log(1 + exp(x))``, which is zero for arguments below about -17."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return (args[0].exp() + 1).log() if name == "softplus" and len(args) == 1 and bool((args[0] < 0).all()) else call()
+
+
+@mutant("operators", "order of equal elements")
+class FlipsAscendingSorts(Broken):
+    """A stable sort in descending order flips the result of a sort in ascending order, which reverses the order of equal elements."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        given = dict(zip(("dim", "descending"), args[1:], strict=False)) | kwargs
+        if name != "sort.stable" or not args[0].ndim or not given.get("stable") or not given.get("descending"):
+            return call()
+        dim = given.get("dim", -1)
+        return tuple(one.flip(dim) for one in args[0].sort(dim=dim, stable=True))
+
+
+@mutant("operators", "type promotion")
+class ConcatenatesInTheFirstDtype(Broken):
+    """``cat`` of tensors with different dtypes returns a tensor with the dtype of the first tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func([one.to(args[0][0].dtype) for one in args[0]], *args[1:], **kwargs) if name == "cat" else call()
+
+
+@mutant("operators", "type promotion")
+class ComputesInTheFirstDtype(Broken):
+    """``maximum`` and ``minimum`` of tensors with different dtypes return a tensor with the dtype of the first tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0], args[1].to(args[0].dtype)) if name in ("maximum", "minimum") else call()

@@ -1,0 +1,35 @@
+"""Comparison of the calls in ``extra_ops`` with the CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from accelkit_conformance.oracle.extra_ops import FUNCTIONS
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
+from accelkit_conformance.oracle.overloads import calls_of, check_overloads
+from accelkit_conformance.oracle.recorded_calls import Nameless
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def check_calls(subject: Subject, name: str) -> None:
+    """Compare the results of ``FUNCTIONS[name]``, and of the ATen overloads that it calls, with the results on the CPU.
+
+    Differences are recorded in the subject.
+
+    Raises:
+        NotSupported: If the device lacks a dtype that the function needs.
+    """
+    function = FUNCTIONS[name]
+    require_dtypes(subject, lambda: function(torch.device("cpu")))
+    with subject.sample(name, {}):
+        found, expected = tree_leaves(function(subject.device)), tree_leaves(function(torch.device("cpu")))
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            check_result(mine, theirs, None, subject.device, cancels=True)
+    check_overloads(subject, Nameless(), calls_of([lambda: function(torch.device("cpu"))]))

@@ -1,0 +1,63 @@
+"""Calls on two arguments of different dtypes, whose results have the dtype that torch's rules of type promotion give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.known_differences import may_be_missing
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.sample_transfer import to_device
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_POINTWISE = (
+    "add", "sub", "mul", "true_divide", "floor_divide", "remainder", "fmod", "pow", "atan2", "hypot", "xlogy", "copysign", "maximum",
+    "minimum", "fmax", "fmin", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+    "bitwise_xor",
+)  # fmt: skip
+PROMOTING: dict[str, Callable[[Any, Any], torch.Tensor]] = {
+    **{name: getattr(torch, name) for name in _POINTWISE},
+    "where": lambda x, y: torch.where(x > 1, x, y),
+    "clamp": lambda x, y: torch.clamp(x, min=y),
+    "cat": lambda x, y: torch.cat([x, y]),
+    "stack": lambda x, y: torch.stack([x, y]),
+}
+"""The calls, by name."""
+
+
+def check_type_promotion(subject: Subject, first: str, second: str) -> None:
+    """Compare the results of the calls in ``PROMOTING`` on arguments of two different dtypes with the results on the CPU.
+
+    Differences are recorded in the subject.
+
+    Args:
+        subject: The plugin under test, with its device.
+        first, second: The dtypes of the arguments, in either order.
+    """
+    for name, call in PROMOTING.items():
+        for description, given in (*_arguments(first, second), *_arguments(second, first)):
+            try:
+                expected = call(*given)
+            except (RuntimeError, TypeError):  # the call does not support these dtypes
+                continue
+            if lacking_dtypes(subject, lambda: (given, call(*given))):  # noqa: B023
+                continue
+            with subject.sample(f"{name}, {description}", {}):
+                there = to_device(given, subject.device)
+                with may_be_missing(opdb.operators().get(name), given):
+                    found = call(*there)
+                check_result(found, expected, None, subject.device)
+
+
+def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield pairs of arguments of these dtypes, each with a description. The first argument is a tensor with one dimension."""
+    x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], first), ([2, 1.5, 1, 3, 1], second)))
+    yield f"{first} and {second}", (x, y)
+    yield f"{first} and a 0-d tensor of {second}", (x, y[1])
+    yield f"{first} and the Python number {y[1].item()}", (x, y[1].item())
