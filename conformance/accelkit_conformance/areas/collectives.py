@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single",
-    "all_to_all_uneven", "all_to_all", "gather", "scatter",
+    "all_to_all_uneven", "all_to_all", "gather", "scatter", "send", "batch_isend_irecv",
 )  # fmt: skip
 _KINDS = [f"{size},{name}" for size in SIZES for name in _COLLECTIVES]
 _DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8")
@@ -192,14 +192,9 @@ def send_and_receive(subject: Subject, size: str) -> None:
 
     n, rank = int(size), subject.rank
     mine = torch.empty(2, device=subject.device)
-    work = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, tensor_of(subject, rank, rank + 0.5), (rank + 1) % n),
-            dist.P2POp(dist.irecv, mine, (rank - 1) % n),
-        ]
-    )
-    for one in work:
-        one.wait()
+    sent = dist.P2POp(dist.isend, tensor_of(subject, rank, rank + 0.5), (rank + 1) % n)
+    for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, mine, (rank - 1) % n)]):
+        work.wait()
     check_equal(subject, mine, (rank - 1) % n, (rank - 1) % n + 0.5)
     if rank == 0:
         dist.send(tensor_of(subject, 42), 1)
@@ -275,7 +270,10 @@ def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     asynchronous. For any two settings, the calls contain every pair of values. If the collective does not reduce, no call with contiguous
     float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error.
     ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, one of which is empty. Unless the backend is
-    gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty."""
+    gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send`` stands for ``send`` and ``recv`` from
+    the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If a rank rejects a strided tensor, it repeats the
+    call with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank of the group. A group of
+    one rank sends nothing."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

@@ -251,3 +251,13 @@ class EachRankUsesItsOwn(Broken):
         for one, before in zip(args[0], kept, strict=True):
             one.copy_(before)
         return result
+
+
+@mutant("collectives", "sent tensors")
+class SendsTheStart(Broken):
+    """``send`` and ``isend`` ignore the storage offset of a tensor and send the values at the start of its storage."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith("c10d::send"):
+            return func([one.as_strided(one.shape, one.stride(), 0) for one in args[0]], *args[1:], **kwargs)
+        return call()

@@ -232,6 +232,43 @@ class Case:
         self._call(dist.scatter, mine, parts if self._subject.rank == self.root else None, src=self.root)
         return [(mine, values(self.root, self._length, self._dtype, shift=self.members.index(self._subject.rank)))]
 
+    def _send(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        rank, target = self._subject.rank, self._neighbour(self.root, 1)
+        if target == self.root or rank not in (self.root, target):
+            return []
+        is_sender = rank == self.root
+        make, peer = (self._mine, target) if is_sender else (self._target, self.root)
+        tensor = make()
+        try:
+            self._send_or_receive(tensor, peer, is_sender=is_sender)
+        except _REFUSALS:
+            if self._memory != "strided":
+                raise
+            self._memory = "offset"  # the other rank may support strided tensors, and then waits for this one
+            tensor = make()
+            self._send_or_receive(tensor, peer, is_sender=is_sender)
+        return [(tensor, values(self.root, self._length, self._dtype))]
+
+    def _send_or_receive(self, tensor: torch.Tensor, peer: int, *, is_sender: bool) -> None:
+        if self._is_async:
+            (dist.isend if is_sender else dist.irecv)(tensor, peer, group=self._group).wait()  # type: ignore[union-attr]
+        else:
+            (dist.send if is_sender else dist.recv)(tensor, peer, group=self._group)
+
+    def _batch_isend_irecv(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        following, preceding = (self._neighbour(self._subject.rank, step) for step in (1, -1))
+        if following == self._subject.rank:
+            return []
+        given, mine = self._mine(), self._target()
+        calls = [dist.P2POp(dist.isend, given, following, self._group), dist.P2POp(dist.irecv, mine, preceding, self._group)]
+        for work in dist.batch_isend_irecv(calls):
+            work.wait()
+        return [(mine, values(preceding, self._length, self._dtype))]
+
+    def _neighbour(self, rank: int, step: int) -> int:
+        """Return the member of the group that is ``step`` places after ``rank``. The first member follows the last."""
+        return self.members[(self.members.index(rank) + step) % len(self.members)]
+
 
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter_tensor")
 
@@ -245,7 +282,8 @@ def check_every_case(subject: Subject, collective: str) -> None:
     seen: list[dict[str, str]] = []
     for settings in cases():
         own = settings if collective in _REDUCING else {**settings, "reduction": "SUM"}
-        if is_gloo and own["memory"] == "strided":  # gloo itself writes outside a slice, which a vendor cannot fix
+        is_batch = collective == "batch_isend_irecv"  # an error in the middle of a batch would leave the other ranks waiting
+        if (is_gloo or is_batch) and own["memory"] == "strided":  # gloo itself writes outside a slice, which a vendor cannot fix
             own = {**own, "memory": "offset"}
         if own in seen or subject.lacks(own["dtype"]):
             continue
