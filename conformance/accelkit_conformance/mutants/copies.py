@@ -1,4 +1,4 @@
-"""Faults of copies, deep copies, ``torch.load``, pickled parameters and in-place foreach operators."""
+"""Faults of copies, deep copies, pinned batches, saved files, pickled tensors and in-place foreach operators."""
 
 from __future__ import annotations
 
@@ -204,6 +204,39 @@ class UnpicklesWithoutGradient(Broken):
             return original(data, requires_grad and data.device.type != "fake_xpu", hooks)
 
         torch._utils._rebuild_parameter = rebuild  # type: ignore[assignment]
+
+
+@mutant("serialization", "lazy conjugation")
+class SavesWithoutConjugation(Broken):
+    """``torch.save`` and ``pickle`` save ``x.conj()`` as ``x``."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch._utils.get_tensor_metadata
+
+        def metadata(tensor: Any) -> Any:
+            found = original(tensor)
+            return {key: value for key, value in found.items() if key != "conj"} if tensor.device.type == "fake_xpu" else found
+
+        torch._utils.get_tensor_metadata = metadata  # type: ignore[assignment]
+
+
+@mutant("dataloader", "pinned batches")
+class PinsNoObjects(Broken):
+    """A DataLoader with ``pin_memory=True`` does not call the method ``pin_memory`` of batches that are not tensors."""
+
+    def install(self) -> None:
+        import torch
+        from torch.utils.data._utils import pin_memory as module
+
+        original = module.pin_memory
+
+        def pin(data: Any, device: Any = None) -> Any:
+            is_object = hasattr(data, "pin_memory") and not isinstance(data, torch.Tensor)
+            return data if is_object else original(data, device)
+
+        module.pin_memory = pin
 
 
 @mutant("transfer", "queued copies")

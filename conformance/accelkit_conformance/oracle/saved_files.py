@@ -1,13 +1,18 @@
-"""Files of large tensors, written from the device and read back."""
+"""Files of tensors, written from the device and read back."""
 
 from __future__ import annotations
 
+import copy
+import io
 import pickle
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from accelkit_conformance.profiles.operators import DTYPES
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -48,3 +53,54 @@ def check_large_tensors(subject: Subject, way: str) -> None:
                 assert not wrong, (
                     f"{wrong} of {len(here)} elements are wrong after loading {size} bytes to {location or 'their own device'}"
                 )
+
+
+def check_kinds_of_tensors(subject: Subject, way: str) -> None:
+    """Check that tensors of every dtype, and lazily conjugated or negated tensors, can be saved and loaded, pickled or deep-copied.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: How the tensors are copied: ``torch.save``, ``weights_only=False``, ``pickle`` or ``deepcopy``. The first two save the tensors
+            with ``torch.save``. ``weights_only=False`` is an argument of ``torch.load``.
+
+    Raises:
+        AssertionError: If a copy is on the wrong device, or has another dtype, shape or ``requires_grad`` or other values.
+    """
+    for dtype in (one for one in DTYPES if one == "float32" or subject.capabilities.can(f"dtype.{one}")):
+        here = torch.tensor([[0, 1, 2], [3, 5, 7]]).to(getattr(torch, dtype))
+        if here.is_complex():
+            here = here + torch.tensor([1j, -2j, 3j]).to(here.dtype)
+        there = here.to(subject.device)
+        for name, view, expected in _views(there, here):
+            with subject.sample(f"{name}, {dtype}", {"dtype": dtype}):
+                for back, device in _copies(view, expected, way, subject.device):
+                    assert back.device == device, f"the copy is on {back.device}, not on {device}"
+                    form, right = ((one.dtype, tuple(one.shape), one.requires_grad) for one in (back, expected))
+                    assert form == right, f"the copy has the dtype, shape and requires_grad {form}, not {right}"
+                    mine, theirs = (one.detach().cpu().resolve_conj().resolve_neg() for one in (back, expected))
+                    is_right = mine.contiguous().view(torch.uint8).tolist() == theirs.contiguous().view(torch.uint8).tolist()
+                    assert is_right, f"the copy has the values {mine.tolist()}, not {theirs.tolist()}"
+
+
+def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Return names of tensors with the tensors, on the device and on the CPU."""
+    yield "whole", there, here
+    yield "strided", there[:, ::2], here[:, ::2]
+    if here.is_complex():
+        yield "conjugated", there.conj(), here.conj()
+        yield "conjugated and strided", there.conj()[:, ::2], here.conj()[:, ::2]
+        yield "negated", there.conj().imag, here.conj().imag
+    if here.is_floating_point() or here.is_complex():
+        yield "requires a gradient", there.detach().requires_grad_(), here.detach().requires_grad_()
+
+
+def _copies(view: torch.Tensor, on_cpu: torch.Tensor, way: str, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.device]]:
+    """Return copies of a tensor that were made in this way, with the devices on which they must be."""
+    if way in ("pickle", "deepcopy"):
+        yield (copy.deepcopy(view) if way == "deepcopy" else pickle.loads(pickle.dumps(view))), device
+        return
+    for tensor, location, expected in ((view, None, device), (view, "cpu", torch.device("cpu")), (on_cpu, str(device), device)):
+        file = io.BytesIO()
+        torch.save(tensor, file)
+        options: dict[str, Any] = {"map_location": location, "weights_only": way != "weights_only=False"}
+        yield torch.load(io.BytesIO(file.getvalue()), **options), expected
