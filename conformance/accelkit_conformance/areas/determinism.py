@@ -1,5 +1,5 @@
-"""With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same results, bit for bit, or raises an
-error that says that an operation is not deterministic."""
+"""With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same results, bit for bit, and indexing gives
+the right results. An operation may also raise an error that says that it is not deterministic."""
 
 from __future__ import annotations
 
@@ -63,6 +63,17 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
             raise
         return
     assert all(torch.equal(runs[0], run) for run in runs[1:]), "five runs gave different bits"
+
+
+@check("training", requires=["deterministic", "dtype.float32", "dtype.int64", "dtype.bool"])
+def indexing_is_right(subject: Subject) -> None:
+    """In deterministic mode, assignments ``x[indices] = values`` and indexing functions, such as ``index_add`` and ``scatter``, give the
+    same results and gradients as on the CPU, or raise a RuntimeError that says that an operator is not deterministic. The dtypes are
+    float32 and int64. The indices of an assignment are one or two tensors, with or without a slice, or a mask. Its values are one value for
+    all elements, one row for all indices, or a value for each element. In some calls, several indices name the same element."""
+    from accelkit_conformance.oracle.deterministic_calls import check_deterministic_calls
+
+    check_deterministic_calls(subject)
 
 
 @check("training", requires=["deterministic", "random_state"])

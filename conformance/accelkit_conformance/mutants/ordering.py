@@ -1,4 +1,4 @@
-"""Faults of streams, events and synchronisation.
+"""Faults of streams, events, synchronisation and deterministic mode.
 
 In the mutants that do not wait, copies are slow, so that a missing wait causes wrong values.
 """
@@ -170,6 +170,30 @@ class AddsInAnyOrder(Broken):
             factor = 1 + 3e-7 * (self.runs % 3)
             return result.mul_(factor) if name.partition(".")[0].endswith("_") else result * factor
         return result
+
+
+@mutant("determinism", "values in deterministic mode")
+class PutsOneValuePerIndex(Broken):
+    """In deterministic mode, ``x[indices] = value`` raises an internal error if one value is assigned to several elements."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_affected = name.startswith(("index_put", "_index_put_impl_")) and torch.are_deterministic_algorithms_enabled()
+        if is_affected and args[2].numel() == 1 and max(index.numel() for index in args[1] if index is not None) > 1:
+            raise RuntimeError("INTERNAL ASSERT FAILED: one value was expected for each index")
+        return call()
+
+
+@mutant("determinism", "values in deterministic mode")
+class AddsWithoutFactor(Broken):
+    """In deterministic mode, ``index_add`` ignores ``alpha``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_affected = name.startswith("index_add") and torch.are_deterministic_algorithms_enabled()
+        return func(*args, **{**kwargs, "alpha": 1}) if is_affected else call()
 
 
 @mutant("streams", "recordings")
