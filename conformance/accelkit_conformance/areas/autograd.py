@@ -269,3 +269,28 @@ def activation_checkpointing(subject: Subject) -> None:
         gradients = torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()])
         found.append([gradient.cpu() for gradient in gradients])
     assert all(map(torch.equal, *found)), "recomputation drew another mask than the forward pass"
+
+
+@check("training", requires=["random_state", "numbered_devices"], over=["reentrant", "non-reentrant"])
+def checkpointing_on_another_device(subject: Subject, way: str) -> None:
+    """When ``torch.utils.checkpoint`` repeats a function with arguments on two devices, only one of which is the current device, the
+    function draws the same dropout masks again on both devices. The gradient equals that without checkpointing. After the backward pass,
+    both devices draw the same numbers as without checkpointing."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    devices = (subject.device, subject.second_device())
+    other = torch.linspace(1, 2, 200, device=devices[1])  # without a gradient: torch does not support repetition in two threads at once
+
+    def forward(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x * x, 0.5) * (1 + torch.nn.functional.dropout(other, 0.5).to(x.device))
+
+    found = []
+    for run in (forward, lambda *inputs: checkpoint(forward, *inputs, use_reentrant=way == "reentrant")):
+        torch.manual_seed(5)
+        x = torch.linspace(1, 2, 200, device=subject.device).requires_grad_()
+        run(x, other).sum().backward()
+        found.append([x.grad.cpu(), *(torch.rand(20, device=device).cpu() for device in devices)])  # type: ignore[union-attr]
+    names = ["the gradient", *(f"the next random numbers of {device}" for device in devices)]
+    wrong = [name for name, one, another in zip(names, *found, strict=True) if not torch.equal(one, another)]
+    assert not wrong, f"these differ from those without checkpointing: {', '.join(wrong)}"

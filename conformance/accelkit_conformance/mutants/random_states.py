@@ -1,4 +1,4 @@
-"""Faults of the functions that seed, save and restore the generators of several devices."""
+"""Faults of functions that seed, save and restore the generators of several devices, and of activation checkpointing."""
 
 from __future__ import annotations
 
@@ -65,3 +65,21 @@ class ReportsFloatSeeds(Broken):
         module: Any = self.device_module
         original = module.initial_seed
         module.initial_seed = lambda: int(float(original()))
+
+
+@mutant("autograd", "recomputation")
+class RestoresTheCurrentDeviceOnly(Broken):
+    """Activation checkpointing saves and restores the random state of the current device only."""
+
+    def install(self) -> None:
+        from torch.utils import checkpoint
+
+        module: Any = self.device_module
+        original = checkpoint.get_device_states
+
+        def get_device_states(*args: Any) -> Any:
+            indices, states = original(*args)
+            kept = [(index, state) for index, state in zip(indices, states, strict=True) if index == module.current_device()]
+            return [index for index, _ in kept], [state for _, state in kept]
+
+        checkpoint.get_device_states = get_device_states
