@@ -265,15 +265,15 @@ def stable_order(subject: Subject, name: str, dtype: str) -> None:
     check_stable_order(subject, name, dtype)
 
 
-_OF_INT32 = ("sum_of_int32", "prod_of_int32", "cumsum_of_int32", "cumprod_of_int32")
+def _wide() -> Iterator[Case]:
+    for table, profile in (("ARITHMETIC", "smoke"), ("COMPARING", "training")):
+        yield from names_of("wide_integers", table, profile)()
 
 
-@check(
-    "smoke", requires=["dtype.int64"], over=["mul", "add", "sum", "prod", "cumsum", "pow", "shift", "matmul", "floor_divide", *_OF_INT32]
-)
+@check("smoke", requires=["dtype.int64"], over=_wide)
 def wide_integers(subject: Subject, name: str) -> None:
-    """Calls on int64 tensors give exact results, even above 2**40. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an int32 tensor give
-    exact results in int64."""
+    """Calls on int64 tensors give exact results, even above 2**40. ``max``, ``sort`` and other functions that compare the elements of a
+    tensor tell 2**60 from 2**60 + 1. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an int32 tensor give exact results in int64."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

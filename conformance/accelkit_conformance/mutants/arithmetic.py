@@ -7,6 +7,8 @@ from typing import Any
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
+_EXTREMA = ("max", "min", "amax", "amin", "max.dim", "min.dim", "argmax", "argmin", "aminmax")
+
 
 @mutant("operators", "imprecise")
 class OffByAThousandth(Broken):
@@ -250,3 +252,29 @@ class AccumulatesInInt32(Broken):
         if name not in ("cumsum", "cumprod") or args[0].dtype is not torch.int32 or kwargs.get("dtype") is not None:
             return call()
         return func(*args, dtype=torch.int32).to(torch.int64)
+
+
+@mutant("operators", "narrow integers")
+class ComparesInInt32(Broken):
+    """``max``, ``argmax`` and similar reductions of int64 compare and return only the lowest 32 bits of each element."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+        from torch.utils._pytree import tree_map
+
+        if name not in _EXTREMA or args[0].dtype is not torch.int64:
+            return call()
+        return tree_map(lambda leaf: leaf.to(torch.int64), func(args[0].to(torch.int32), *args[1:], **kwargs))
+
+
+@mutant("operators", "narrow integers")
+class SortsInFloat64(Broken):
+    """``sort`` of int64 converts the elements to float64, in which large integers that are close to each other are equal."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name not in ("sort", "sort.stable") or args[0].dtype is not torch.int64:
+            return call()
+        values, indices = func(args[0].to(torch.float64), *args[1:], **kwargs)
+        return values.to(torch.int64), indices

@@ -1,4 +1,4 @@
-"""Calls on integers whose results are larger than 2**40."""
+"""Calls on integers that are larger than 2**40, or whose results are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import torch
 
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.known_differences import may_be_missing
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _NUMBERS = torch.tensor([3_000_000_019, -2_999_999_929, 1_234_567_891, 7])
+_CLOSE = torch.tensor([7, 2**60, 2**60 + 1, -(2**60) + 1, -(2**60)])  # in float64, some are equal; the low 32 bits order them differently
 _NARROW = torch.tensor([2_000_000_011, 2_000_000_089, 2], dtype=torch.int32)
 
-CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = {
+_Calls = dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]
+ARITHMETIC: _Calls = {
     "mul": (_NUMBERS, lambda x: x * x.flip(0)),
     "add": (_NUMBERS * 2048, lambda x: x + x),
     "sum": (_NUMBERS * 2048, lambda x: x.sum()),
@@ -31,18 +34,40 @@ CALLS: dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]] = 
     "cumsum_of_int32": (_NARROW, lambda x: x.cumsum(0)),
     "cumprod_of_int32": (_NARROW, lambda x: x.cumprod(0)),
 }
-"""The calls by name. Each is a function, preceded by the integers with which it is called."""
+"""Calls that compute new integers, by name. Each is a function, preceded by the integers with which it is called."""
+COMPARING: _Calls = {
+    "max": (_CLOSE, lambda x: x.max()),
+    "min": (_CLOSE, lambda x: x.min()),
+    "amax": (_CLOSE, lambda x: x.amax(0)),
+    "amin": (_CLOSE, lambda x: x.amin(0)),
+    "argmax": (_CLOSE, lambda x: x.argmax()),
+    "argmin": (_CLOSE, lambda x: x.argmin()),
+    "aminmax": (_CLOSE, lambda x: torch.stack([*x.aminmax()])),
+    "max_along_a_dimension": (_CLOSE, lambda x: torch.stack([*x.max(0), *x.min(0)])),
+    "cummax": (_CLOSE, lambda x: torch.stack([*x.cummax(0), *x.cummin(0)])),
+    "maximum": (_CLOSE, lambda x: torch.stack([x.maximum(x.roll(1)), x.minimum(x.roll(1))])),
+    "clamp": (_CLOSE, lambda x: x.clamp(-(2**60) + 1, 2**60)),
+    "eq": (_CLOSE, lambda x: (x == x[:, None]).to(torch.int64)),
+    "lt": (_CLOSE, lambda x: (x < x[:, None]).to(torch.int64)),
+    "sort": (_CLOSE, lambda x: torch.stack([*x.sort()])),
+    "topk": (_CLOSE, lambda x: torch.stack([*x.topk(3)])),
+    "kthvalue": (_CLOSE, lambda x: torch.stack([*x.kthvalue(2)])),
+    "median": (_CLOSE, lambda x: x[1:].median()),
+    "unique": (_CLOSE, lambda x: x.repeat(2).unique()),
+    "searchsorted": (_CLOSE, lambda x: torch.searchsorted(x.sort().values, x)),
+}
+"""Calls that compare integers, by name, in the same form."""
 
 
 def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of the call ``CALLS[name]`` on the device, and the result of the same call on the CPU.
+    """Return the result of the call with this name on the device, and the result of the same call on the CPU.
 
     Raises:
-        NotSupported: If the accelerator declares that the device lacks the dtype of the integers, or if the device raises an error for a
+        NotSupported: If the accelerator declares that the device lacks a dtype of the call, or if the device raises an error for a
             call (such as a matmul of integers) that PyTorch itself implements only for the CPU.
     """
-    here, call = CALLS[name]
-    subject.needs(str(here.dtype).removeprefix("torch."))
+    here, call = {**ARITHMETIC, **COMPARING}[name]
+    require_dtypes(subject, lambda: call(here))
     with may_be_missing(opdb.operators().get(name), (here, (), {})):
         found = call(here.to(subject.device))
     return found, call(here)
