@@ -230,3 +230,12 @@ def overlapping_copies(subject: Subject) -> None:
         return
     found = base[2:].cpu()
     assert torch.equal(found, source), f"gave {found.tolist()}, not {source.tolist()}"
+
+
+@check("training", requires=["dtype.float32"], over=names_of("host_scalars", "CALLS", "training"))
+def scalars_on_the_cpu(subject: Subject, name: str) -> None:
+    """Called with a tensor on the device and a 0-d tensor on the CPU, the function gives the same results as if both tensors were on the
+    CPU. The 0-d tensor is float32 or int64. It has its own storage, or it is an element of a longer tensor, such as ``scales[4]``."""
+    from accelkit_conformance.oracle.host_scalars import check_host_scalars
+
+    check_host_scalars(subject, name)

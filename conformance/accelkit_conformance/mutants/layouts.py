@@ -172,3 +172,19 @@ class CreatesContiguous(Broken):
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return call().contiguous() if name in ("zeros_like", "ones_like") and args[0].ndim else call()
+
+
+@mutant("layout", "scalars on the CPU")
+class ReadsTheFirstElementOnTheCPU(Broken):
+    """``add`` and ``mul`` of a tensor and a 0-d tensor on the CPU ignore the storage offset of the 0-d tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name not in ("add.Tensor", "mul.Tensor", "add_.Tensor", "mul_.Tensor"):
+            return call()
+        import torch
+
+        def read(one: Any) -> Any:
+            is_affected = isinstance(one, torch.Tensor) and one.device.type == "cpu" and one.ndim == 0
+            return one.as_strided((), (), 0) if is_affected else one
+
+        return func(*map(read, args), **kwargs)
