@@ -215,7 +215,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
-    gradients are on the device of the inputs."""
+    gradients are on the device of the inputs. So is a tensor that a hook creates with the device type, without an index."""
     import torch
 
     from accelkit_conformance.oracle.differentiable import COMMON
@@ -223,14 +223,17 @@ def backward_on_another_device(subject: Subject) -> None:
 
     image, matrix = torch.ones(4, 2, 8, 8), torch.ones(8, 8)
     functions = [one for one in COMMON.values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
-    found = []
+    found, places = [], []
     for device in (subject.device, subject.second_device()):
         generator = torch.Generator().manual_seed(3)
         inputs = [torch.randn(4, 2, 8, 8, generator=generator), torch.randn(8, 8, generator=generator)]
         there = [one.to(device).requires_grad_() for one in inputs]
         results = [function(*there) for function in functions]
+        results[-1].register_hook(lambda _: places.append(torch.empty(1, device=subject.device_type).device))
         gradients = torch.autograd.grad(sum(result.square().sum() for result in results), there)  # type: ignore[arg-type]
         assert_on_device(device, *results, *gradients)
+        assert places == [device], f"in a hook of a tensor on {device}, a new tensor is on {places}"
+        places.clear()
         found.append([gradient.cpu() for gradient in gradients])
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)

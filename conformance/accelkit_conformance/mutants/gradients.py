@@ -110,3 +110,19 @@ class LosesAliasedIndices(Broken):
         index = args[1].flatten()
         is_lost = ((index[:, None] - args[0].numel()) == index).any(1)
         return func(args[0], index, args[2].flatten().masked_fill(is_lost, 0), True)
+
+
+@mutant("autograd", "another device")
+class CreatesOnTheFirstDevice(Broken):
+    """In a backward pass, a tensor that is created without a device index is on device 0, whatever device the gradients are on."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import threading
+
+        import torch
+
+        device = kwargs.get("device")
+        is_thread_of_autograd = isinstance(threading.current_thread(), threading._DummyThread)
+        if is_thread_of_autograd and device is not None and device.type == "fake_xpu" and device.index is None:
+            return func(*args, **{**kwargs, "device": torch.device("fake_xpu", 0)})
+        return call()
