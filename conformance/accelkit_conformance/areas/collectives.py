@@ -267,7 +267,8 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """Each call of the collective gives the right result and writes nothing outside its tensors, or raises an error. The calls combine
     these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether the call is
-    asynchronous. For any two settings, the calls contain every pair of values. If the collective does not reduce, no call with contiguous
+    asynchronous. For any two settings, the calls contain every pair of values. Except with PRODUCT, the values of int64, int32, float64 and
+    float32 tensors have more digits than a type of half the size can hold. If the collective does not reduce, no call with contiguous
     float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error.
     ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, one of which is empty. Unless the backend is
     gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send`` stands for ``send`` and ``recv`` from

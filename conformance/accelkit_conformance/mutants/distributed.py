@@ -261,3 +261,29 @@ class SendsTheStart(Broken):
         if name.startswith("c10d::send"):
             return func([one.as_strided(one.shape, one.stride(), 0) for one in args[0]], *args[1:], **kwargs)
         return call()
+
+
+@mutant("collectives", "narrower types")
+class ReducesInInt32(Broken):
+    """``all_reduce`` of int64 sends only the lowest 32 bits of each element."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        for one in args[0] if name.startswith("c10d::allreduce_") else ():
+            if one.dtype is torch.int64:
+                one.copy_(one.to(torch.int32))
+        return call()
+
+
+@mutant("collectives", "narrower types")
+class BroadcastsInFloat32(_Collectives):
+    """``broadcast`` of float64 sends the elements in float32."""
+
+    def install(self) -> None:
+        def broadcast(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.float())
+            return original(tensor, *rest, **named)
+
+        self.replace("broadcast", broadcast)

@@ -39,6 +39,8 @@ _CANARY = 77
 _REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 _FLOATS = ("float32", "float64", "bfloat16", "float16", "complex64")
 _NO_ORDER = ("complex64",)
+_FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "float32": 1 + 2**-18}
+"""Factors by dtype. A type of half the size cannot hold the numbers times their factor."""
 
 
 @functools.cache
@@ -59,10 +61,13 @@ def _is_defined(dtype: str, reduction: str) -> bool:
     return not (reduction in ("MIN", "MAX", "PRODUCT") and dtype in _NO_ORDER) and not (dtype == "bool" and reduction in ("SUM", "PRODUCT"))
 
 
-def values(rank: int, length: int, dtype: str, *, shift: int = 0) -> torch.Tensor:
-    """Return the tensor of a rank: numbers from 1 to 5, whose products over three ranks are exact in every dtype."""
+def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
+    """Return the tensor of a rank: numbers from 1 to 5, times the factor in ``_FACTORS``. Sums of the tensors of three ranks are exact. If
+    ``is_product``, the numbers are not multiplied by the factor, so that products over three ranks are exact too."""
     numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
-    return numbers.remainder(2).bool() if dtype == "bool" else numbers.to(getattr(torch, dtype))
+    if dtype == "bool":
+        return numbers.remainder(2).bool()
+    return numbers.to(getattr(torch, dtype)) * (1 if is_product else _FACTORS.get(dtype, 1))
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
@@ -135,18 +140,21 @@ class Case:
         self._buffers.append((buffer, is_around))
         return buffer[part]
 
+    def _values(self, rank: int, *, shift: int = 0) -> torch.Tensor:
+        return values(rank, self._length, self._dtype, shift=shift, is_product=self._reduction == "PRODUCT")
+
     def _mine(self, shift: int = 0) -> torch.Tensor:
-        return self._place(values(self._subject.rank, self._length, self._dtype, shift=shift))
+        return self._place(self._values(self._subject.rank, shift=shift))
 
     def _target(self, parts: int = 1) -> torch.Tensor:
         return self._place(torch.full((parts * self._length,), 1, dtype=getattr(torch, self._dtype)))
 
     def _all(self, shift: int = 0) -> list[torch.Tensor]:
-        return [values(rank, self._length, self._dtype, shift=shift) for rank in self.members]
+        return [self._values(rank, shift=shift) for rank in self.members]
 
     def _parts(self) -> torch.Tensor:
         """Return this rank's input for a collective that splits its input: a tensor with one part for each member of the group."""
-        parts = [values(self._subject.rank, self._length, self._dtype, shift=shift) for shift in range(len(self.members))]
+        parts = [self._values(self._subject.rank, shift=shift) for shift in range(len(self.members))]
         return self._place(torch.cat(parts))
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> None:
@@ -167,7 +175,7 @@ class Case:
     def _broadcast(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         mine = self._mine()
         self._call(dist.broadcast, mine, self.root)
-        return [(mine, values(self.root, self._length, self._dtype))]
+        return [(mine, self._values(self.root))]
 
     def _all_gather(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         mine, parts = self._mine(), [self._target() for _ in self.members]
@@ -227,10 +235,10 @@ class Case:
 
     def _scatter(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         shifts = range(len(self.members))
-        parts = [self._place(values(self.root, self._length, self._dtype, shift=shift)) for shift in shifts]
+        parts = [self._place(self._values(self.root, shift=shift)) for shift in shifts]
         mine = self._target()
         self._call(dist.scatter, mine, parts if self._subject.rank == self.root else None, src=self.root)
-        return [(mine, values(self.root, self._length, self._dtype, shift=self.members.index(self._subject.rank)))]
+        return [(mine, self._values(self.root, shift=self.members.index(self._subject.rank)))]
 
     def _send(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         rank, target = self._subject.rank, self._neighbour(self.root, 1)
@@ -247,7 +255,7 @@ class Case:
             self._memory = "offset"  # the other rank may support strided tensors, and then waits for this one
             tensor = make()
             self._send_or_receive(tensor, peer, is_sender=is_sender)
-        return [(tensor, values(self.root, self._length, self._dtype))]
+        return [(tensor, self._values(self.root))]
 
     def _send_or_receive(self, tensor: torch.Tensor, peer: int, *, is_sender: bool) -> None:
         if self._is_async:
@@ -263,7 +271,7 @@ class Case:
         calls = [dist.P2POp(dist.isend, given, following, self._group), dist.P2POp(dist.irecv, mine, preceding, self._group)]
         for work in dist.batch_isend_irecv(calls):
             work.wait()
-        return [(mine, values(preceding, self._length, self._dtype))]
+        return [(mine, self._values(preceding))]
 
     def _neighbour(self, rank: int, step: int) -> int:
         """Return the member of the group that is ``step`` places after ``rank``. The first member follows the last."""
