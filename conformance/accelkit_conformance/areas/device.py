@@ -3,7 +3,6 @@ raised if the index of the requested device does not exist, or if the inputs of 
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
@@ -107,23 +106,9 @@ def bad_index_raises(subject: Subject) -> None:
 def current_device_is_kept(subject: Subject) -> None:
     """The context manager ``torch.<device_type>.device`` and the accelerator's ``setup_device`` change the current device. Leaving the
     context, even through an error, restores the previous device."""
-    import torch
+    from accelkit_conformance.oracle.places import check_current_device
 
-    other, module = subject.second_device(), subject.module
-    assert module.current_device() == subject.device.index
-    with module.device(other):
-        assert module.current_device() == other.index
-        assert torch.empty(1, device=subject.device_type).device == other
-    assert module.current_device() == subject.device.index, "leaving the context did not restore the current device"
-    with contextlib.suppress(RuntimeError), module.device(other):
-        torch.ones(2, device=other) @ torch.ones(3, device=other)
-    assert module.current_device() == subject.device.index, "leaving the context through an error did not restore the current device"
-    assert torch.empty(1, device=subject.device_type).device == subject.device
-    try:
-        subject.accelerator.setup_device(other)
-        assert torch.empty(1, device=subject.device_type).device == other, "setup_device did not make the device current"
-    finally:
-        subject.accelerator.setup_device(subject.device)
+    check_current_device(subject)
 
 
 @check("training", requires=["numbered_devices"])
@@ -132,6 +117,25 @@ def threads_have_their_own_device(subject: Subject) -> None:
     from accelkit_conformance.oracle.places import check_devices_of_threads
 
     check_devices_of_threads(subject)
+
+
+@check("training", requires=["numbered_devices"])
+def failed_selections_keep_the_device(subject: Subject) -> None:
+    """Selecting a device whose index does not exist, with ``set_device`` or the context manager ``device`` of the device's module or with
+    ``torch.accelerator.set_device_index``, raises an error, and the current device remains the same, whichever it is."""
+    from accelkit_conformance.oracle.places import check_failed_selections
+
+    check_failed_selections(subject)
+
+
+@check("training", requires=["numbered_devices"])
+def backward_is_on_its_device(subject: Subject) -> None:
+    """While the hook of a tensor, the hook of an accumulated gradient and the ``backward`` of a custom function run, the device of the
+    gradient is the current device, even if another device was current when the backward pass was started. The backward pass does not
+    change the current device of the thread that started it."""
+    from accelkit_conformance.oracle.places import check_devices_of_backward
+
+    check_devices_of_backward(subject)
 
 
 @check("training", requires=["numbered_devices"])

@@ -108,6 +108,27 @@ def factorisations_that_fail(subject: Subject) -> None:
     _works(subject)
 
 
+@check("training")
+def one_matrix_of_a_batch(subject: Subject) -> None:
+    """If one matrix of a batch, at any place, has no factorisation or inverse, ``cholesky``, ``inv``, ``solve`` and ``lu_factor`` raise
+    RuntimeError or a subclass, such as LinAlgError. ``cholesky_ex`` and ``inv_ex``, if the device has them, return an ``info`` that is
+    nonzero for this matrix only."""
+    from accelkit_conformance.oracle.invalid_calls import check_batches_of_matrices
+
+    check_batches_of_matrices(subject)
+    _works(subject)
+
+
+@check("full")
+def expanded_tensors_are_not_written(subject: Subject) -> None:
+    """If several elements of a tensor share memory, because the tensor was expanded, an in-place operator on this tensor and an operator
+    with this tensor as ``out=`` either raise RuntimeError, as on the CPU, or give every element its own value."""
+    from accelkit_conformance.oracle.invalid_calls import check_expanded_tensors
+
+    check_expanded_tensors(subject)
+    _works(subject)
+
+
 @check("smoke")
 def nan_and_infinity_are_kept(subject: Subject) -> None:
     """NaN and infinity that arise in a computation appear in its result and are not replaced by other values."""

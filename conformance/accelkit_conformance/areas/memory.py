@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _BYTES = 8 << 20
-_PETABYTE = 1 << 50
 
 
 def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
@@ -146,15 +145,11 @@ def peaks_are_per_device(subject: Subject) -> None:
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_is_recoverable(subject: Subject) -> None:
     """An attempt to allocate more memory than there is on the device raises ``torch.OutOfMemoryError``. Existing tensors keep their values,
-    and the next allocation works."""
-    import torch
+    and the next allocation works. If the capability ``memory_statistics`` is declared, two such attempts do not increase the number
+    of allocated bytes or its peak."""
+    from accelkit_conformance.oracle.freed_memory import check_failed_allocations
 
-    kept = torch.arange(100.0, device=subject.device)
-    for _ in range(2):
-        with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte", may_be_absent=True):
-            _block(subject, _PETABYTE)
-    assert kept.tolist() == list(range(100)), "a tensor changed when memory ran out"
-    assert torch.ones(1000, device=subject.device).sum().item() == 1000
+    check_failed_allocations(subject)
 
 
 @check("smoke", requires=["memory_limit"])
@@ -165,6 +160,16 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
     from accelkit_conformance.oracle.freed_memory import check_operators_without_memory
 
     check_operators_without_memory(subject)
+
+
+@check("training", requires=["memory_statistics"])
+def threads_free_memory(subject: Subject) -> None:
+    """In a thread other than the main thread, tensors are created and freed in three rounds. The number of allocated bytes is not larger
+    after the third round than after the first, while the thread still runs. A tensor that the thread created and the main thread frees,
+    when the thread has ended, reduces the number by at least its size."""
+    from accelkit_conformance.oracle.freed_memory import check_threads
+
+    check_threads(subject)
 
 
 @check("training", requires=["memory_statistics"])

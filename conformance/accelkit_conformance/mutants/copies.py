@@ -249,3 +249,19 @@ class PacksTooEarly(Broken):
         if name == "copy_" and args[1].device.type == "cpu" and not args[1].is_contiguous():
             return func(args[0], args[1].clone(), *args[2:], **kwargs)
         return call()
+
+
+@mutant("transfer", "lazy views")
+class CopiesLoseTheSign(Broken):
+    """``copy_`` and ``to`` between the device and the host ignore that a source such as ``x.conj().imag`` is negated when it is read."""
+
+    def install(self) -> None:
+        import torch
+
+        to, copy_ = torch.Tensor.to, torch.Tensor.copy_
+
+        def without_sign(tensor: Any) -> Any:
+            return torch._neg_view(tensor) if tensor.device.type == "fake_xpu" and tensor.is_neg() else tensor
+
+        torch.Tensor.to = lambda tensor, *args, **kwargs: to(without_sign(tensor), *args, **kwargs)  # type: ignore[method-assign]
+        torch.Tensor.copy_ = lambda tensor, source, *args, **kwargs: copy_(tensor, without_sign(source), *args, **kwargs)  # type: ignore[method-assign]

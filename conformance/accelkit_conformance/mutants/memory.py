@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar
 
 from accelkit_conformance.mutants import mutant
@@ -223,3 +224,45 @@ class ShrinksNoStorage(Broken):
             return result
 
         torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+
+
+@mutant("memory", "peaks")
+class CountsFailedAllocations(Broken):
+    """The peak of allocated memory includes 1 TiB for an allocation that failed, until the peak is reset."""
+
+    failed: ClassVar[dict[Any, float]] = {}
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        try:
+            return call()
+        except torch.OutOfMemoryError:
+            self.failed[kwargs.get("device")] = 1 << 40
+            raise
+
+    def memory_stats(self, device: Any) -> dict[str, float]:
+        stats = super().memory_stats(device)
+        return {**stats, "memory.peak.bytes": max(stats["memory.peak.bytes"], self.failed.get(device, 0.0))}
+
+    def reset_peak_memory_stats(self, device: Any) -> None:
+        super().reset_peak_memory_stats(device)
+        self.failed.pop(device, None)
+
+
+@mutant("memory", "threads")
+class ThreadsFreeAtTheirEnd(Broken):
+    """In a thread other than the main thread, the memory of a tensor that ``torch.ones`` creates is freed only when the thread ends."""
+
+    def install(self) -> None:
+        import torch
+
+        original, kept = torch.ones, threading.local()
+
+        def ones(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            if threading.current_thread() is not threading.main_thread():
+                kept.storages = [*getattr(kept, "storages", ()), result.untyped_storage()]
+            return result
+
+        torch.ones = ones  # type: ignore[assignment]

@@ -68,3 +68,14 @@ class MovesIndicesSilently(Broken):
             return call()
         place = args[0].device
         return func(*tree_map_only(torch.Tensor, lambda one: one.to(place) if one.device.type == place.type else one, args), **kwargs)
+
+
+@mutant("errors", "batches of matrices")
+class ChecksTheFirstMatrix(Broken):
+    """In a batch of matrices, only the first one is checked: no error says that a later matrix is singular or not positive-definite."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("linalg_cholesky_ex", "linalg_inv_ex", "linalg_lu_factor_ex", "_linalg_solve_ex")):
+            result[-1].view(-1)[1:].zero_()
+        return result

@@ -267,3 +267,25 @@ class BackwardIgnoresStreams(Broken):
         module: Any = self.device_module
         with module.stream(module.default_stream()):
             return call()
+
+
+@mutant("streams", "the current stream")
+class StreamsAreEnteredOnce(Broken):
+    """A stream of the device's module keeps only one previous stream: if it is entered again in its own context, it remains current."""
+
+    def install(self) -> None:
+        import torch
+
+        module: Any = self.device_module
+
+        def enter(stream: Any) -> Any:
+            stream.previous = (torch.accelerator.current_stream(stream.device), module.current_device())
+            torch.accelerator.set_stream(stream)
+            return stream
+
+        def leave(stream: Any, *exc_info: Any) -> None:
+            previous, index = stream.previous
+            torch.accelerator.set_stream(previous)
+            module.set_device(index)
+
+        module.Stream.__enter__, module.Stream.__exit__ = enter, leave

@@ -164,3 +164,34 @@ class SavesWholePages(Broken):
             return host
 
         torch.UntypedStorage.cpu = cpu  # type: ignore[method-assign]
+
+
+@mutant("device", "state after a failed selection")
+class FailedSelectionsReset(Broken):
+    """If ``torch.accelerator.set_device_index`` or ``set_device`` fails because the device does not exist, device 0 becomes current."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.accelerator.set_device_index
+
+        def set_device_index(device: Any, /) -> None:
+            try:
+                original(device)
+            except RuntimeError:
+                original(0)
+                raise
+
+        torch.accelerator.set_device_index = set_device_index  # type: ignore[assignment]
+
+
+@mutant("device", "backward passes")
+class BackwardOnTheFirstDevice(Broken):
+    """In a backward pass, a factory function with a device without an index creates its tensor on device 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if kwargs.get("device") == torch.device("fake_xpu") and torch._C._current_graph_task_id() != -1:
+            return func(*args, **{**kwargs, "device": torch.device("fake_xpu", 0)})
+        return call()

@@ -158,3 +158,16 @@ class FillsHalfOfASlice(Broken):
         result = call()
         args[0][half:].copy_(kept)
         return result
+
+
+@mutant("random", "destinations")
+class SlicesDoNotAdvance(Broken):
+    """``normal_`` and ``uniform_`` of a tensor that is not contiguous do not advance the generator: the next call repeats the numbers."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name not in ("normal_", "uniform_") or args[0].is_contiguous() or kwargs.get("generator") is not None:
+            return call()
+        state = super().get_rng_state(args[0].device)
+        result = call()
+        super().set_rng_state(state, args[0].device)
+        return result

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +30,8 @@ AXES: dict[str, tuple[str, ...]] = {
     "shape": tuple(_SHAPES),
     "call": ("copy_", "copy_, non_blocking", "to"),
 }
+
+_LAZY_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conj()": torch.conj, "conj().imag": lambda x: x.conj().imag}
 
 
 @functools.cache
@@ -80,6 +84,31 @@ def check_every_copy(subject: Subject, direction: str) -> None:
         if not subject.lacks(case["source dtype"]) and not subject.lacks(case["target dtype"]):
             with subject.sample(", ".join(f"{axis} {value}" for axis, value in case.items()), case):
                 _check_copy(subject, case, start, end)
+    if not subject.lacks("complex64"):
+        for view, layout, call in itertools.product(_LAZY_VIEWS, ("contiguous", "strided"), AXES["call"]):
+            for is_target in (False,) if call == "to" else (False, True):
+                case = {"view": view, "layout": layout, "call": call, "end": "target" if is_target else "source"}
+                with subject.sample(f"{call}, {layout}, {view} as {case['end']}", case):
+                    _check_lazy_copy(subject, case, start, end)
+
+
+def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:
+    """Check a copy from or to a view that torch conjugates or negates only when it is read."""
+    view, is_target = _LAZY_VIEWS[case["view"]], case["end"] == "target"
+    base = arranged(torch.complex(torch.arange(1.0, 13.0).view(3, 4), torch.arange(12.0).view(3, 4) * 2 - 9), case["layout"])
+    plain = view(base).resolve_conj().resolve_neg()
+    is_late = "non_blocking" in case["call"]
+    if not is_target:
+        source = view(to_device(base, start))
+        found = source.to(end, copy=True) if case["call"] == "to" else to_device(plain * 0, end).copy_(source, non_blocking=is_late)
+        subject.synchronize()
+        _check_same(found.resolve_conj().resolve_neg(), plain)
+        return
+    there, expected = to_device(base, end), base.clone()
+    view(there).copy_(to_device(plain * 3, start), non_blocking=is_late)
+    view(expected).copy_(plain * 3)
+    subject.synchronize()
+    _check_same(there, expected)
 
 
 def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:

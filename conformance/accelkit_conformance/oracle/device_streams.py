@@ -4,9 +4,14 @@ module."""
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
+
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -15,25 +20,105 @@ if TYPE_CHECKING:
 def make_stream(subject: Subject, device: torch.device | None = None) -> Any:
     """Return a new stream of ``device``, by default the device under test."""
     device = device or subject.device
-    return torch.Stream(device=device) if _is_accelerator(subject) else subject.function("Stream")(device=device)
+    return torch.Stream(device=device) if is_accelerator(subject) else subject.function("Stream")(device=device)
 
 
 def current_stream(subject: Subject, device: torch.device | None = None) -> Any:
     """Return the current stream of ``device``, by default the device under test."""
     device = device or subject.device
-    return torch.accelerator.current_stream(device) if _is_accelerator(subject) else subject.function("current_stream")(device)
+    return torch.accelerator.current_stream(device) if is_accelerator(subject) else subject.function("current_stream")(device)
 
 
 def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManager[Any]:
     """Return a context manager that makes ``stream`` current."""
-    return stream if _is_accelerator(subject) else subject.function("stream")(stream)  # type: ignore[no-any-return]
+    return stream if is_accelerator(subject) else subject.function("stream")(stream)  # type: ignore[no-any-return]
 
 
 def make_event(subject: Subject, **options: bool) -> Any:
     """Return a new event. ``options`` are those of ``torch.Event``, such as ``enable_timing``."""
-    return torch.Event(subject.device, **options) if _is_accelerator(subject) else subject.function("Event")(**options)
+    return torch.Event(subject.device, **options) if is_accelerator(subject) else subject.function("Event")(**options)
 
 
-def _is_accelerator(subject: Subject) -> bool:
+def is_accelerator(subject: Subject) -> bool:
+    """Return whether the device type is that of ``torch.accelerator``."""
     current = torch.accelerator.current_accelerator()
     return current is not None and current.type == subject.device_type
+
+
+def check_handles(subject: Subject) -> None:
+    """Check that streams and events that are no longer used keep neither open files nor threads nor memory.
+
+    Raises:
+        AssertionError: If they do.
+    """
+    process = psutil.Process()
+    x = torch.ones(8, device=subject.device)
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            stream = make_stream(subject)
+            with on_stream(subject, stream):
+                event = make_event(subject)
+                event.record()
+            event.synchronize()
+        gc.collect()
+        subject.synchronize()
+
+    def counts() -> tuple[int, int, int]:
+        files = process.num_fds() if hasattr(process, "num_fds") else process.num_handles()
+        return files, process.num_threads(), process.memory_info().rss
+
+    use(200)  # pools may grow at first
+    files, threads, resident = counts()
+    use(4000)
+    files, threads, resident = (after - before for after, before in zip(counts(), (files, threads, resident), strict=True))
+    assert files < 50, f"{files} files stay open after 4000 streams and events"
+    assert threads < 50, f"{threads} threads are left after 4000 streams and events"
+    assert resident < 32 << 20, f"{resident >> 20} MiB of memory are left after 4000 streams and events"
+    assert x.sum().item() == 8
+
+
+def check_nested_contexts(subject: Subject) -> None:
+    """Check that a stream can be entered again while its context is active, and that leaving a context restores the previous stream.
+
+    Raises:
+        AssertionError: If the stream that was current before a context is not current after it.
+        NotSupported: If there is only one stream, or if the streams are those of a version of torch that cannot enter a stream again.
+    """
+    ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
+        (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))
+    ]
+    cls, context = subject.optional_function("Stream"), subject.optional_function("stream")
+    if cls is not None and context is not None:
+        ways.append((lambda: cls(device=subject.device), context))
+    before, num_tested = current_stream(subject), 0
+    for make, enter in ways:
+        one, other = make(), make()
+        if len({_identity(stream) for stream in (one, other, before)}) < 3 and subject.capabilities["streams"] == "undeclared":
+            raise NotSupported("streams: undeclared, and new streams are equal to the current one")
+        try:
+            for streams in ((one, one), (one, one, one), (one, other, one), (one, other, one, other)):
+                _enter_in_turn(subject, enter, streams)
+        except RuntimeError as error:
+            if "Stream's context should not be initialized" not in str(error):
+                raise
+        else:
+            num_tested += 1
+    if not num_tested:
+        raise NotSupported(f"torch {torch.__version__} cannot enter a stream again in its own context")
+
+
+def _enter_in_turn(subject: Subject, enter: Callable[[Any], contextlib.AbstractContextManager[Any]], streams: Sequence[Any]) -> None:
+    """Enter the contexts of ``streams``, each inside those before it, and check the current stream before and after each is left."""
+    if not streams:
+        return
+    before = _identity(current_stream(subject))
+    with enter(streams[0]):
+        assert _identity(current_stream(subject)) == _identity(streams[0]), "a stream that was entered is not current"
+        _enter_in_turn(subject, enter, streams[1:])
+    assert _identity(current_stream(subject)) == before, "leaving a stream that was entered again did not restore the one before"
+
+
+def _identity(stream: Any) -> Any:
+    """Return a value that is the same for equal streams. A stream of a device's module may differ from the same stream of torch."""
+    return getattr(stream, "stream_id", stream)

@@ -10,6 +10,7 @@ from accelkit_conformance.late_errors import raises
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.lacking_dtypes import possible_samples
 from accelkit_conformance.oracle.op_compare import place
+from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.sample_transfer import tensors
 from accelkit_conformance.results import NotSupported
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _BYTES = 8 << 20
+_PETABYTE = 1 << 50
 _WIDTH = 256
 _LENGTHS = range(100, 124)
 _NUM_FIRST_LENGTHS = 8
@@ -53,6 +55,64 @@ def check_operator(subject: Subject, name: str) -> None:
     if call() > first:
         left = subject.allocated_after(first) - first  # collecting garbage is slow
         assert left <= 0, f"{left:.0f} bytes more are allocated after two more calls"
+
+
+def check_failed_allocations(subject: Subject) -> None:
+    """Check that an allocation for which there is not enough memory raises an error and changes nothing.
+
+    Raises:
+        AssertionError: If there is no error, if a tensor changes, if the memory statistics increase, or if the next allocation fails.
+    """
+    is_counted = subject.capabilities.can("memory_statistics")
+
+    def statistics() -> dict[str, float]:
+        return subject.accelerator.memory_stats(subject.device) if is_counted else {}
+
+    kept = torch.arange(100.0, device=subject.device)
+    if is_counted:
+        subject.allocated_before()  # frees garbage: if it were freed later, an increase could be missed
+        subject.accelerator.reset_peak_memory_stats(subject.device)
+    before = statistics()
+    for _ in range(2):
+        with raises(subject, torch.OutOfMemoryError, doing="allocating a petabyte", may_be_absent=True):
+            torch.empty(_PETABYTE // 4, dtype=torch.float32, device=subject.device)
+    after = statistics()
+    assert kept.tolist() == list(range(100)), "a tensor changed when memory ran out"
+    for name, what in {"memory.allocated.bytes": "number of allocated bytes", "memory.peak.bytes": "peak of allocated bytes"}.items():
+        was, now = (stats.get(name, 0.0) for stats in (before, after))
+        assert now <= was, f"attempts to allocate a petabyte increased the {what} from {was:.0f} to {now:.0f}"
+    assert torch.ones(1000, device=subject.device).sum().item() == 1000
+
+
+def check_threads(subject: Subject) -> None:
+    """Check that memory is freed in a thread other than the main thread, and that the main thread can free a tensor of another thread.
+
+    Raises:
+        AssertionError: If more memory is allocated after three rounds than after one, or if the tensor's memory stays allocated.
+    """
+    levels: list[float] = []
+
+    def run() -> list[torch.Tensor]:
+        subject.accelerator.setup_device(subject.device)
+        for _ in range(3):
+            one = torch.ones(_BYTES // 4, device=subject.device)
+            other = one + one
+            subject.synchronize()
+            del one, other
+            levels.append(subject.allocated())
+        if levels[-1] > levels[0]:
+            levels.append(subject.allocated_after(levels[0]))
+        return [torch.ones(_BYTES // 4, device=subject.device)]
+
+    tensors_of_thread = run_at(subject, "another thread", subject.device, run)
+    growth = levels[-1] - levels[0]
+    assert growth <= 0, f"{growth:.0f} bytes more are allocated after tensors were created and freed in a thread for the third time"
+    held = subject.allocated()
+    tensors_of_thread.clear()
+    left = subject.allocated()
+    if left > held - _BYTES:
+        left = subject.allocated_after(held - _BYTES)  # collecting garbage is slow
+    assert left <= held - _BYTES, f"the main thread freed {_BYTES} bytes of another thread, but only {held - left:.0f} fewer are allocated"
 
 
 def check_operators_without_memory(subject: Subject) -> None:

@@ -114,6 +114,73 @@ def check_two_devices(subject: Subject, place: str) -> None:
                 call(x, elsewhere)
 
 
+def check_batches_of_matrices(subject: Subject) -> None:
+    """Check that linear algebra reports a matrix without a factorisation or inverse at every place in a batch.
+
+    Raises:
+        AssertionError: If a function raises no error, or reports another matrix.
+        NotSupported: If the device lacks int32, the dtype in which torch's kernels say which factorisations failed.
+    """
+    subject.needs("int32")
+    linalg = torch.linalg
+    for place in range(3):
+        here = torch.eye(3).repeat(3, 1, 1)
+        here[place] = 0
+        batch = here.to(subject.device)
+        calls: dict[str, Callable[[], object]] = {
+            "cholesky": lambda batch=batch: linalg.cholesky(batch),
+            "inv": lambda batch=batch: linalg.inv(batch),
+            "solve": lambda batch=batch: linalg.solve(batch, torch.ones(3, 3, 1, device=subject.device)),
+            "lu_factor": lambda batch=batch: linalg.lu_factor(batch),
+        }
+        for name, call in calls.items():
+            with (
+                subject.sample(f"{name} of matrix {place}", {"name": name, "place": place}),
+                raises(subject, RuntimeError, doing=f"linalg.{name} of a batch of 3 matrices, of which number {place} is zero"),
+            ):
+                call()
+        for name, function in {"cholesky_ex": linalg.cholesky_ex, "inv_ex": linalg.inv_ex}.items():
+            try:
+                info = function(batch).info.tolist()
+            except NotImplementedError:  # tests of the operator report this
+                continue
+            failed = [number for number, value in enumerate(info) if value]
+            assert failed == [place], f"linalg.{name} reports that the matrices {failed} of a batch failed, instead of {place}"
+
+
+_ROWS = torch.arange(12.0).view(4, 3)
+_WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "add_": lambda x, rows: x.add_(rows),
+    "mul_": lambda x, rows: x.mul_(rows),
+    "copy_": lambda x, rows: x.copy_(rows),
+    "lerp_": lambda x, rows: x.lerp_(rows, 0.5),
+    "addcmul_": lambda x, rows: x.addcmul_(rows, rows),
+    "add with out=": lambda x, rows: torch.add(rows, 1, out=x),
+    "exp with out=": lambda x, rows: torch.exp(rows / 12, out=x),
+}
+"""Calls that write another value to each element of their first argument, by name."""
+
+
+def check_expanded_tensors(subject: Subject) -> None:
+    """Check that a call that writes to an expanded tensor raises RuntimeError or writes to every element its own value.
+
+    Raises:
+        AssertionError: If it does neither.
+    """
+    for name, write in _WRITES.items():
+        expected = torch.ones(4, 3)
+        write(expected, _ROWS)
+        x = torch.ones(1, 3, device=subject.device).expand(4, 3)
+        with subject.sample(name, {"name": name}):
+            try:
+                write(x, _ROWS.to(subject.device))
+                found = x.cpu()
+            except RuntimeError:
+                continue
+            is_right = torch.allclose(found, expected, rtol=1e-3)
+            assert is_right, f"{name} wrote {found.tolist()} to an expanded tensor instead of raising an error"
+
+
 def _index(x: torch.Tensor, value: int = 9) -> torch.Tensor:
     return torch.tensor([0, value], device=x.device)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelkit_conformance.oracle.device_streams import current_stream, make_stream, on_stream
+from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle.device_streams import current_stream, is_accelerator, make_stream, on_stream
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -49,6 +50,30 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
     return found_or_error[0]  # type: ignore[no-any-return]
 
 
+def check_current_device(subject: Subject) -> None:
+    """Check that a device can be made current, and that leaving a context restores the previous device.
+
+    Raises:
+        AssertionError: If another device is current.
+        NotSupported: If there is only one device.
+    """
+    other, module = subject.second_device(), subject.module
+    assert module.current_device() == subject.device.index
+    with module.device(other):
+        assert module.current_device() == other.index
+        assert torch.empty(1, device=subject.device_type).device == other
+    assert module.current_device() == subject.device.index, "leaving the context did not restore the current device"
+    with contextlib.suppress(RuntimeError), module.device(other):
+        torch.ones(2, device=other) @ torch.ones(3, device=other)
+    assert module.current_device() == subject.device.index, "leaving the context through an error did not restore the current device"
+    assert torch.empty(1, device=subject.device_type).device == subject.device
+    try:
+        subject.accelerator.setup_device(other)
+        assert torch.empty(1, device=subject.device_type).device == other, "setup_device did not make the device current"
+    finally:
+        subject.accelerator.setup_device(subject.device)
+
+
 def check_devices_of_threads(subject: Subject) -> None:
     """Check that a device that one thread makes current does not become current in another thread.
 
@@ -79,3 +104,70 @@ def check_devices_of_threads(subject: Subject) -> None:
     for when, index in {"while another thread used": current, "after another thread chose": module.current_device()}.items():
         assert index == subject.device.index, f"{when} {other}, the current device was {index}, not {subject.device.index}"
     assert made == subject.device, f"while another thread used {other}, a tensor without an index was created on {made}"
+
+
+def check_failed_selections(subject: Subject) -> None:
+    """Check that an attempt to select a device that does not exist raises an error, and leaves the current device unchanged.
+
+    Raises:
+        AssertionError: If it does not.
+        NotSupported: If there is only one device.
+    """
+    module, missing = subject.module, len(subject.devices) + 7
+
+    def enter() -> None:
+        with module.device(missing):
+            pass
+
+    ways: dict[str, Callable[[], Any]] = {
+        "set_device": lambda: module.set_device(missing),
+        "the context manager": enter,
+    }
+    if is_accelerator(subject):
+        ways["torch.accelerator.set_device_index"] = lambda: torch.accelerator.set_device_index(missing)
+    for current in (subject.device, subject.second_device()):
+        for way, select in ways.items():
+            with module.device(current):
+                with raises(subject, RuntimeError, AssertionError, ValueError, doing=f"selecting device {missing} with {way}"):
+                    select()
+                found, made = module.current_device(), torch.empty(1, device=subject.device_type).device
+            assert found == current.index, f"after {way} has failed on {current}, device {found} is current"
+            assert made == current, f"after {way} has failed on {current}, a tensor without an index was created on {made}"
+
+
+def check_devices_of_backward(subject: Subject) -> None:
+    """Check that the device of a gradient is current while a backward pass calls hooks and custom functions with this gradient.
+
+    Raises:
+        AssertionError: If another device is current in these calls, or after the backward pass.
+        NotSupported: If there is only one device.
+    """
+    module = subject.module
+    seen: dict[str, tuple[int, torch.device]] = {}
+
+    def note(what: str) -> None:
+        seen[what] = (module.current_device(), torch.empty(1, device=subject.device_type).device)
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            note("the backward of a custom function")
+            return gradients[0] * 2
+
+    for device in (subject.device, subject.second_device()):
+        seen.clear()
+        x = torch.ones(3, device=device, requires_grad=True)
+        x.register_post_accumulate_grad_hook(lambda leaf: note("the hook of an accumulated gradient"))
+        y = Double.apply(x)
+        y.register_hook(lambda gradient: note("the hook of a tensor"))  # type: ignore[no-untyped-call]
+        y.sum().backward()  # type: ignore[no-untyped-call]
+        assert len(seen) == 3, f"a backward pass on {device} called only {', '.join(seen) or 'no hook'}"
+        for what, (index, made) in seen.items():
+            assert index == device.index, f"in {what} on {device}, device {index} is current"
+            assert made == device, f"in {what} on {device}, a tensor without an index was created on {made}"
+        current = module.current_device()
+        assert current == subject.device.index, f"after a backward pass on {device}, device {current} is current"

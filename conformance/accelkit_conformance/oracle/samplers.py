@@ -73,7 +73,8 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Check that a sampler that draws into a slice with gaps fills each element of the slice, and leaves the gaps unchanged.
+    """Check that a sampler that draws into a slice with gaps fills each element of the slice, leaves the gaps unchanged, and advances the
+    generator.
 
     Args:
         subject: The plugin under test, with its device.
@@ -90,6 +91,17 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
     assert bool((here[:, 1] != -7.25).all()), f"{name} did not fill {int((here[:, 1] == -7.25).sum())} elements of the slice"
     assert len(here[:, 1].unique()) > (1 if name == "bernoulli_" else 20), f"{name} filled the slice with the same numbers"
     assert not torch.equal(here[:200, 1], here[200:, 1]), f"{name} repeats the first half of the slice"
+    drawn = {"a column": here[:, 1]}
+    for layout, target in {
+        "another column": buffer[:, 0],
+        "a transposed tensor": torch.zeros(20, 20, device=subject.device).t(),
+        "a contiguous tensor": torch.zeros(400, device=subject.device),
+    }.items():
+        numbers = IN_PLACE[name](target, None).cpu()
+        for order, one in {"": numbers, ", transposed": numbers.t()}.items():
+            for earlier, other in drawn.items():
+                assert not torch.equal(one.flatten(), other), f"{name} into {layout} repeats the numbers of {earlier}{order}"
+        drawn |= {layout: numbers.flatten(), f"{layout}, in the order of memory": numbers.t().flatten()}
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
