@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
-import socket
+
+from accelkit_conformance.oracle.free_ports import RANGE, free_ports
 
 
 def free_port() -> int:
@@ -14,9 +13,5 @@ def free_port() -> int:
     Each worker of pytest-xdist takes its ports from a range of its own, because a port stays free until a process listens on it.
     """
     worker, num_workers = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    size = 15000 // num_workers
-    while True:
-        port = 15000 + worker * size + random.randrange(size)
-        with socket.socket() as trial, contextlib.suppress(OSError):
-            trial.bind(("127.0.0.1", port))
-            return port
+    (port,) = free_ports(1, RANGE[worker::num_workers])
+    return port

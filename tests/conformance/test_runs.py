@@ -97,16 +97,20 @@ def test_workers_are_recycled(tmp_path):
     assert runner.num_workers == len(tests) // 2
 
 
+def printed_results(result):
+    """Run the program that reproduces a failure, and return the lines with the result on the CPU and the result on the device."""
+    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    return [line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device"))]
+
+
 @pytest.mark.smoke
 def test_a_failure_comes_with_a_program_that_shows_it(tmp_path):
     test = "operators/forward[add,float32]"
     result = results_of(Executor(Order(find("ignores_alpha").record(resolve("fake_xpu"))), tmp_path), test)[test]
     assert result.kind == "fail"
     assert "alpha" in result.reason
-    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    lines = [line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device"))]
-    assert len(lines) == 2, shown.stdout
+    assert len(printed_results(result)) == 2
 
 
 @FORKED
@@ -115,9 +119,7 @@ def test_the_program_contains_a_sample_that_no_opinfo_generates(tmp_path):
     test = "operators/special_values[add,float32]"
     result = results_of(Executor(Order(find("swallows_nan").record(resolve("fake_xpu"))), tmp_path), test)[test]
     assert result.kind == "fail"
-    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    cpu, device = (line for line in shown.stdout.splitlines() if line.startswith(("cpu", "device")))
+    cpu, device = printed_results(result)
     assert "nan" in cpu
     assert "nan" in device, "the device of this program is not the mutant"
 
@@ -128,13 +130,11 @@ def test_the_program_of_a_gradient_has_the_output_gradient_of_the_test(tmp_path)
     test = "autograd/backward[softmax,float32]"
     result = results_of(Executor(Order(find("softmax_forgets_the_sum").record(resolve("fake_xpu"))), tmp_path), test)[test]
     assert result.kind == "fail"
-    shown = subprocess.run([sys.executable, "-c", result.reproducer], capture_output=True, text=True, check=False)
-    assert shown.returncode == 0, shown.stderr
-    cpu, device = (line.partition("(")[2] for line in shown.stdout.splitlines() if line.startswith(("cpu", "device")))
-    assert "tensor([" in cpu, shown.stdout
-    assert "fake_xpu" in device, shown.stdout
+    cpu, device = (line.partition("(")[2] for line in printed_results(result))
+    assert "tensor([" in cpu, cpu
+    assert "fake_xpu" in device, device
     largest = max(abs(float(number)) for number in re.findall(r"-?\d+\.\d*(?:e[-+]\d+)?", cpu))
-    assert largest > 0.01, f"the gradient on the CPU is zero but for rounding: {shown.stdout}"
+    assert largest > 0.01, f"the gradient on the CPU is zero but for rounding: {cpu}"
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

@@ -152,20 +152,20 @@ def test_the_hint_follows_from_what_went_wrong(plugin_site, fails, helps, error_
 
 def test_verdicts_are_remembered_per_installation(plugin_site, monkeypatch):
     record = install(plugin_site)
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
     verdict = probing.ask(record)
     verdict_cache.remember(record, verdict)
-    recalled = verdict_cache.recall(record)
+    recalled = verdict_cache.recalled([record]).get(record)
     assert recalled.cached_at > 0
     assert dataclasses.replace(recalled, cached_at=0.0) == verdict
     with monkeypatch.context() as patch:
         patch.setattr("sys.executable", "python3")
-        assert verdict_cache.recall(record) is not None, "bin/python and bin/python3 are one environment"
+        assert verdict_cache.recalled([record]).get(record) is not None, "bin/python and bin/python3 are one environment"
         patch.setenv("ACME_VISIBLE_DEVICES", "-1")
-        assert verdict_cache.recall(record) is None, "other devices are visible"
+        assert verdict_cache.recalled([record]).get(record) is None, "other devices are visible"
     (plugin_site.folder / "vendor_some-1.0.dist-info" / "RECORD").unlink()
     accelkit.refresh()
-    assert verdict_cache.recall(catalog.find("accelerator", "some")) is None
+    assert verdict_cache.recalled([catalog.find("accelerator", "some")]) == {}
 
 
 @pytest.mark.usefixtures("forked_interpreters")
@@ -174,9 +174,9 @@ def test_a_plugin_that_was_only_probed_is_still_tried(plugin_site):
     plugin_site.install("vendor-liar", source, accelerators={"liar": "Some"})
     record = catalog.find("accelerator", "liar")
     verdict_cache.remember(record, probing.ask(record), is_of_probe=True)
-    assert verdict_cache.recall(record).status == "usable"
+    assert verdict_cache.recalled([record]).get(record).status == "usable"
     assert verdict_cache.tried([record])[record].status == "broken"
-    assert verdict_cache.recall(record).status == "broken"
+    assert verdict_cache.recalled([record]).get(record).status == "broken"
 
 
 @pytest.mark.parametrize(("seconds", "is_recalled"), [(60, True), (2 * 3600, False), (-60, False)])
@@ -187,7 +187,7 @@ def test_verdicts_on_built_in_plugins_expire(monkeypatch, tmp_path, seconds, is_
     verdict_cache.remember(record, Verdict("usable"))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + seconds)
-    assert (verdict_cache.recall(record) is not None) == is_recalled
+    assert (verdict_cache.recalled([record]).get(record) is not None) == is_recalled
 
 
 def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypatch, tmp_path):
@@ -195,7 +195,7 @@ def test_a_cache_that_cannot_be_written_is_as_good_as_none(plugin_site, monkeypa
     monkeypatch.setenv("ACCELKIT_CACHE_DIR", str(tmp_path / "file"))
     record = install(plugin_site)
     verdict_cache.remember(record, Verdict("usable"))
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
 
 
 @pytest.mark.parametrize("value", ["soon", "0", "-1", "inf", "nan"])

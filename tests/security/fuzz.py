@@ -143,11 +143,11 @@ class Verdict:
         verdict_cache.remember(self.record, verdict_cache.Verdict("usable", "it is here", "no hint", capabilities={"streams": "native"}))
         (self.path,) = (folder / "verdicts").iterdir()
         self.original = self.path.read_bytes()
-        assert verdict_cache.recall(self.record).capabilities == {"streams": "native"}
+        assert verdict_cache.recalled([self.record])[self.record].capabilities == {"streams": "native"}
 
     def read(self, content: bytes, is_forged: bool) -> None:
         self.path.write_bytes(content)
-        found = self.memory.recall(self.record)
+        found = self.memory.recalled([self.record]).get(self.record)
         assert found is None or all(map(str.isprintable, found.capabilities.values())) or found.as_dict()
 
 

@@ -44,7 +44,7 @@ def verdict(record):
     """The file with the remembered verdict on it."""
     verdict_cache.remember(record, verdict_cache.Verdict("usable", "it is here"))
     (path,) = (verdict_cache.cache_folder() / "verdicts").iterdir()
-    assert verdict_cache.recall(record).reason == "it is here"
+    assert verdict_cache.recalled([record]).get(record).reason == "it is here"
     return path
 
 
@@ -67,7 +67,7 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
     changed.chmod(0o777)
     try:
         private_files._check_way.cache_clear()  # another process would ask anew
-        assert verdict_cache.recall(record) is None
+        assert verdict_cache.recalled([record]).get(record) is None
         if part != "file":
             with pytest.warns(RuntimeWarning, match=f"not cached.*(?s:.)*every user can write to it.*(?s:.)*chmod go-w {changed}"):
                 verdict_cache.remember(record, verdict_cache.Verdict("usable"))
@@ -78,9 +78,9 @@ def test_a_verdict_that_others_could_have_written_is_none(record, verdict, part)
 @as_root
 def test_a_verdict_of_another_user_is_none(record, verdict):
     os.chown(verdict, 65534, 65534)
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
     os.chown(verdict, 0, 0)
-    assert verdict_cache.recall(record) is not None
+    assert verdict_cache.recalled([record]).get(record) is not None
 
 
 @posix
@@ -88,16 +88,16 @@ def test_a_link_and_a_pipe_are_none(record, verdict, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     verdict.rename(elsewhere)
     verdict.symlink_to(elsewhere)
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
     verdict.unlink()
     os.mkfifo(verdict, 0o600)
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
 
 
 @pytest.mark.parametrize("content", HOSTILE, ids=lambda content: content[:40])
 def test_a_verdict_that_cannot_be_read_is_none(record, verdict, content):
     verdict.write_text(content, "utf-8", "surrogatepass")
-    assert verdict_cache.recall(record) is None
+    assert verdict_cache.recalled([record]).get(record) is None
 
 
 def test_every_change_of_one_value_is_read_or_none(record, verdict):
@@ -106,7 +106,7 @@ def test_every_change_of_one_value_is_read_or_none(record, verdict):
     for name in whole:
         for value in (None, 5, -1, 1.5, "", "text", [], [1], {}, {"a": 1}, {"a": {"b": 2}}, True):
             verdict.write_text(json.dumps(whole | {name: value}))
-            found = verdict_cache.recall(record)
+            found = verdict_cache.recalled([record]).get(record)
             assert found is None or isinstance(found.reason + found.hint + found.description, str)
             assert found is None or all(check.status in ("usable", "absent", "broken") for check in found.checks.values())
 

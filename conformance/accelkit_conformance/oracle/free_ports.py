@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import socket
 
@@ -11,13 +10,17 @@ _LOCAL = "localhost"
 
 # Below the ports that systems give to outgoing connections (by default 32768 to 60999 on Linux, 49152 to 65535 on macOS and Windows). Such
 # a connection could take a port between the call of `free_ports` and the moment at which a process listens on it.
-_RANGE = range(15000, 30000)
+RANGE = range(15000, 30000)
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ``count`` distinct ports that no process of this machine is using."""
-    candidates = random.SystemRandom().sample(_RANGE, len(_RANGE))  # another process may have set the same seed
-    return list(itertools.islice(filter(is_free, candidates), count))
+def free_ports(count: int, within: range = RANGE) -> list[int]:
+    """Return ``count`` distinct ports in ``within`` that no process of this machine is using."""
+    source = random.SystemRandom()  # another process may have set the same seed
+    found: dict[int, None] = {}
+    while len(found) < count:
+        if is_free(port := source.choice(within)):
+            found[port] = None
+    return list(found)
 
 
 def is_free(port: int) -> bool:

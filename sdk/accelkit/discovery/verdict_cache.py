@@ -120,11 +120,6 @@ def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
     }
 
 
-def recall(record: PluginRecord) -> Verdict | None:
-    """Return the valid verdict that ``remember`` cached for one record, or None. See ``recalled``."""
-    return recalled([record]).get(record)
-
-
 def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
     """Cache a verdict, unless the plugin's code can change without notice.
 
