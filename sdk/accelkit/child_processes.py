@@ -1,8 +1,8 @@
 """Child processes that run a plugin's code and do not outlive this process, however it ends.
 
-Such a child may hang in a driver, never release the interpreter's lock, or start processes of its own. Each child therefore leads a
-process group, and one guard process (``child_guard``) kills the remaining groups when this process has ended, whether normally, by an
-error or by ``kill -9``. The guard runs as long as there are children.
+Such a child may hang in a driver, never release the GIL, or start processes of its own. Each child therefore leads a process group, and one
+guard process (``child_guard``) kills the remaining groups when this process has ended, whether normally, by an error or by ``kill -9``. The
+guard runs as long as there are children.
 """
 
 from __future__ import annotations

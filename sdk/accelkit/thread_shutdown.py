@@ -60,7 +60,7 @@ def wait_for_torch_threads() -> None:
     busy = first
     while states and quiet < _LOOKS and busy - first < _MOST_BUSY_SECONDS and time.monotonic() < deadline:
         quiet = quiet + 1 if states == {"S"} else 0
-        time.sleep(_LOOK_SECONDS)  # sleeping releases Python's lock, for which such a thread may be waiting
+        time.sleep(_LOOK_SECONDS)  # sleeping releases the GIL, for which such a thread may be waiting
         states, busy = _look()
 
 

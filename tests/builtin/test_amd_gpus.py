@@ -1,4 +1,4 @@
-"""``cuda`` with a torch build for ROCm, in a mount namespace whose /sys/class is like that of a machine with AMD GPUs."""
+"""``cuda`` with a build of torch for ROCm, in a mount namespace whose /sys/class is like that of a machine with AMD GPUs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ exec "$@"
 
 @pytest.fixture
 def machine(tmp_path):
-    """Run a command on a machine with these KFD nodes, and with a torch that was built for ROCm (its version file)."""
+    """Run a command on a machine with these KFD nodes, and with a build of torch for ROCm (its version file)."""
     if subprocess.run(["unshare", "--mount", "--map-root-user", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this kernel or container allows no mount namespace, in which alone /sys can be replaced")
 

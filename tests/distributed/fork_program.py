@@ -16,7 +16,7 @@ from accelkit import thread_shutdown
 
 
 def compress(_):
-    """Work for a while without Python's lock; to return from here takes the lock."""
+    """Work for a while without the GIL; to return from here takes the GIL."""
     has_begun.set()
     zlib.compress(os.urandom(1 << 24))
 

@@ -1,4 +1,4 @@
-"""An epoch that goes on with another number of processes or another batch size: every sample exactly once."""
+"""An epoch that goes on with a different number of processes or a different batch size: every sample exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD GPUs, which a torch built for ROCm exposes as ``cuda`` devices.
+"""AMD GPUs. A build of torch for ROCm exposes them as ``cuda`` devices.
 
 The Linux kernel lists the GPUs in files (sysfs). This module reads these files, so it loads no library and initialises no driver.
 Sources: the amdkfd driver's topology (https://docs.kernel.org/gpu/amdgpu/) and 'GPU isolation techniques'
@@ -56,7 +56,7 @@ def limiting_variable(environ: Mapping[str, str]) -> str:
 
 
 def probe() -> Availability:
-    """Return whether a torch built for ROCm finds GPUs on this machine. Opens no device."""
+    """Return whether this process can use AMD GPUs. Opens no device. Called only if the installed torch is a build for ROCm."""
     machine = uuids()
     if not machine:
         return Availability.absent(

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, and AMD GPUs with a torch built for ROCm.
+"""NVIDIA GPUs, and, if the installed torch is a build for ROCm, AMD GPUs.
 
 The probe and the device count read NVML for NVIDIA GPUs, and files of the Linux kernel (sysfs) for AMD GPUs. Neither creates a context on
 a device, so ``fork`` still works afterwards.

@@ -168,7 +168,8 @@ class DividedAttention(TorchFunctionMode):
     ) -> Any:
         """Compute ``multi_head_attention_forward``, with its arguments. ``key`` and ``value`` are gathered before they are projected.
 
-        ``is_causal`` says that ``attn_mask`` is the causal mask, whatever its shape.
+        If ``is_causal`` is True, ``attn_mask`` must be the causal mask, as torch requires, and is ignored. Instead, a causal mask is
+        computed that has a row for each query of this process and a column for each key of the whole sequence.
         """
         self._check((query, key, value))
         if static_k is not None or static_v is not None:

@@ -30,7 +30,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "kept",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write a summary of each report, without its results, into this folder. A matrix can be made from the summaries too.",
+    help="Write a summary of each report, without the results of single tests, into this folder. A matrix can be made from "
+    "the summaries too.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:

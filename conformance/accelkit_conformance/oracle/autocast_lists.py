@@ -1,4 +1,4 @@
-"""The operators on autocast's lists, and a check that compares each operator under autocast with the CPU.
+"""The operators on autocast's lists, and a check that compares their results under autocast with the results on the CPU.
 
 The lists are those that torch uses for devices such as CUDA (``AT_FORALL_LOWER_PRECISION_FP``, ``AT_FORALL_FP32``,
 ``AT_FORALL_FP32_SET_OPT_DTYPE`` and ``AT_FORALL_PROMOTE`` in torch's ``ATen/autocast_mode.h``). Each operator is listed under its name in

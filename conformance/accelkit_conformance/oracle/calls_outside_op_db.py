@@ -1,4 +1,4 @@
-"""Comparison of the calls in ``extra_ops`` with the CPU."""
+"""Comparison of the results on the device with those on the CPU, for the calls in ``extra_ops``."""
 
 from __future__ import annotations
 

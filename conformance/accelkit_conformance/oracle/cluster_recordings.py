@@ -33,10 +33,11 @@ class Process:
     """One process of a job.
 
     Attributes:
-        name: The name of the process. In a recorded job: the name of the file and the index of the process in the file. In a generated
-            job: the name of the file, the shape of the job and the rank.
+        name: The name of the process. In a recorded job: the name of the JSON file, and the index of the process in this file. In a
+            generated job: the name of the JSON file, the shape of the job and the rank.
         environ: The variables of the process, without those that contain the path of a file.
-        files: The contents of each file, keyed by the name of the variable that contains the path of the file.
+        files: The contents of the files to which variables of the process point. The key is the name of the variable that contains the
+            path of the file.
         expected: The expected values of the cluster environment's properties, and the name of the cluster environment under the key
             ``environment``. None marks a value that cannot be read before the processes join. If there is a key ``error``, reading at least
             one property must raise an error whose text contains the value of this key.
@@ -115,7 +116,10 @@ class Description:
         ]
 
     def process(self, name: str, values: Mapping[str, Any]) -> Process:
-        """Return a process with these values in place of the placeholders. Its name is that of the file, followed by ``name``."""
+        """Return one process of a job: the description with ``values`` in place of its placeholders.
+
+        The process is called ``<name of the description>-<name>``.
+        """
         told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
         expected = {key: _filled(text, values) if key != "environment" else text for key, text in self.expected.items()}
         return Process(

@@ -1,4 +1,4 @@
-"""Comparison of pointwise operators with the CPU for special values."""
+"""Comparison of the results of pointwise operators for special values, such as NaN, with the results on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``accelkit list``: list every plugin, its status and, if the plugin cannot be used, the remedy. Only the built-in plugins are probed."""
+"""``accelkit list``: list every plugin, its status and, if the plugin cannot be used, the remedy.
+
+Only the built-in plugins are probed, in a child process.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,8 @@ def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 
     No plugin is imported in this process. The status of a third-party plugin comes from its metadata and from the cached result of its
-    last test. To test plugins now, run accelkit doctor. Built-in plugins are probed, except those for which there is a result that is less
-    than an hour old. The exit code is always 0.
+    last test. To test plugins now, run accelkit doctor. The status of a built-in plugin comes from a result that is less than an hour old
+    or, if there is none, from a probe in a child process. The exit code is always 0.
     """
     records = plugins(kind)
     own = [record for record in records if record.is_builtin]

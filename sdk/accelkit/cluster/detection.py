@@ -150,9 +150,11 @@ def check_environment(environment: ClusterEnvironment) -> None:
 
 
 def make_environment(name: str, environ: Mapping[str, str] | None = None) -> ClusterEnvironment:
-    """Return the cluster environment that ``name`` or ``dist:name`` selects.
+    """Return an instance of a cluster environment.
 
-    The cluster environment reads the variables in ``environ``, or the environment variables of this process if ``environ`` is None.
+    Args:
+        name: The name of the cluster environment, or ``dist:name``, which also names the distribution that provides it.
+        environ: The variables that the cluster environment reads. None means the environment variables of this process.
 
     Raises:
         UnknownNameError, PluginError: If the environment cannot be used. The error says why, and what to do.

@@ -109,9 +109,12 @@ def register(name: str, cls: type, description: str = "") -> None:
 
 
 def find(kind: Kind, name: str) -> PluginRecord:
-    """Return the record that ``name`` or ``dist:name`` selects.
+    """Return the record of a plugin.
 
-    If no plugin has the name and the name is a known alternative spelling, the plugin with the canonical spelling is selected.
+    Args:
+        kind: The kind of the plugin.
+        name: The name of the plugin, or ``dist:name``, which also names the distribution that provides it. If no plugin has the name and
+            the name is a known alternative spelling, the plugin with the canonical spelling is returned.
 
     Raises:
         UnknownNameError: If no plugin provides the name. The hint suggests a package to install or a similar name.

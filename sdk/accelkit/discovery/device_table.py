@@ -55,7 +55,7 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases as ``{name: {"candidates": [...], ...}}``.
+    """Return the aliases that stand for several accelerators (``gpu``, ``tpu``), as ``{name: {"candidates": [...], ...}}``.
 
     If exactly one candidate of an alias is usable here, the alias stands for this candidate. Otherwise, the alias cannot be used.
     """

@@ -39,7 +39,7 @@ class Report:
             faulthandler.register(child_processes.SHOW_STACK, file=self._file, all_threads=False)
 
     def end_after(self, seconds: float) -> None:
-        """End this process after ``seconds``, even if the parent no longer exists or a plugin holds the interpreter's lock."""
+        """End this process after ``seconds``, even if the parent no longer exists or a plugin does not release the GIL."""
         faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
 
     def stage(self, index: int, stage: str) -> None:

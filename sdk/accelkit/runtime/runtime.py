@@ -543,15 +543,15 @@ class Runtime:
             yield
 
     def gather(self, tensor: T, *, group: dist.ProcessGroup | None = None, sync_grads: bool = False) -> T:
-        """Gather ``tensor`` from all processes, and concatenate the tensors along the first dimension in the order of ranks.
+        """Gather ``tensor`` from the processes of the job, and concatenate the tensors along the first dimension in the order of ranks.
 
-        In a job of one process, the call returns ``tensor`` itself. If several processes compute on the same samples (tensor parallelism),
-        only one of these processes contributes, so that each sample is in the result once.
+        If several processes compute on the same samples (tensor parallelism), only one of them contributes, so that each sample is in the
+        result once. In a job of one process, the call returns ``tensor`` itself, even if it has no dimensions.
 
         Args:
-            tensor: Nested tensors with the same structure, dtypes and shapes on all processes. Tensors without dimensions become one
-                tensor of shape ``[data_parallel_size]``.
-            group: The process group whose members all contribute. Use ``dist.group.WORLD`` to gather from every process of the job.
+            tensor: Nested tensors with the same structure, dtypes and shapes on all processes. The result for a tensor without dimensions
+                has one dimension, with one element per contributing process.
+            group: A process group, such as ``dist.group.WORLD``. All its members contribute, even if some compute on the same samples.
             sync_grads: Whether the result is differentiable. If True, the gradient of this process's tensor is the sum of the gradients
                 that the backward passes of all processes compute for it. Every process must run backward through the result, at the
                 same point in its sequence of collectives.
@@ -594,7 +594,7 @@ class Runtime:
             reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, ``none``, or a ``torch.distributed.ReduceOp``. With ``none``, the
                 result is ``tensor`` itself, neither reduced nor scaled.
             scale: The factor by which the result is multiplied.
-            group: The processes that take part.
+            group: A process group, such as ``dist.group.WORLD``. All its members contribute, even if some compute on the same samples.
 
         Returns:
             New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.

@@ -150,10 +150,10 @@ def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
                 _warn(text)
 
     def remove(*_: Any) -> None:
-        """Remove the hooks ``before_step`` and ``remove``.
+        """Remove both hooks: ``before_step``, and this function, which is registered as a post-hook.
 
-        While torch iterates over the post-hooks, only the last of them can remove itself. ``remove`` is the last, because it was registered
-        last.
+        While torch iterates over the post-hooks, only the last of them can remove itself. This function is the last, because it was
+        registered last.
         """
         for handle in handles:
             handle.remove()

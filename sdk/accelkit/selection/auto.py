@@ -1,4 +1,4 @@
-"""Selection among several accelerators by probing each, for ``auto`` and the aliases."""
+"""Selection among several accelerators by probing each, for ``auto`` and for aliases such as ``gpu``."""
 
 from __future__ import annotations
 

@@ -36,7 +36,10 @@ def generic_record(name: str) -> PluginRecord:
 
 
 def accelerator_record(name: str) -> PluginRecord:
-    """Return the record of the accelerator ``name`` or ``dist:name``, whether or not it works.
+    """Return the record of an accelerator, whether or not it works.
+
+    Args:
+        name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
         UnavailableError: If no plugin provides the accelerator, and ``known_devices.toml`` lists it under ``retired``, which means that the
@@ -58,7 +61,11 @@ def _is_offered(name: str) -> bool:
 
 
 def load_named(kind: Kind, name: str) -> Loaded:
-    """Load the class of a precision, cluster environment, strategy or hook plugin, by name or ``dist:name``.
+    """Load the class of a precision, cluster environment, strategy or hook plugin.
+
+    Args:
+        kind: The kind of the plugin.
+        name: The name of the plugin, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
         UnknownNameError, PluginError: If the class cannot be loaded. The error gives the reason and says what to do.

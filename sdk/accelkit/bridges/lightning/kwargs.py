@@ -1,4 +1,4 @@
-"""Arguments for a Trainer or a Fabric: Lightning objects created from the names of accelkit's plugins."""
+"""Arguments for Trainer or Fabric: Lightning objects created from the names of accelkit's plugins."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class TrainerPlacing(Theirs):
 
 
 class FabricPlacing(Theirs):
-    """A mixin that moves a Fabric's modules to the device.
+    """A mixin for Fabric that moves modules to the device.
 
     It keeps tied parameters tied and updates the optimizers to the new parameters.
     """
@@ -141,7 +141,7 @@ class TrainerDDP(Joining, TrainerPlacing):
 
 
 class FabricDDP(Joining, FabricPlacing):
-    """DDP for a Fabric, without device ids, like ``TrainerDDP``."""
+    """DDP for Fabric, without device ids, like ``TrainerDDP``."""
 
     options: ClassVar[dict[str, Any]]
 

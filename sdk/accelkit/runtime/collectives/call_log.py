@@ -7,7 +7,7 @@ if ``fingerprint`` did not verify it), ``group`` (torch's name of the process gr
 far, by the name of the process group). All ranks together write at most ENTRIES_PER_SECOND entries per second, because one process hosts
 the store. If a rank makes calls faster than it may write entries, it skips entries, and a thread writes the newest one as soon as the limit
 allows. A rank's last call therefore appears in the log within ``seconds_between_entries``, even while the rank waits or computes. It
-appears later, or never, only if the process is killed or does not release Python's lock.
+appears later, or never, only if the process is killed or does not release the GIL.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Runtime.compare_to_cpu``: a forward and a backward pass on the device, in which each operator is compared with the CPU."""
+"""``Runtime.compare_to_cpu``: a forward and a backward pass on the device, in which each operator's results are compared with the CPU's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Loss = Callable[[Any, Any], torch.Tensor]
 
 
 def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder: str | Path | None, session: Session) -> Comparison:
-    """Run the model, compare each operator with the CPU, and return the report. See ``Runtime.compare_to_cpu``.
+    """Run the model, compare the results of each operator with the CPU's, and return the report. See ``Runtime.compare_to_cpu``.
 
     Args:
         model: The model, without the wrappers of a strategy and of torch.compile.

@@ -14,12 +14,12 @@ from accelkit.runtime.data.order_states import OrderStates
 
 @dataclasses.dataclass(slots=True)
 class ActivePass:
-    """State of the loop over a loader.
+    """State of the current pass over a loader. A pass is one loop over the loader's batches. Between two loops, no pass is active.
 
     Attributes:
-        source: The object that the current pass reads: the loader, this process's share of it, or the remainder of that share.
-        number: Index of the current pass, counted from 1 over all loaders. 0 if no pass is active.
-        is_at_end: Whether the loop is at the last batch of the pass.
+        source: The object that the current or latest pass reads: the loader, this process's share of it, or the remainder of that share.
+        number: Index of the current pass, counted from 1 over the passes of all loaders. 0 if no pass is active.
+        is_at_end: Whether the current pass is at its last batch. False if no pass is active.
     """
 
     source: Any
@@ -39,7 +39,7 @@ class Epochs:
         epoch: The number of the current epoch, or of the next epoch if no pass is active. Interrupted passes count as epochs.
         position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler
             or DataPipe divides the data, ``position`` counts only what this process has taken.
-        active: The current pass over the loader. Loaders that ``skip_batches`` derives from this loader share this object.
+        active: The state of the current pass over the loader. Loaders that ``skip_batches`` derives from this loader share this object.
     """
 
     def __init__(self, division: Division, order_states: OrderStates | None = None) -> None:

@@ -24,8 +24,8 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot", "_dump_snapshot")
 class MemoryHistory:
     """Recording of the allocations of a device. It ends with a file that https://docs.pytorch.org/memory_viz can open.
 
-    A recording that the program itself has started is used instead of a new one. It keeps its options, and goes on afterwards, because
-    torch cannot restore the options of a recording.
+    If the program itself has started a recording, that recording is used instead of a new one, and is not ended. A new one would replace
+    the options of the program's recording, and torch could not restore them.
 
     Args:
         accelerator: The accelerator, whose plugin errors name.
