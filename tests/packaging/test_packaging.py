@@ -80,7 +80,7 @@ def test_the_wheel_holds_three_packages_and_nothing_else(built):
     for needed in (
         "accelkit/py.typed",
         "accelkit/cli/schema.json",
-        "accelkit_builtin/known_devices.toml",
+        "accelkit_builtin/known_devices.py",
         "accelkit_builtin/other_names.toml",
         "accelkit/specs/api_snapshot/0.1.0.json",
         "accelkit_conformance/commands/schema.json",

@@ -130,7 +130,7 @@ def test_the_conformance_runner_imports_no_torch(path):
 
 @pytest.mark.parametrize("path", relative(SDK.rglob("*.py")))
 def test_the_core_names_no_device(path):
-    devices = set(device_table.facts()["names"]["reserved"]) - {"auto", "torch"} | set(device_table.vendors()) | {"ipu", "hip", "rocm"}
+    devices = device_table.reserved_names() - {"auto", "torch"} | set(device_table.vendors()) | {"ipu", "hip", "rocm"}
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     docstrings = {
         id(node.body[0].value)

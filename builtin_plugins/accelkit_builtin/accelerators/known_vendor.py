@@ -1,4 +1,4 @@
-"""Accelerators for the devices in the table ``known_devices.toml``. The vendors of these devices have no accelkit plugin yet.
+"""Accelerators for the devices in the table ``known_devices.py``. The vendors of these devices have no accelkit plugin yet.
 
 This module has one attribute for each row of the table. For example, ``known_vendor.npu`` is the accelerator class for the row ``npu``.
 The class is a fallback, which is used only if no plugin named ``npu`` is installed. A row does not mean that accelkit supports the device.
@@ -6,15 +6,13 @@ The class is a fallback, which is used only if no plugin named ``npu`` is instal
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from accelkit import Accelerator, Availability
+from accelkit_builtin.known_devices import VENDORS
 
 
 class KnownVendorAccelerator(Accelerator):
@@ -45,7 +43,7 @@ class KnownVendorAccelerator(Accelerator):
 
 
 def __getattr__(name: str) -> type[KnownVendorAccelerator]:
-    row = _rows().get(name)
+    row = VENDORS.get(name)
     if row is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     attributes = {
@@ -62,13 +60,6 @@ def __getattr__(name: str) -> type[KnownVendorAccelerator]:
         "install_hint": row["hint"],
     }
     return type(name, (KnownVendorAccelerator,), attributes)
-
-
-@functools.cache
-def _rows() -> Mapping[str, Mapping[str, Any]]:
-    path = Path(__file__).parents[1] / "known_devices.toml"
-    rows: Mapping[str, Mapping[str, Any]] = tomllib.loads(path.read_text("utf-8"))["vendors"]
-    return rows
 
 
 def _is_installed(package: str) -> bool:

@@ -8,7 +8,6 @@ infinite. The optimizer step is then skipped, and the scale is reduced.
 from __future__ import annotations
 
 import dataclasses
-import operator
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -19,9 +18,6 @@ from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecis
 
 if TYPE_CHECKING:
     import torch
-
-
-_number = operator.methodcaller("item")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +152,10 @@ class Float16Mixed(AutocastPrecision):
                 hint="call rt.backward(loss) and then step() without a closure, or use precision='bf16-mixed'",
             )
         self.unscale_gradients(optimizer)
-        return None if self._has_found_infinity(optimizer) else step()
+        for has_found_infinity in self._unscaled.get(id(optimizer), {}).values():
+            if has_found_infinity.item():
+                return None
+        return step()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scaler's state as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
@@ -202,9 +201,6 @@ class Float16Mixed(AutocastPrecision):
         # The versions of the gradients of each optimizer that has not stepped yet. It is usually empty.
         self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
         self._has_scaled = False
-
-    def _has_found_infinity(self, optimizer: torch.optim.Optimizer) -> bool:
-        return any(map(_number, self._unscaled.get(id(optimizer), {}).values()))
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,14 +1,14 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
-The facts are read from ``known_devices.toml`` in the package of built-in plugins. ``other_names.toml`` lists names that are used
-elsewhere, were used before, or are planned.
+The facts are in ``known_devices.py`` in the package of built-in plugins. Each start needs them, so they are Python, which loads faster than
+TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,6 @@ from typing import Any
 from accelkit.types import OWN_DISTRIBUTION, Kind, PluginRecord
 
 BUILTIN_PACKAGE = "accelkit_builtin"
-
-
-@functools.cache
-def facts() -> Mapping[str, Any]:
-    """Return the content of ``known_devices.toml``, without importing the package that contains it."""
-    return _read("known_devices.toml")
 
 
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
@@ -41,37 +35,40 @@ def canonical_name(kind: Kind, name: str) -> str:
 
 @functools.cache
 def _other_names() -> Mapping[str, Any]:
-    return _read("other_names.toml")
+    import tomllib
+
+    return tomllib.loads(_builtin_folder().joinpath("other_names.toml").read_text("utf-8"))
 
 
 def host_name() -> str:
     """Return the name of the accelerator that is always available: the CPU of the machine that runs Python."""
-    return str(facts()["names"]["host"])
+    return str(_known_devices().HOST)
 
 
 def reserved_names() -> frozenset[str]:
     """Return the accelerator names that no third party may use."""
-    return frozenset(facts()["names"]["reserved"])
+    names: frozenset[str] = _known_devices().RESERVED
+    return names
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases that stand for several accelerators (``gpu``, ``tpu``), as ``{name: {"candidates": [...], ...}}``.
+    """Return the aliases that stand for several accelerators (``gpu``, ``tpu``), as ``{name: {"candidates": (...), ...}}``.
 
     If exactly one candidate of an alias is usable here, the alias stands for this candidate. Otherwise, the alias cannot be used.
     """
-    found: Mapping[str, Mapping[str, Any]] = facts().get("aliases", {})
+    found: Mapping[str, Mapping[str, Any]] = _known_devices().ALIASES
     return found
 
 
 def retirement(name: str) -> tuple[str, str] | None:
     """Return, as (reason, hint), why the accelerator ``name`` was retired and what to use instead; None if it was not retired."""
-    entry = facts().get("retired", {}).get(name)
+    entry = _known_devices().RETIRED.get(name)
     return (str(entry["reason"]), str(entry.get("hint", ""))) if entry else None
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
     """Return, for the name of each vendor's accelerator, its device type, its package and how to install the package."""
-    found: Mapping[str, Mapping[str, Any]] = facts().get("vendors", {})
+    found: Mapping[str, Mapping[str, Any]] = _known_devices().VENDORS
     return found
 
 
@@ -80,7 +77,7 @@ def visible_devices_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
     These are the known variables, and any other variable whose name ends in ``VISIBLE_DEVICES``.
     """
-    names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(facts()["names"]["visible_devices_variables"])
+    names = {str(row.get("visible_devices_variable")) for row in vendors().values()} | set(_known_devices().VISIBLE_DEVICES_VARIABLES)
     return {name: environ[name] for name in sorted(environ) if name in names or name.endswith("VISIBLE_DEVICES")}
 
 
@@ -113,9 +110,15 @@ def fallback_records(version: str) -> list[PluginRecord]:
     ]
 
 
-def _read(name: str) -> Mapping[str, Any]:
+@functools.cache
+def _known_devices() -> Any:
+    """Import ``known_devices.py``, which imports nothing but the standard library."""
+    _builtin_folder()
+    return importlib.import_module(f"{BUILTIN_PACKAGE}.known_devices")
+
+
+def _builtin_folder() -> Path:
     specification = importlib.util.find_spec(BUILTIN_PACKAGE)
     if specification is None or specification.origin is None:
         raise RuntimeError(f"the installation of accelkit lacks {BUILTIN_PACKAGE}; reinstall accelkit")
-    with Path(specification.origin).with_name(name).open("rb") as file:
-        return tomllib.load(file)
+    return Path(specification.origin).parent

@@ -19,7 +19,6 @@ import json
 import os
 import re
 import subprocess
-import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ _LOOK_SECONDS = 0.25
 _SPARE_SECONDS = 10.0
 _CLEAN_UP_SECONDS = 2.0
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
-_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:

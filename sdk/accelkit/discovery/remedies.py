@@ -30,7 +30,7 @@ def by_cause(error: BaseException) -> str:
 def by_text(text: str) -> str:
     """Like ``by_cause``, for the text of an error."""
     for pattern, remedy in _BY_TEXT:
-        if match := pattern.search(text):
+        if match := re.search(pattern, text):
             return remedy if isinstance(remedy, str) else remedy(match)
     return ""
 
@@ -155,7 +155,7 @@ _LOCK = (
     "extension's folder, in TORCH_EXTENSIONS_DIR or ~/.cache/torch_extensions"
 )
 _DISK = "free disk space, or set ACCELKIT_CACHE_DIR and TMPDIR to folders on another disk"
-_TEXTS: Sequence[tuple[str, str | _Remedy]] = (
+_BY_TEXT: Sequence[tuple[str, str | _Remedy]] = (
     (r"(?:(?P<file>/[^\s:]+\.(?:so[\w.]*|dylib))\W[^/]*)?(?:undefined symbol|[Ss]ymbol not found)", _undefined_symbol),
     (r"version `[\w.]+' not found", _NEWER_SYSTEM),
     (r"wrong ELF class|invalid ELF header|incompatible architecture", _OTHER_PROCESSOR),
@@ -181,4 +181,3 @@ _TEXTS: Sequence[tuple[str, str | _Remedy]] = (
     (r"torch/utils/file_baton\.py", _LOCK),
     (r"torch/utils/cpp_extension\.py", _COMPILES),
 )
-_BY_TEXT = [(re.compile(pattern), remedy) for pattern, remedy in _TEXTS]

@@ -2,7 +2,7 @@
 
 Trials: In a trial, a child process loads the plugin and computes with it. A plugin that worked in a trial is later loaded without another
 trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` uses the cached verdicts on all built-in plugins. The
-selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.toml`` lists the accelerator's device,
+selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.py`` lists the accelerator's device,
 and probes every other built-in accelerator in the current process.
 
 Probes: The result of a probe says whether the device is present. The result is valid for ten minutes, and only while ``machine_state``

@@ -42,7 +42,7 @@ def accelerator_record(name: str) -> PluginRecord:
         name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnavailableError: If no plugin provides the accelerator, and ``known_devices.toml`` lists it under ``retired``, which means that the
+        UnavailableError: If no plugin provides the accelerator, and ``known_devices.py`` lists it under ``retired``, which means that the
             package that added the device to torch is no longer developed.
         UnknownNameError, PluginError: If the name does not refer to an accelerator.
     """
