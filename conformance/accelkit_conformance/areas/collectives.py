@@ -270,7 +270,7 @@ def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     asynchronous. For any two settings, the calls contain every pair of values. Except with PRODUCT, the values of int64, int32, float64 and
     float32 tensors have more digits than a type of half the size can hold. If the collective does not reduce, no call with contiguous
     float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error.
-    ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, one of which is empty. Unless the backend is
+    ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, where one part is empty. Unless the backend is
     gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send`` stands for ``send`` and ``recv`` from
     the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If a rank rejects a strided tensor, it repeats the
     call with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank of the group. A group of

@@ -207,8 +207,8 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, and along a dimension of 2, 33 or
-    300 elements, one of which is NaN."""
+    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, and along the rows and along
+    the columns of matrices in which one element is NaN. These rows and columns have 2, 33 or 300 elements."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)

@@ -1,5 +1,6 @@
-"""Saved tensors can be loaded, to their own device or to the device that ``map_location`` names, and tensors that shared memory before they
-were saved share memory again. Tensors and modules on the device, and ``torch.device`` objects, can be pickled and copied."""
+"""Saved tensors can be loaded, to their own device or to the device that ``map_location`` names. Views of one storage that are saved
+together are views of one storage again after loading. Tensors and modules on the device, and ``torch.device`` objects, can be pickled
+and copied."""
 
 from __future__ import annotations
 

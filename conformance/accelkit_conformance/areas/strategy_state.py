@@ -139,7 +139,7 @@ def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> N
                     pair.check()
                     pair.train(second)
     if refusal:
-        raise NotSupported(f"load_state with another number of processes: {DECLARED_NONE} ({refusal})")
+        raise NotSupported(f"load_state with a different number of processes: {DECLARED_NONE} ({refusal})")
 
 
 def _with_momentum(parameters: Any) -> Any:

@@ -166,7 +166,7 @@ class TrainerPrecision(PluginPrecision):
                 f"precision {self.precision!r} cannot be used in a Trainer",
                 plugin=self.plugin.plugin,
                 why=f"its convert_module replaces {type(module).__name__} by another module, and a Trainer keeps the LightningModule",
-                hint="use it in a Fabric or in accelkit.Runtime, or replace the module's layers instead of the module itself",
+                hint="use it in Fabric or in accelkit.Runtime, or replace the module's layers instead of the module itself",
             )
         return converted
 
@@ -221,7 +221,7 @@ class TrainerPrecision(PluginPrecision):
                 f"{type(optimizer).__name__} cannot be used with precision {self.precision!r} in a Trainer",
                 plugin=self.plugin.plugin,
                 why="it computes the gradients during its step, and a Trainer clips them there, before the precision can unscale them",
-                hint="use an optimizer whose step needs no closure, or use the precision in a Fabric or in accelkit.Runtime",
+                hint="use an optimizer whose step needs no closure, or use the precision in Fabric or in accelkit.Runtime",
             )
         result = closure()
         if result is None and model.automatic_optimization:
