@@ -55,7 +55,8 @@ class LossDetector:
     def loss_after(self, result: Result) -> Loss | None:
         """Return a ``Loss`` if ``result`` is the last of many failures in a row and a device can no longer be used, and None otherwise.
 
-        ``find_loss`` is called only when the number of failures in a row reaches a limit. The limit doubles with each call.
+        ``find_loss`` is called only when the number of failures in a row reaches a limit. The limit doubles with each call, until a test
+        passes.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None
@@ -64,7 +65,7 @@ class LossDetector:
             self._failed.append(result.id)
             self._weight += _TIMEOUT_COUNTS if result.kind == "timeout" else 1
         elif result.kind in ("pass", "flaky"):
-            self._last_passed, self._failed, self._weight = result.id, [], 0
+            self._last_passed, self._failed, self._weight, self._limit = result.id, [], 0, _FAILURES
         if self._weight < self._limit:
             return None
         self._limit *= 2

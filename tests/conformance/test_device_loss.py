@@ -132,9 +132,11 @@ def test_a_device_that_still_works_is_tried_again_after_twice_as_many_failures(m
     assert detector.loss_after(FAILED) is None
     assert len(tried) == 2
     detector.loss_after(Result(FAILED.id, "pass"))
-    for _ in range(31):
+    for _ in range(7):
         detector.loss_after(FAILED)
     assert len(tried) == 2, "a test that passes ends the row"
+    detector.loss_after(FAILED)
+    assert len(tried) == 3, "after a test that passes, the limit is the first one again"
 
 
 def test_what_does_not_use_the_device_says_nothing_about_it(monkeypatch):

@@ -217,6 +217,7 @@ def test_usage_is_exit_code_2(error_text):
         ("run", "cpu", "--select", "no_such_check"): "no_such_check",
         ("run", "cpu", "--rerun-failed"): "--rerun-failed",
         ("selftest", "--mutants", "nonsense"): "nonsense",
+        ("selftest", "--mutants", "ones_are_zeros,keeps_the_seed"): "repeat the option",
         ("selftest", "--generated", "2", "--kind", "cluster"): "--kind cluster",
     }.items():
         run = command(*arguments)

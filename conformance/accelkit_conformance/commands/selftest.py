@@ -96,9 +96,10 @@ def command(
     chosen = [one for one in all_mutants() if not patterns or any(fnmatch.fnmatchcase(one.name, pattern) for pattern in patterns)]
     chosen = [one for one in chosen if not kinds or one.kind in kinds]
     if not chosen:
-        raise UsageError(
-            f"no mutant matches {', '.join((*patterns, *kinds))}", hint="accelkit conformance selftest --list shows all mutants"
-        )
+        listed = "accelkit conformance selftest --list shows all mutants"
+        is_separated = any("," in pattern for pattern in patterns)
+        hint = f"repeat the option, as in --mutants a --mutants b; {listed}" if is_separated else listed
+        raise UsageError(f"no mutant matches {', '.join((*patterns, *kinds))}", hint=hint)
     is_whole = not patterns and not kinds and every == 1 and not is_own_area_only and not is_until_killed
     chosen = chosen[::every]
     if is_list:
