@@ -26,7 +26,8 @@ Profile = Literal["contract", "smoke", "training", "distributed", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 AREAS = (
-    "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "transfer", "layout", "serialization", "operators",
+    "contract", "isolation", "device", "capabilities", "memory", "streams", "random", "distributions", "transfer",
+    "interchange", "layout", "serialization", "operators", "arguments",
     "autograd", "modules", "optimizers", "precision", "training", "checkpoint", "determinism", "dataloader", "errors", "compile",
     "profiling", "collectives", "ddp", "fsdp", "bridges",
     "precision_dtypes", "precision_gradients", "precision_scaling", "precision_state",

@@ -1,8 +1,8 @@
 """Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
 
 A mutant is killed if a test of its area fails on it. If a mutant is an accelerator, the tests of the mutant's area and the tests of the
-profile ``smoke`` run on it. The tests of the area come from the profile ``distributed`` if the area needs several processes, from ``full``
-if the area is ``bridges`` or ``precision``, and otherwise from ``training``. Tests of ``smoke`` whose area needs no hardware run only if
+profile ``smoke`` run on it. The tests of the area come from the profile ``distributed`` if the area needs several processes, from
+``training`` if the tests of ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no hardware run only if
 the mutant's area needs no hardware either. On a mutant of any other kind of plugin, all tests for that kind of plugin run.
 """
 
@@ -32,7 +32,7 @@ LEAST_COUNTED = 40
 _UNBROKEN = Mutant("unbroken", "operators", "none", "accelkit_conformance.mutants.broken:Unbroken", "No fault: every test must pass.")
 _WIDEST: Mapping[str, checks.Profile] = {
     **dict.fromkeys(("collectives", "ddp", "fsdp"), "distributed"),
-    **dict.fromkeys(("bridges", "precision"), "full"),
+    **dict.fromkeys(("operators", "layout", "autograd", "modules"), "training"),
 }
 _LONG = ("compile",)
 _WITHOUT_HARDWARE = ("contract", "isolation")
@@ -69,7 +69,7 @@ def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests
         return [test for test in every if not is_own_area_only or checks.area_of(test) == mutant.area]
-    widest = _WIDEST.get(mutant.area, "training")
+    widest = _WIDEST.get(mutant.area, "full")
     passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
     own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]

@@ -41,7 +41,7 @@ _RECORDED = ("operators", "autograd", "layout", "modules", "optimizers", "transf
 
 # Tests with these last parameters are not recorded: the test of the same operator in float32, complex64 or int64 calls the same overloads.
 _LIKE_OTHERS = ("float64", "bfloat16", "float16", "complex128", "int32", "int16", "int8", "uint8")
-_REPEATED = ("conditions",)  # names of checks that are not recorded: operators/overloads already records the same calls
+_REPEATED = ("conditions", "recorded_graphs")  # names of checks that are not recorded: operators/overloads already records the same calls
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.profiles.operators import CORE, DTYPES, SMOKE
-from accelkit_conformance.subject import assert_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +44,23 @@ def backward(subject: Subject, name: str, dtype: str) -> None:
         make = lambda given=given, number=sample.name: program(subject, name, given, dtype=dtype, number=number, is_backward=True)  # noqa: E731
         with subject.sample(describe_sample(given), facts_of(given, dtype), make):
             compare_backward(subject, op, sample, given)
+
+
+def _differentiable() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    for name, op in opdb.operators().items():
+        if opdb.supports(op, "float32", backward=True) and "sparse" not in name:
+            yield "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_differentiable)
+def recorded_graphs(subject: Subject, name: str) -> None:
+    """The results of an operator that require a gradient and have a ``grad_fn`` are the same as on the CPU, when gradients are recorded and
+    under ``no_grad``. Operators on sparse tensors are left out."""
+    from accelkit_conformance.oracle.recorded_graphs import check_graphs
+
+    check_graphs(subject, name)
 
 
 def _recorded() -> Iterator[Case]:
@@ -94,7 +110,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs_require_grad(subject: Subject, name: str) -> None:
     """The gradients of a function with several inputs match the gradients that the CPU computes, both if only one input requires a gradient
-    and if all inputs except one require gradients."""
+    and if all inputs except one require gradients. A second backward pass through the same graph gives the same gradients."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]
@@ -128,20 +144,18 @@ def repeated_indices(subject: Subject) -> None:
 def leaf_gradients_stay(subject: Subject) -> None:
     """The gradient of a leaf has the leaf's device, dtype and shape. A second backward pass adds to the gradient.
     ``zero_grad(set_to_none=True)`` removes the gradient, and the next backward pass computes a new gradient."""
-    import torch
+    from accelkit_conformance.oracle.autograd_contexts import check_leaf_gradients_stay
 
-    leaf = torch.ones(2, 3, device=subject.device, requires_grad=True)
-    (leaf * 2).sum().backward()
-    (leaf * 3).sum().backward()
-    assert leaf.grad is not None
-    subject.assert_on_device(leaf.grad)
-    assert leaf.grad.tolist() == [[5.0] * 3] * 2, f"2 and 3 added up to {leaf.grad.tolist()}"
-    assert leaf.grad.dtype == leaf.dtype
-    assert leaf.grad.shape == leaf.shape
-    torch.optim.SGD([leaf]).zero_grad(set_to_none=True)
-    assert leaf.grad is None, "zero_grad(set_to_none=True) left a gradient"
-    (leaf * 4).sum().backward()
-    assert leaf.grad.tolist() == [[4.0] * 3] * 2, f"after zero_grad, 4 became {leaf.grad.tolist()}"
+    check_leaf_gradients_stay(subject)
+
+
+@check("training", requires=["dtype.float32", "dtype.int64"])
+def rejected(subject: Subject) -> None:
+    """Mistakes with autograd raise RuntimeError or TypeError: changes of leaves, of inference tensors and of saved tensors in place, in
+    many ways; gradients of the wrong shape or dtype; unused inputs; and graphs that do not exist."""
+    from accelkit_conformance.oracle.autograd_errors import check_rejected
+
+    check_rejected(subject)
 
 
 @check("smoke")
@@ -163,26 +177,9 @@ def hooks_see_device_tensors(subject: Subject) -> None:
 def custom_functions(subject: Subject) -> None:
     """A ``torch.autograd.Function`` can save tensors that are on the device. In its ``backward``, the saved tensors and the output gradient
     are on the device. The input gets the right gradient."""
-    import torch
+    from accelkit_conformance.oracle.autograd_contexts import check_custom_functions
 
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(context, x):  # type: ignore[no-untyped-def]
-            context.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(context, gradient):  # type: ignore[no-untyped-def]
-            (x,) = context.saved_tensors
-            assert x.device == subject.device, f"a saved tensor came back on {x.device}"
-            assert gradient.device == subject.device, f"the output gradient is on {gradient.device}"
-            return 2 * x * gradient
-
-    leaf = torch.tensor([3.0], device=subject.device, requires_grad=True)
-    Square.apply(leaf).backward()  # type: ignore[no-untyped-call]
-    assert leaf.grad is not None
-    subject.assert_on_device(leaf.grad)
-    assert leaf.grad.item() == 6.0
+    check_custom_functions(subject)
 
 
 @check("smoke")
@@ -190,70 +187,86 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
     """Under ``torch.no_grad`` and ``torch.inference_mode``, operators record no graph and give the right values. Results under
     ``inference_mode`` are inference tensors, and results under ``no_grad`` are not. After a ``with`` block of either mode, graphs are
     recorded again, even if the block ended with an error."""
-    import torch
+    from accelkit_conformance.oracle.autograd_contexts import check_no_grad_and_inference_mode
 
-    leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
-    for mode in (torch.no_grad, torch.inference_mode):
-        with mode():
-            found = {"mul": leaf * 2, "add": leaf + 3, "matmul": leaf @ leaf, "sum": leaf.sum(), "relu": leaf.relu()}
-        assert (leaf * 2).requires_grad, f"after {mode.__name__} no graph is recorded"
-        for name, result in found.items():
-            assert not result.requires_grad, f"{name} under {mode.__name__} records a graph"
-            assert result.grad_fn is None, f"{name} under {mode.__name__} records a graph"
-            assert result.is_inference() == (mode is torch.inference_mode)
-            subject.assert_on_device(result)
-        values = {name: result.flatten()[0].item() for name, result in found.items()}
-        assert values == {"mul": 6.0, "add": 6.0, "matmul": 36.0, "sum": 12.0, "relu": 3.0}, f"under {mode.__name__}: {values}"
-        try:
-            with mode():
-                raise KeyError
-        except KeyError:
-            pass
-        assert (leaf * 2).requires_grad, f"after an error inside {mode.__name__} no graph is recorded"
+    check_no_grad_and_inference_mode(subject)
 
 
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
     gradients are on the device of the inputs. So is a tensor that a hook creates with the device type, without an index."""
-    import torch
+    from accelkit_conformance.oracle.autograd_contexts import check_backward_on_another_device
 
-    from accelkit_conformance.oracle.differentiable import COMMON
-    from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
-
-    image, matrix = torch.ones(4, 2, 8, 8), torch.ones(8, 8)
-    functions = [one for one in COMMON.values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
-    found, places = [], []
-    for device in (subject.device, subject.second_device()):
-        generator = torch.Generator().manual_seed(3)
-        inputs = [torch.randn(4, 2, 8, 8, generator=generator), torch.randn(8, 8, generator=generator)]
-        there = [one.to(device).requires_grad_() for one in inputs]
-        results = [function(*there) for function in functions]
-        results[-1].register_hook(lambda _: places.append(torch.empty(1, device=subject.device_type).device))
-        gradients = torch.autograd.grad(sum(result.square().sum() for result in results), there)  # type: ignore[arg-type]
-        assert_on_device(device, *results, *gradients)
-        assert places == [device], f"in a hook of a tensor on {device}, a new tensor is on {places}"
-        places.clear()
-        found.append([gradient.cpu() for gradient in gradients])
-    for mine, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    check_backward_on_another_device(subject)
 
 
-@check("training")
-def second_derivatives(subject: Subject) -> None:
-    """The gradient of a gradient has the same values as on the CPU, and is on the device."""
-    import torch
+def _derivatives() -> Iterator[Case]:
+    from accelkit_conformance.oracle.derivatives import FUNCTIONS, KINDS
 
-    def second(device: torch.device) -> torch.Tensor:
-        x = torch.linspace(0.5, 2.0, 5).to(device).requires_grad_()
-        weights = torch.linspace(1.0, -2.0, 5).to(device)
-        (first,) = torch.autograd.grad((x.sin() * x.exp() * weights).sum(), x, create_graph=True)
-        (found,) = torch.autograd.grad((first * weights).sum(), x)
-        return found
+    yield from (("training", (name, kind)) for name in FUNCTIONS for kind in KINDS)
 
-    found = second(subject.device)
-    subject.assert_on_device(found)
-    torch.testing.assert_close(found.cpu(), second(torch.device("cpu")))
+
+@check("training", requires=["dtype.float32"], over=_derivatives)
+def derivatives(subject: Subject, name: str, kind: str) -> None:
+    """Further derivatives of a function have the same values as those that the CPU computes in double precision. ``second`` stands for the
+    gradients of the gradients, with respect to the inputs and to the output gradient; ``forward_mode`` for ``torch.func.jvp``; and
+    ``vectorized`` for ``torch.vmap`` of the function and of ``torch.func.grad``. Derivatives that torch cannot compute on the CPU are left
+    out."""
+    from accelkit_conformance.oracle.derivatives import check_derivatives
+
+    check_derivatives(subject, name, kind)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("special_gradients", "FUNCTIONS", "training"))
+def special_points(subject: Subject, name: str) -> None:
+    """Where a function is not smooth, its gradient is the same as on the CPU: at the bounds of activations, at zero, infinity and NaN, and
+    where several elements are equal. For example, the gradient of ``relu`` at 0 is 0, that of ``maximum`` of two equal numbers is divided
+    between them, and that of the norm of zeros is 0 and not NaN."""
+    from accelkit_conformance.oracle.special_gradients import check_gradients
+
+    check_gradients(subject, name)
+
+
+@check("training", requires=["dtype.float32", "random_state"], over=names_of("random_gradients", "FUNCTIONS", "training"))
+def random_functions(subject: Subject, name: str) -> None:
+    """The gradient of a function that draws random numbers, such as an LSTM with dropout between its layers, matches finite differences of
+    the function in three directions. The same seed is set before each call. With the same seed, two calls give the same result."""
+    from accelkit_conformance.oracle.random_gradients import check_gradient
+
+    check_gradient(subject, name)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("in_place_programs", "DIFFERENTIATED", "training"))
+def in_place(subject: Subject, name: str) -> None:
+    """If an intermediate result, or a view of it, is changed in place, the result, a view that existed before the change, and the gradients
+    are the same as on the CPU. The change increases the version of the tensor, and the tensor and its views have the same version."""
+    from accelkit_conformance.oracle import in_place_programs
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, lambda device: in_place_programs.run(in_place_programs.DIFFERENTIATED[name], device))
+
+
+@check("training", requires=["dtype.float32", "dtype.int64", "dtype.bool"])
+def versions(subject: Subject) -> None:
+    """Calls that write to a tensor increase its version, with which autograd detects that a saved tensor has changed. The tensor and its
+    views have the same version. The calls are in-place operators, random draws, assignments, ``out=``, functions of torch.nn, and changes
+    of a detached tensor or of a view."""
+    from accelkit_conformance.oracle.in_place_programs import check_versions
+
+    check_versions(subject)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("autograd_programs", "PROGRAMS", "training"))
+def programs(subject: Subject, name: str) -> None:
+    """A program that uses autograd gives the same results, gradients and values of ``requires_grad`` as on the CPU. The programs use hooks
+    of tensors, modules and saved tensors, ``save_on_cpu``, custom functions, activation checkpointing with nested arguments, gradients
+    for unused inputs, batched output gradients, passes that are repeated with ``retain_graph=True``, gradients through other dtypes and
+    through the CPU, threads, and anomaly detection."""
+    from accelkit_conformance.oracle.autograd_programs import PROGRAMS
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, PROGRAMS[name])
 
 
 @check("training")
@@ -279,21 +292,6 @@ def checkpointing_on_another_device(subject: Subject, way: str) -> None:
     """When ``torch.utils.checkpoint`` repeats a function with arguments on two devices, only one of which is the current device, the
     function draws the same dropout masks again on both devices. The gradient equals that without checkpointing. After the backward pass,
     both devices draw the same numbers as without checkpointing."""
-    import torch
-    from torch.utils.checkpoint import checkpoint
+    from accelkit_conformance.oracle.autograd_contexts import check_checkpointing_on_another_device
 
-    devices = (subject.device, subject.second_device())
-    other = torch.linspace(1, 2, 200, device=devices[1])  # without a gradient: torch does not support repetition in two threads at once
-
-    def forward(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(x * x, 0.5) * (1 + torch.nn.functional.dropout(other, 0.5).to(x.device))
-
-    found = []
-    for run in (forward, lambda *inputs: checkpoint(forward, *inputs, use_reentrant=way == "reentrant")):
-        torch.manual_seed(5)
-        x = torch.linspace(1, 2, 200, device=subject.device).requires_grad_()
-        run(x, other).sum().backward()
-        found.append([x.grad.cpu(), *(torch.rand(20, device=device).cpu() for device in devices)])  # type: ignore[union-attr]
-    names = ["the gradient", *(f"the next random numbers of {device}" for device in devices)]
-    wrong = [name for name, one, another in zip(names, *found, strict=True) if not torch.equal(one, another)]
-    assert not wrong, f"these differ from those without checkpointing: {', '.join(wrong)}"
+    check_checkpointing_on_another_device(subject, way)

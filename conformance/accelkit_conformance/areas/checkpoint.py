@@ -138,3 +138,14 @@ def distributed_checkpoint(subject: Subject) -> None:
             dcp.load(back, checkpoint_id=path, no_dist=True)
             subject.assert_on_device(back["w"])
             assert torch.equal(back["w"].cpu(), expected), f"the {name} save does not have the values at the time of the call"
+
+
+@check("training", requires=["dtype.float32"])
+def kinds_of_values(subject: Subject) -> None:
+    """``torch.distributed.checkpoint`` restores tensors of every declared dtype, transposed, strided, sliced, empty and 0-d tensors,
+    tensors in nested dicts and lists, numbers and texts. A slice is loaded without changing the elements around it. The states of a model,
+    an optimizer, a scheduler and a gradient scaler that ``torch.save`` has saved are restored too, on the device and on the CPU."""
+    from accelkit_conformance.oracle.checkpoint_values import check_saved_states, check_values
+
+    check_values(subject)
+    check_saved_states(subject)

@@ -46,26 +46,9 @@ def strided_and_empty(subject: Subject, size: str) -> None:
     """``all_reduce`` of a transposed or a 0-d tensor gives the sum, and ``all_reduce`` of an empty tensor raises no error. For a slice,
     ``all_reduce`` and ``broadcast`` either give the right values and change only the elements of the slice, or raise RuntimeError or
     ValueError. If the backend is gloo, slices are not tested."""
-    import torch
-    import torch.distributed as dist
+    from accelkit_conformance.oracle.collective_programs import check_strided_and_empty
 
-    n = int(size)
-    x = (torch.arange(6.0, device=subject.device).view(2, 3) * (subject.rank + 1)).t().contiguous().t()
-    dist.all_reduce(x)
-    check_equal(subject, x, *[value * n * (n + 1) / 2 for value in range(6)])
-    for collective, expected in ((dist.all_reduce, n * (n + 1) / 2), (lambda tensor: dist.broadcast(tensor, n - 1), n)):
-        if isinstance(dist.group.WORLD._get_backend(subject.device), dist.ProcessGroupGloo):
-            break  # gloo itself writes outside the slice, which a vendor cannot fix
-        table = torch.full((2, 2), float(subject.rank + 1), device=subject.device)
-        try:
-            collective(table[:, 0])
-        except (RuntimeError, ValueError):  # as NCCL does, on every rank
-            continue
-        check_equal(subject, table, expected, subject.rank + 1, expected, subject.rank + 1)
-    dist.all_reduce(torch.empty(0, device=subject.device))
-    scalar = torch.tensor(1.0, device=subject.device)
-    dist.all_reduce(scalar)
-    check_equal(subject, scalar, n)
+    check_strided_and_empty(subject)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -265,19 +248,37 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """Each call of the collective gives the right result and writes nothing outside its tensors, or raises an error. The calls combine
-    these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether the call is
-    asynchronous. For any two settings, the calls contain every pair of values. Except with PRODUCT, the values of int64, int32, float64 and
-    float32 tensors have more digits than a type of half the size can hold. If the collective does not reduce, no call with contiguous
-    float32 tensors may raise an error. If it reduces, no call with contiguous float32 tensors and SUM may raise an error.
-    ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, where one part is empty. Unless the backend is
-    gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send`` stands for ``send`` and ``recv`` from
-    the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If a rank rejects a strided tensor, it repeats the
-    call with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank of the group. A group of
-    one rank sends nothing."""
+    """Each call of the collective gives the right result, leaves its inputs unchanged unless they are also its results, and writes nothing
+    outside its tensors, or raises an error. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a
+    storage, reduction, root, group, and whether the call is asynchronous. For any two settings, the calls contain every pair of values.
+    Except with PRODUCT, the values of int64, int32, float64 and float32 tensors have more digits than a type of half the size can hold. If
+    the collective does not reduce, no call with contiguous float32 tensors may raise an error. If it reduces, no call with contiguous
+    float32 tensors and SUM may raise an error. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths,
+    where one part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty.
+    ``send`` stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If
+    a rank rejects a strided tensor, it repeats the call with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous
+    tensor to the next rank of the group. A group of one rank sends nothing."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)
+
+
+def _programs() -> Iterator[Case]:
+    from accelkit_conformance.oracle.collective_programs import CASES
+
+    yield from (("distributed", (size, name)) for size in SIZES for name in CASES)
+
+
+@check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
+def programs(subject: Subject, size: str, name: str) -> None:
+    """Collectives that only move data keep every bit, also of infinities, negative zero and the smallest numbers; sums of infinities and
+    NaN follow IEEE 754. An input may be a part of the output. Tensors may have several dimensions. Asynchronous calls may be awaited in
+    any order, and calls may alternate between sizes and dtypes. Python objects can be gathered, scattered and sent. ``group_src`` and
+    ``group_dst`` count ranks within a group. After a call that raised an error, the next call gives the right result. Gradients flow
+    through the functions of ``torch.distributed.nn``."""
+    from accelkit_conformance.oracle.collective_programs import CASES
+
+    CASES[name](subject)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)

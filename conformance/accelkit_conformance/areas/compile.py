@@ -95,3 +95,30 @@ def training_steps(subject: Subject) -> None:
             optimizer.step()
     for mine, theirs in zip(twin.parameters(), eager.parameters(), strict=True):
         _agree(mine, theirs)
+
+
+@check("full", requires=["compile"], seconds=180)
+def other_arguments(subject: Subject) -> None:
+    """A compiled function that is called again with another number, shape or dtype gives the results of the eager function, with the
+    same dtypes. It has several results, among them a view of its argument."""
+    from accelkit_conformance.oracle.compiled_calls import check_other_arguments
+
+    check_other_arguments(subject, _compiled)
+
+
+@check("full", requires=["compile"], seconds=180)
+def state_of_modules(subject: Subject) -> None:
+    """A compiled module changes its buffers as the eager module does. It gives the results of the eager module after both have been
+    switched to evaluation mode, and after a parameter has been changed."""
+    from accelkit_conformance.oracle.compiled_calls import check_state
+
+    check_state(subject, _compiled)
+
+
+@check("full", requires=["compile", "random_state"], seconds=180)
+def random_numbers(subject: Subject) -> None:
+    """Random numbers of a compiled function are new in each call, and the same again after the same seed. Its backward pass has the dropout
+    mask of the forward pass, which keeps half of the elements."""
+    from accelkit_conformance.oracle.compiled_calls import check_random_numbers
+
+    check_random_numbers(subject, _compiled)

@@ -34,6 +34,15 @@ def pinned_batches(subject: Subject) -> None:
     check_pinned_batches(subject)
 
 
+@check("training", requires=["pinned_memory"])
+def kept_batches(subject: Subject) -> None:
+    """With ``pin_memory=True``, 40 batches that the program keeps for a whole pass, and their copies on the device, have the right values
+    at the end of the pass, with and without a worker process."""
+    from accelkit_conformance.oracle.batches import check_kept_batches
+
+    check_kept_batches(subject)
+
+
 @check("training")
 def prepared_loaders_deliver(subject: Subject) -> None:
     """A loader that a Runtime prepared delivers every sample, in order, and all tensors in nested dicts, tuples and lists are on the
@@ -92,3 +101,21 @@ def spawned_workers(subject: Subject) -> None:
     loader = torch.utils.data.DataLoader(dataset, batch_size=10, num_workers=1, multiprocessing_context="spawn")
     found = [value for (batch,) in loader for value in batch.to(subject.device).tolist()]
     assert found == list(range(20)), f"the batches have {found}"
+
+
+@check("full", requires=["dtype.int64"])
+def datasets_on_the_device(subject: Subject) -> None:
+    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device, with and without shuffling. So do
+    a dataset of dicts, a ``Subset``, a ``random_split`` and a loader with a batch sampler."""
+    from accelkit_conformance.oracle.batches import check_datasets_on_the_device
+
+    check_datasets_on_the_device(subject)
+
+
+@check("full", requires=["pinned_memory"])
+def a_stream_of_pinned_batches(subject: Subject) -> None:
+    """In a loop over pinned batches, each batch is copied to the device with ``non_blocking=True`` and is then freed on the host. All
+    copies have the right values, although later batches reuse the pinned memory."""
+    from accelkit_conformance.oracle.batches import check_stream_of_batches
+
+    check_stream_of_batches(subject)

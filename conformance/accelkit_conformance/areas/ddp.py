@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import SIZES, check
+from accelkit_conformance.checks import SIZES, Case, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -81,6 +82,32 @@ def initial_weights_are_equal(subject: Subject, size: str) -> None:
     for name, tensor in [*layer.named_parameters(), *layer.named_buffers()]:
         subject.assert_on_device(tensor)
         assert bool((tensor.detach().cpu() == 1).all()), f"rank {subject.rank} has kept its own {name}"
+
+
+@check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
+def buffers_of_every_dtype(subject: Subject, size: str) -> None:
+    """Buffers of each dtype that the device has, of shape () and of 300 elements, are those of rank 0 after a model has been wrapped. If
+    the buffers are different again, they are those of rank 0 after the next forward pass."""
+    import torch
+
+    model = torch.nn.Linear(3, 3)
+    for name in ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"):
+        if not subject.lacks(name):
+            for shape in ((), (300,)):
+                model.register_buffer(f"{name}_{len(shape)}", torch.zeros(shape, dtype=getattr(torch, name)))
+    model.to(subject.device)
+
+    def fill_and_check(then: Any, what: str) -> None:
+        for buffer in model.buffers():
+            buffer.fill_(subject.rank == 0)
+        then()
+        for name, buffer in model.named_buffers():
+            subject.assert_on_device(buffer)
+            assert bool((buffer.cpu() == 1).all()), f"rank {subject.rank} has kept its own {name} after {what}"
+
+    wrapped: list[Any] = []
+    fill_and_check(lambda: wrapped.append(torch.nn.parallel.DistributedDataParallel(model)), "it was wrapped")
+    fill_and_check(lambda: wrapped[0](torch.ones(2, 3, device=subject.device)), "a forward pass")
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -163,3 +190,21 @@ def synchronized_batch_norm(subject: Subject, size: str) -> None:
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)
     for ours, theirs in zip(ddp.module.buffers(), single.buffers(), strict=True):
         torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def _programs() -> Iterator[Case]:
+    from accelkit_conformance.oracle.ddp_programs import CASES
+
+    yield from (("distributed", (size, name)) for size in SIZES for name in CASES)
+
+
+@check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
+def programs(subject: Subject, size: str, name: str) -> None:
+    """DDP with less common options and models gives the gradients and steps of one process that has the whole batch. The models have
+    shared, frozen and channels_last parameters, parameters in two dtypes, nested outputs and activation checkpointing. The options are
+    ``static_graph``, small buckets, ``gradient_as_bucket_view``, communication hooks, ``broadcast_buffers``, a group of one rank, ``join``
+    with uneven inputs, ``no_sync`` over several passes, and ``ZeroRedundancyOptimizer``. If the gradients of one rank overflow, the
+    gradient scalers of all ranks skip the step."""
+    from accelkit_conformance.oracle.ddp_programs import CASES
+
+    CASES[name](subject)

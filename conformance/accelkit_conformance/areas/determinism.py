@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import check
 
 if TYPE_CHECKING:
@@ -98,3 +99,31 @@ def training_repeats(subject: Subject) -> None:
 
     first, second = trained(), trained()
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two trainings with the same seed differ"
+
+
+@check("full", requires=["deterministic"], over=names_of("repeated_calls", "REPEATED"))
+def calls_are_repeated(subject: Subject, name: str) -> None:
+    """In deterministic mode, five runs of a call give the same result or gradients, bit for bit, or the call raises a RuntimeError that
+    says that it is not deterministic. The calls write several values to one element, or add many numbers, in the forward or in the
+    backward pass. If there is only one right result, it is the result of the CPU."""
+    from accelkit_conformance.oracle.repeated_calls import check_repeated_call
+
+    check_repeated_call(subject, name)
+
+
+@check("full", requires=["deterministic"])
+def warnings_are_no_errors(subject: Subject) -> None:
+    """With ``use_deterministic_algorithms(True, warn_only=True)``, calls that may not be deterministic raise no error, and give the results
+    and gradients of the CPU."""
+    from accelkit_conformance.oracle.repeated_calls import check_warnings_only
+
+    check_warnings_only(subject)
+
+
+@check("full", requires=["deterministic"])
+def new_memory_is_filled(subject: Subject) -> None:
+    """In deterministic mode, ``empty``, ``empty_strided``, ``empty_like``, ``new_empty`` and ``resize_`` fill new memory, as torch
+    documents it: with NaN if the dtype is floating-point or complex, and otherwise with the largest number of the dtype."""
+    from accelkit_conformance.oracle.repeated_calls import check_filled_memory
+
+    check_filled_memory(subject)

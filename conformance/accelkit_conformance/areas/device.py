@@ -42,24 +42,9 @@ def string_round_trip(subject: Subject) -> None:
 def tensors_know_their_device(subject: Subject) -> None:
     """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` create tensors that are on that
     device. With ``device="cpu"``, ``ones_like`` and ``new_zeros`` of a tensor on the device create tensors on the CPU."""
-    import torch
+    from accelkit_conformance.oracle.factories import check_devices_of_tensors
 
-    for device in subject.devices:
-        made = {
-            "empty": torch.empty(2, device=device),
-            "zeros": torch.zeros(2, device=device),
-            "tensor": torch.tensor([1.0, 2.0], device=device),
-            "arange": torch.arange(3.0, device=device),
-            "randn": torch.randn(2, device=device),
-            "to": torch.ones(2).to(device),
-            "zeros_like": torch.zeros_like(torch.ones(2), device=device),
-            "new_zeros": torch.zeros(1, device=device).new_zeros(3),
-        }
-        for name, tensor in made.items():
-            assert tensor.device == device, f"torch.{name} on {device} made a tensor on {tensor.device}"
-        there = torch.zeros(2, device=device)
-        for name, tensor in {"ones_like": torch.ones_like(there, device="cpu"), "new_zeros": there.new_zeros(3, device="cpu")}.items():
-            assert tensor.device.type == "cpu", f"{name} of a tensor on {device} with device='cpu' made a tensor on {tensor.device}"
+    check_devices_of_tensors(subject)
 
 
 @check("training", requires=["numbered_devices"])
@@ -223,22 +208,9 @@ def synchronize_waits(subject: Subject) -> None:
 def named_device_everywhere(subject: Subject) -> None:
     """The parameters, buffers and optimizer state of a module are on the device to which the module was moved. ``Runtime.device`` is the
     device selected for the Runtime, and ``prepare`` moves modules to it. ``with device:`` creates new tensors and modules on ``device``."""
-    import torch
+    from accelkit_conformance.oracle.places import check_named_device
 
-    from accelkit_conformance.oracle.layers import batch_norm
-
-    module = torch.nn.Sequential(torch.nn.Linear(3, 3), batch_norm(subject, 3)).to(subject.device)
-    subject.assert_on_device(*module.parameters(), *module.buffers())
-    optimizer = torch.optim.Adam(module.parameters())
-    module(torch.randn(4, 3, device=subject.device)).sum().backward()
-    optimizer.step()
-    for state in optimizer.state.values():
-        subject.assert_on_device(state["exp_avg"], state["exp_avg_sq"])
-    with subject.device:
-        subject.assert_on_device(torch.zeros(2), torch.nn.Linear(2, 2).weight)
-    runtime = subject.runtime()
-    assert runtime.device == subject.device, f"Runtime uses {runtime.device}"
-    subject.assert_on_device(runtime.prepare(torch.nn.Linear(2, 2)).weight)
+    check_named_device(subject)
 
 
 @check("smoke")
@@ -287,3 +259,40 @@ def tensors_print(subject: Subject) -> None:
     text = repr(torch.tensor([1.5, float("nan")], device=subject.device))
     assert "1.5" in text
     assert subject.device_type == "cpu" or subject.device_type in text, text
+
+
+@check("full", requires=["numbered_devices"])
+def forms_of_a_device(subject: Subject) -> None:
+    """Functions of the device's module and of ``torch.accelerator`` return the same for a device, for its name and for its index, whichever
+    device is current, and for the current device if they get no argument. The context manager ``device``, ``set_device`` and
+    ``synchronize`` accept these forms too, and so does ``device=`` of tensors if the device is torch's accelerator."""
+    from accelkit_conformance.oracle.device_arguments import check_forms
+
+    check_forms(subject)
+
+
+@check("full", requires=["numbered_devices"])
+def missing_devices(subject: Subject) -> None:
+    """Functions that describe a device, ``to``, ``zeros_like`` and ``torch.Generator`` raise RuntimeError, AssertionError, ValueError or
+    IndexError for a device that does not exist. The device works afterwards."""
+    from accelkit_conformance.oracle.device_arguments import check_missing_devices
+
+    check_missing_devices(subject)
+
+
+@check("full")
+def default_device(subject: Subject) -> None:
+    """Under ``torch.set_default_device`` and in the context ``with device:``, functions without ``device=`` create their tensors on this
+    device. Afterwards, they create them on the CPU again."""
+    from accelkit_conformance.oracle.device_arguments import check_default_device
+
+    check_default_device(subject)
+
+
+@check("full")
+def accelerator_functions_agree(subject: Subject) -> None:
+    """If the device is torch's accelerator, ``torch.accelerator`` and ``torch.get_device_module`` give the number of devices, the current
+    device, the current stream and the module that ``torch.<device_type>`` gives, also while another device is current."""
+    from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
+
+    check_accelerator_functions(subject)

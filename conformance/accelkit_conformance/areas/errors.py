@@ -4,9 +4,10 @@ device may raise the error later, but no later than when the program waits for t
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.checks import check
+from accelkit_conformance.checks import Case, check
 from accelkit_conformance.late_errors import raises
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
     check_two_devices(subject, place)
 
 
-@check("training", requires=["dtype.int64"], seconds=240.0)
+@check("training", requires=["dtype.int64"], seconds=400.0)
 def index_tensors_outside(subject: Subject) -> None:
     """If an index tensor contains an index that is out of range, operators that read or write by index, such as ``gather`` and
     ``scatter_``, raise an error, at the latest when the device is synchronized. The calls run in a separate process, because the error
@@ -199,3 +200,57 @@ def index_tensors_outside(subject: Subject) -> None:
     from accelkit_conformance.oracle.invalid_calls import check_indices
 
     check_indices(subject)
+
+
+def _with_invalid_calls() -> Iterator[Case]:
+    from accelkit_conformance.oracle.error_inputs import names
+
+    return (("full", (name,)) for name in names())
+
+
+@check("full", over=_with_invalid_calls)
+def invalid_calls(subject: Subject, name: str) -> None:
+    """The invalid calls of an operator in torch's ``op_db``, such as calls with shapes, dimensions or dtypes that do not fit, raise
+    RuntimeError, IndexError, ValueError or TypeError. So does the in-place variant if it does on the CPU, and it leaves its argument
+    unchanged. Calls that are invalid only because of the values of a tensor are left out."""
+    from accelkit_conformance.oracle.error_inputs import check_error_inputs
+
+    check_error_inputs(subject, name)
+    _works(subject)
+
+
+def _modules_with_invalid_calls() -> Iterator[Case]:
+    from accelkit_conformance.oracle.error_inputs import names_of_modules
+
+    return (("full", (name,)) for name in names_of_modules())
+
+
+@check("full", over=_modules_with_invalid_calls)
+def invalid_calls_of_modules(subject: Subject, name: str) -> None:
+    """A module raises RuntimeError, IndexError, ValueError or TypeError for the arguments that torch's database of modules lists as
+    invalid."""
+    from accelkit_conformance.oracle.error_inputs import check_module_errors
+
+    check_module_errors(subject, name)
+    _works(subject)
+
+
+@check("full", over=["draws", "sizes"])
+def invalid_arguments(subject: Subject, kind: str) -> None:
+    """Samplers with invalid parameters or dtypes (``draws``), and tensors, views, copies and assignments with invalid sizes, strides or
+    shapes (``sizes``), raise RuntimeError, IndexError, ValueError or TypeError, and do not change their argument."""
+    from accelkit_conformance.oracle import error_inputs
+
+    error_inputs.check_invalid_calls(subject, error_inputs.INVALID_DRAWS if kind == "draws" else error_inputs.INVALID_SIZES)
+    _works(subject)
+
+
+@check("full", requires=["dtype.float32"])
+def changes_are_noticed(subject: Subject) -> None:
+    """Samplers, copies, assignments, ``out=`` and other calls that write to a tensor increase its version, also through a view of it. If
+    the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave the version
+    unchanged."""
+    from accelkit_conformance.oracle.versions import check_versions
+
+    check_versions(subject)
+    _works(subject)

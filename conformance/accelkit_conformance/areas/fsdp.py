@@ -6,10 +6,11 @@ from __future__ import annotations
 import copy
 import itertools
 import tempfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from accelkit_conformance.areas.ddp import alone, model_and_batch
-from accelkit_conformance.checks import SIZES, check
+from accelkit_conformance.checks import SIZES, Case, check
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -131,3 +132,20 @@ def initialization_from_meta(subject: Subject, size: str) -> None:
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(shards, 2)), "two shards drew the same numbers"
     layer(torch.ones(2, 8, device=subject.device)).sum().backward()
     assert bool((layer.weight.grad.full_tensor().cpu() == 2).all())  # type: ignore[union-attr,operator]
+
+
+def _programs() -> Iterator[Case]:
+    from accelkit_conformance.oracle.fsdp_programs import CASES
+
+    yield from (("distributed", (size, name)) for size in SIZES for name in CASES)
+
+
+@check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
+def programs(subject: Subject, size: str, name: str) -> None:
+    """Sharded models with less common options, and operators on DTensors, give the results and gradients of one process. The options are
+    ``reshard_after_forward=False``, frozen parameters, replicas of the shards, mixed precision, and gradients that
+    are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of the whole model. Training continues from a saved state of
+    the model and the optimizer. Tensor parallelism gives the same gradients, and DTensors may be divided unevenly."""
+    from accelkit_conformance.oracle.fsdp_programs import CASES
+
+    CASES[name](subject)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 _GUARD = 17  # odd, so that slices are not aligned as vector instructions require
 _CANARY = -7.25
-_INPUT_LAYOUTS = ("strided", "offset", "transposed")
+_INPUT_LAYOUTS = ("strided", "offset", "transposed", "narrowed", "others narrowed")
 # Operators whose result depends on the layout of the input.
-_ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
+ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
 
 def _operators() -> Iterator[Case]:
@@ -27,20 +27,20 @@ def _operators() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
     for name, op in opdb.operators().items():
-        if opdb.supports(op, "float32") and op.name not in (*_ABOUT_STORAGE, *UNINITIALIZED):
+        if opdb.supports(op, "float32") and op.name not in (*ABOUT_STORAGE, *UNINITIALIZED):
             yield "smoke" if name in SMOKE[:40] else "training" if name in CORE else "full", (name,)
 
 
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
-    """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors are the same as on the
-    CPU. If the call on the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
-    import torch
+    """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors, and for copies with gaps
+    between their rows, are the same as on the CPU. There are gaps in all tensors, or in all except the first, of one sample. If the call on
+    the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
-    from accelkit_conformance.oracle.layouts import LAYOUTS
+    from accelkit_conformance.oracle.layouts import all_arranged
     from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
     from accelkit_conformance.oracle.sample_transfer import tensors
@@ -55,9 +55,9 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
         num_seen += 1
         if num_seen > 2:
             break
-        for layout in _INPUT_LAYOUTS:
-            make = LAYOUTS[layout]
-            changed = tree_map(lambda one, make=make: make(one) if isinstance(one, torch.Tensor) and _is_movable(one) else one, given)
+        for layout in _INPUT_LAYOUTS[: 5 if num_seen == 1 else 3]:
+            arranged = iter(all_arranged(movable, layout))
+            changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
             with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
                 compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
 
@@ -230,6 +230,28 @@ def overlapping_copies(subject: Subject) -> None:
         return
     found = base[2:].cpu()
     assert torch.equal(found, source), f"gave {found.tolist()}, not {source.tolist()}"
+
+
+def _common_in_training() -> Iterator[Case]:
+    yield from (("full" if profile == "full" else "training", case) for profile, case in _pointwise())
+
+
+@check("full", requires=["dtype.float32"], over=_common_in_training)
+def result_strides(subject: Subject, name: str) -> None:
+    """For operands that are transposed, permuted or in channels_last, and for pairs of operands with different layouts, a pointwise
+    operator gives results with the same values and strides as on the CPU."""
+    from accelkit_conformance.oracle.result_strides import check_result_strides
+
+    check_result_strides(subject, name)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("storage_calls", "STORAGES", "training"))
+def storages(subject: Subject, name: str) -> None:
+    """``resize_``, ``set_``, ``as_strided_``, assignments to ``data``, views with another dtype, and writing through views of views give
+    the same values, shapes, strides and offsets as on the CPU. ``resize_`` keeps the old elements."""
+    from accelkit_conformance.oracle.storage_calls import check_storages
+
+    check_storages(subject, name)
 
 
 @check("training", requires=["dtype.float32"], over=names_of("host_scalars", "CALLS", "training"))

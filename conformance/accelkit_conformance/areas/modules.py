@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.subject import assert_on_device
 
@@ -24,12 +24,6 @@ _SMOKE = (
     "LSTM",
     "MaxPool2d",
 )
-_STAGES = 2
-"""The number of operators whose errors add up: most modules call at least two, one after the other, in the forward and the backward
-pass."""
-_MORE_STAGES = {"MultiheadAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
-"""The number for modules that call more operators: attention computes three products and a softmax, and recurrent modules repeat their
-operators in each time step."""
 
 
 def _modules() -> Iterator[Case]:
@@ -42,25 +36,44 @@ def _modules() -> Iterator[Case]:
 @check("training", requires=["dtype.float32"], over=_modules)
 def module(subject: Subject, name: str) -> None:
     """In training mode and in evaluation mode, the outputs, the buffers and the gradients have the right values and are on the device. The
-    backward pass starts from a random gradient for each output. The values of modules that draw random numbers are not compared."""
+    backward pass starts from a random gradient for each output. In evaluation mode, the module is also called under ``torch.no_grad``. The
+    values of modules that draw random numbers are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+    from accelkit_conformance.oracle.module_compare import compare_module
 
     info = opdb.modules()[name]
     lacking: set[str] = set()
     is_any_possible = False
     for training in (True, False):
-        for number, given in enumerate(opdb.module_inputs(info, training=training)[: subject.most_samples]):
+        for number, given in opdb.module_inputs(info, subject.most_samples, training=training):
             missing = lacking_dtypes(subject, lambda: _run_on_cpu(info, given))  # noqa: B023
             lacking |= set(missing)
             if missing:
                 continue
             is_any_possible = True
-            facts = {"training": training, "number": number, "args": given.constructor_input.args, "kwargs": given.constructor_input.kwargs}
+            arguments, forward = given.constructor_input, given.forward_input
+            facts = {"training": training, "number": number, "args": arguments.args, "kwargs": arguments.kwargs}
             with subject.sample(f"{'training' if training else 'evaluation'}, case {number}", facts):
-                _compare(subject, info, given, training, f"{name}[{training},{number}]")
+                compare_module(
+                    subject,
+                    lambda: info.module_cls(*arguments.args, **arguments.kwargs),  # noqa: B023
+                    None if forward is None else (forward.args, forward.kwargs),
+                    training=training,
+                    seed=f"{name}[{training},{number}]",
+                    is_double=_is_double(arguments),
+                )
     if not is_any_possible:
         subject.needs(*lacking)
+
+
+def _is_double(arguments: Any) -> bool:
+    """Return whether an argument of a module's constructor is a float64 tensor, such as the random samples of FractionalMaxPool."""
+    import torch
+
+    from accelkit_conformance.oracle.sample_transfer import tensors
+
+    return any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs)))
 
 
 def _run_on_cpu(info: Any, given: Any) -> Any:
@@ -72,81 +85,63 @@ def _run_on_cpu(info: Any, given: Any) -> Any:
     If an argument of the module's constructor is a float64 tensor, the module is not created, and only the constructor's arguments are
     returned. If ``given`` has no forward input, the module is created but not called, and only its state is returned.
     """
-    import torch
-
-    from accelkit_conformance.oracle.sample_transfer import tensors
+    from accelkit_conformance.oracle.module_compare import run_module
 
     arguments = given.constructor_input
-    if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
-        return arguments.args, arguments.kwargs  # FractionalMaxPool, which the check computes in double
+    if _is_double(arguments):
+        return arguments.args, arguments.kwargs
     module = info.module_cls(*arguments.args, **arguments.kwargs)
     if given.forward_input is None:
         return list(module.state_dict().values())
     call = (given.forward_input.args, given.forward_input.kwargs)
-    return list(module.state_dict().values()), call, _run(module, call, "")
+    return list(module.state_dict().values()), call, run_module(module, call, "")
 
 
-def _compare(subject: Subject, info: Any, given: Any, training: bool, seed: str) -> None:
-    import torch
+def _examples() -> Iterator[Case]:
+    from accelkit_conformance.oracle.module_arguments import EXAMPLES
 
-    from accelkit.runtime.comparison.tolerance import relative_error
-    from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
-    from accelkit_conformance.oracle.tolerance import check_form, check_result
-
-    torch.default_generator.manual_seed(0)
-    arguments = given.constructor_input
-    here = info.module_cls(*arguments.args, **arguments.kwargs)
-    here.train(training)
-    there = copy.deepcopy(here).to(subject.device)
-    subject.assert_on_device(*there.parameters(), *there.buffers())
-    if given.forward_input is None:
-        return
-    call = (given.forward_input.args, given.forward_input.kwargs)
-    if any(one.dtype is torch.float64 for one in tensors((arguments.args, arguments.kwargs))):
-        here, call = here.double(), to_double(call)  # FractionalMaxPool, whose random samples are given in double
-        there = copy.deepcopy(here).to(subject.device)
-    try:
-        double = copy.deepcopy(here).double()
-        truth: dict[str, list[Any]] | None = _run(double, to_double(call), seed)
-    except Exception:  # the module does not support double: compare with the CPU's own result
-        truth = None
-    state = torch.default_generator.get_state()
-    reference = _run(here, to_device(call, torch.device("cpu")), seed)
-    is_random = not torch.equal(state, torch.default_generator.get_state())
-    found = _run(there, to_device(call, subject.device), seed)
-    subject.compute()
-    stages = _MORE_STAGES.get(info.module_cls.__name__, _STAGES)
-    for part, expected in reference.items():
-        assert len(found[part]) == len(expected), f"{part}: {len(found[part])}, not {len(expected)}"
-        true = truth[part] if truth is not None and len(truth[part]) == len(expected) else [None] * len(expected)
-        others = max((relative_error(*one) for one in zip(expected, true, strict=True) if one[0] is not None), default=0.0)
-        for mine, theirs, exact in zip(found[part], expected, true, strict=True):
-            assert (mine is None) == (theirs is None), f"{part}: one exists on only one of the device and the CPU"
-            if theirs is None:
-                continue
-            try:
-                if is_random:
-                    check_form(mine, theirs, subject.device)
-                else:
-                    check_result(mine, theirs, exact, subject.device, cancels=True, others=others, num_stages=stages)
-            except AssertionError as error:
-                raise AssertionError(f"{part}: {error}") from error
-    assert not is_random or tensors(found["outputs"])
+    for name in EXAMPLES:
+        yield "training", (name, "float32")
+        yield from (("full", (name, dtype)) for dtype in ("bfloat16", "float16"))
 
 
-def _run(module: Any, call: Any, seed: str) -> dict[str, list[Any]]:
-    import torch
+@check("training", requires=["dtype.{1}"], over=_examples)
+def arguments(subject: Subject, name: str, dtype: str) -> None:
+    """Modules with arguments that torch's database of modules does not have give the right outputs, buffers and gradients, both in training
+    mode and in evaluation mode, and in evaluation mode also under ``torch.no_grad``. Examples are the strides, dilations, groups and
+    padding modes of convolutions, the masks of attention, layers, directions and packed sequences of recurrent modules, the modes and
+    ``padding_idx`` of embeddings, weight and spectral normalisation, and weights of losses. Parameters and arguments have the given dtype.
+    Examples that the CPU does not support in this dtype are left out."""
+    from accelkit_conformance.oracle.module_arguments import EXAMPLES, check_example
 
-    from accelkit.runtime.comparison.cotangents import cotangents
-    from accelkit_conformance.oracle.sample_transfer import tensors
+    if name in ("attention", "transformers"):
+        subject.needs("bool")  # the dtype of causal masks
+    for number, example in enumerate(EXAMPLES[name]):
+        check_example(subject, example, dtype, f"{name}[{number}]")
 
-    outputs = tensors(module(*call[0], **call[1]))
-    wanted = [one for one in [*module.parameters(), *tensors(call)] if one.requires_grad and one.is_leaf]
-    differentiable = [one for one in outputs if one.requires_grad]
-    gradients: tuple[Any, ...] = ()
-    if wanted and differentiable:
-        gradients = torch.autograd.grad(differentiable, wanted, cotangents(differentiable, seed), allow_unused=True)
-    return {"outputs": [one.detach() for one in outputs], "gradients": list(gradients), "buffers": list(module.buffers())}
+
+@check("training", requires=["dtype.float32"], over=names_of("module_programs", "PROGRAMS", "training"))
+def programs(subject: Subject, name: str) -> None:
+    """Programs with modules give the same results as on the CPU. They switch modules between training and evaluation mode, change the
+    momentum of BatchNorm, initialise lazy modules, call modules with other parameters, load state dicts, convert modules, draw initial
+    weights, use ``torch.nn.utils`` and packed sequences, normalise bfloat16 batches with float32 parameters, train parameters that are
+    views of a flat buffer, and compute attention of 70 tokens with masks in three dtypes."""
+    from accelkit_conformance.oracle.module_programs import PROGRAMS
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, PROGRAMS[name])
+
+
+@check("training", requires=["dtype.float32"], over=names_of("module_sequences", "PROGRAMS", "training"))
+def repeated_calls(subject: Subject, name: str) -> None:
+    """If one property changes between the calls of a module, each call gives the same output and gradients as on the CPU. The property is
+    an option of the module, such as a stride, an epsilon, a slope or a dimension, while all shapes stay the same; or the size, the memory
+    layout or the dtype of the batch; or whether gradients are recorded. At the end, the first call is repeated. Batches may
+    be empty."""
+    from accelkit_conformance.oracle.module_sequences import PROGRAMS
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, PROGRAMS[name])
 
 
 @check("smoke")

@@ -59,8 +59,8 @@ def _pointwise() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
     for name, op in opdb.operators().items():
-        if opdb.is_pointwise(op) and not op.variant_test_name:
-            for dtype in ("float32", "bfloat16"):
+        if opdb.is_pointwise(op):
+            for dtype in ("float32", "bfloat16", "float16"):
                 if opdb.supports(op, dtype):
                     yield profile_of(name, dtype), (name, dtype)
 
@@ -114,11 +114,11 @@ def inplace(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{1}"], over=_out)
 def out(subject: Subject, name: str, dtype: str) -> None:
-    """With ``out=``, the result is written into the given tensor, which is then returned. If this tensor is empty, it is resized first."""
+    """With ``out=``, the result is written into the given tensor, which is then returned. It holds NaN, or is empty and is resized."""
     import torch
     from torch.utils._pytree import tree_map
 
-    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle import opdb, used_memory
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward
     from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
@@ -139,7 +139,7 @@ def out(subject: Subject, name: str, dtype: str) -> None:
             return target
 
         with subject.sample(describe_sample(given), facts_of(given, dtype)):
-            for make in (lambda one: torch.full_like(one, 77), lambda one: one.new_empty(0)):
+            for make in (lambda one: torch.full_like(one, used_memory.unwritten(one.dtype)), lambda one: one.new_empty(0)):
                 compare_forward(subject, op, given, functools.partial(call, make=make))
 
 
@@ -207,8 +207,8 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, and along the rows and along
-    the columns of matrices in which one element is NaN. These rows and columns have 2, 33 or 300 elements."""
+    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, along two dimensions of an
+    eleven-dimensional tensor, and along rows or columns, of 2, 33 or 300 elements, of matrices in which one element is NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)
@@ -245,9 +245,9 @@ _MIXED = (
 
 @check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
 def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
-    """For two arguments of these dtypes, in either order, ``add``, ``maximum``, ``where``, ``cat`` and 28 other functions give results with
-    the same dtype and values as on the CPU. One argument is a tensor with one dimension. The other argument is also such a tensor, a 0-d
-    tensor or a Python number. Calls that the CPU rejects are left out."""
+    """For two arguments of these dtypes, in either order, ``add``, ``maximum``, ``where``, ``cat`` and 37 other functions give results with
+    the same dtype and values as on the CPU. One argument is a tensor with one dimension. The other argument, before it or after it, is also
+    such a tensor, a 0-d tensor or a Python number. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.type_promotion import check_type_promotion
 
     check_type_promotion(subject, first, second)

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.late_errors import raises
 
@@ -29,17 +30,6 @@ def _optimizers() -> Iterator[Case]:
     for name in opdb.optimizers():
         if name not in _SPARSE_ONLY:
             yield "smoke" if name in ("SGD", "AdamW") else "training", (name,)
-
-
-def _ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
-    """Return the options that select an implementation other than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
-    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
-
-    ways = [{"foreach": True}] if "foreach" in info.supported_impls else []
-    is_refused = info.optim_cls.__name__ == "Adagrad" and subject.device_type == "cuda"  # by torch itself
-    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices() and not is_refused:
-        ways.append({"fused": True})
-    return ways
 
 
 def _model(*, bias: bool = True) -> Any:
@@ -75,11 +65,11 @@ def steps(subject: Subject, name: str) -> None:
     and ``fused``. All other options are those of torch's test configurations. Configurations in which an option is a tensor are skipped."""
     import torch
 
-    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle import opdb, optimizer_cases
     from accelkit_conformance.oracle.tolerance import check_result
 
     info = opdb.optimizers()[name]
-    ways = [{"foreach": False} if "foreach" in info.supported_impls else {}, *_ways(subject, info)]
+    ways = [{"foreach": False} if "foreach" in info.supported_impls else {}, *optimizer_cases.ways(subject, info)]
     for given in opdb.optimizer_inputs(info):
         kwargs = {key: value for key, value in given.kwargs.items() if key not in ("fused", "foreach", "capturable")}
         if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
@@ -203,7 +193,7 @@ def foreach_and_fused(subject: Subject, name: str, dtype: str) -> None:
     their gradients are transposed in memory."""
     import torch
 
-    from accelkit_conformance.oracle import opdb
+    from accelkit_conformance.oracle import opdb, optimizer_cases
     from accelkit_conformance.oracle.layouts import transposed
     from accelkit_conformance.oracle.tolerance import check_result
 
@@ -229,10 +219,57 @@ def foreach_and_fused(subject: Subject, name: str, dtype: str) -> None:
     rate = 0.01 if dtype == "float32" else 0.1  # large enough that rounding to the dtype does not hide a step
     cpu = torch.device("cpu")
     truth, reference = (trained(cpu, computed, foreach=False) for computed in (torch.float64, opdb.dtype_of(dtype)))
-    for way in _ways(subject, info):
+    for way in optimizer_cases.ways(subject, info):
         with subject.sample(f"{name}({', '.join(f'{key}={value}' for key, value in way.items())})", {"kwargs": way}):
             for mine, theirs, true in zip(trained(subject.device, opdb.dtype_of(dtype), **way), reference, truth, strict=True):
                 check_result(mine, theirs, true, subject.device)
+
+
+def _without_closure() -> Iterator[Case]:
+    yield from (("training", parameters) for _, parameters in _optimizers() if parameters != ("LBFGS",))
+
+
+@check("training", requires=["dtype.float32"], over=_without_closure)
+def parameter_groups(subject: Subject, name: str) -> None:
+    """Six steps give the same parameters as on the CPU, in each implementation that torch supports for the device, also with ``capturable``
+    and with a tensor as the learning rate. There are several groups, which have different learning rates and, if the optimizer has these
+    options, a different weight decay, momentum, ``maximize`` and ``amsgrad``. The parameters have different step counts. All learning rates
+    change after the second step, a group is added after the third step, and after the fourth step the state is loaded into a new
+    optimizer."""
+    from accelkit_conformance.oracle.optimizer_cases import check_groups
+
+    check_groups(subject, name)
+
+
+@check("training", requires=["dtype.float32"], over=_without_closure)
+def memory_layouts(subject: Subject, name: str) -> None:
+    """Three steps give the same parameters as on the CPU if a parameter or its gradient is transposed, strided, expanded or a part of a
+    larger tensor, also if the two have different strides, and if the last parameter is empty. The implementations are those of
+    ``parameter_groups``. A step changes no gradient and no memory outside the parameters and, with the for-loop implementation, increases
+    the version of each parameter. The tensors in the state of a parameter have the shape of the parameter or the shape ()."""
+    from accelkit_conformance.oracle.optimizer_cases import check_layouts
+
+    check_layouts(subject, name)
+
+
+@check("training", requires=["dtype.float32"], over=_without_closure)
+def scaled_steps(subject: Subject, name: str) -> None:
+    """Four steps with ``torch.amp.GradScaler``, one of which overflows, give the same parameters as three steps without a scaler on the
+    CPU, and the step that overflowed is not counted. The implementations are those of ``parameter_groups``. Fused implementations
+    unscale the gradients themselves, and decide themselves whether to skip a step."""
+    from accelkit_conformance.oracle.optimizer_cases import check_scaled
+
+    check_scaled(subject, name)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("optimizer_programs", "PROGRAMS", "training"))
+def programs(subject: Subject, name: str) -> None:
+    """Programs with optimizers give the same results as on the CPU. They clip gradients with several norms and limits, set gradients to
+    zero in place, average models, and make steps with schedulers, with hooks and with parameters of several dtypes."""
+    from accelkit_conformance.oracle.optimizer_programs import PROGRAMS
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, PROGRAMS[name])
 
 
 @check("training", requires=["dtype.float32"], over=["first", "middle", "last"])

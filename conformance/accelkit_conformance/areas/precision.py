@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from accelkit_conformance.areas.operators import profile_of
+from accelkit_conformance.areas.operators import names_of, profile_of
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.late_errors import raises
 from accelkit_conformance.results import Absent
@@ -218,6 +218,34 @@ def autocast_in_recomputation(subject: Subject, dtype: str, way: str) -> None:
     from accelkit_conformance.oracle.scaler_cases import check_recomputation
 
     check_recomputation(subject, dtype, is_reentrant=way == "reentrant")
+
+
+def _regions() -> Iterator[Case]:
+    from accelkit_conformance.oracle.autocast_regions import CASES
+
+    yield from (("training", (dtype, name)) for dtype in _DTYPES for name in CASES)
+
+
+@check("training", requires=["autocast.{0}"], over=_regions)
+def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
+    """Autocast follows torch's rules in less common cases too. The dtype is that of ``set_autocast_dtype`` if none is given. Integers,
+    float64, ``out=`` and in-place calls are not cast. Autocast is on only in the thread that enters it. Weights that were first used under
+    ``no_grad`` get gradients later in the same region; buffers and intermediate results that have changed are cast again. ``custom_fwd``
+    and ``custom_bwd``, decorators, nested regions of two dtypes and ``torch.func`` transforms compute in the right dtypes."""
+    from accelkit_conformance.oracle.autocast_regions import check_region
+
+    check_region(subject, dtype, name)
+
+
+@check("training", requires=["dtype.float32"], over=names_of("scaler_options", "CASES", "training"))
+def scaler_options(subject: Subject, name: str) -> None:
+    """``torch.amp.GradScaler`` computes exactly with other growth factors, backoff factors and intervals, does not raise the scale to
+    infinity, accepts new scales, continues from a saved state, does nothing with ``enabled=False``, scales nested outputs, and unscales
+    accumulated gradients and gradients of every memory layout."""
+    from accelkit_conformance.oracle.scaler_options import CASES, require_scaler
+
+    require_scaler(subject)
+    CASES[name](subject)
 
 
 # The needed capability, the dtype of the parameters, and the dtype in which layers compute.

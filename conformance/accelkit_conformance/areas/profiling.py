@@ -180,3 +180,13 @@ def recording_changes_no_result(subject: Subject) -> None:
     for name, found in (("while it was recorded", seen[1]), ("after it was recorded", seen[2])):
         for number, (before, now) in enumerate(zip(seen[0], found, strict=True)):
             torch.testing.assert_close(now, before, msg=lambda text, name=name, number=number: f"result {number} {name}: {text}")
+
+
+@check("full", requires=["profiler"])
+def totals_equal_their_parts(subject: Subject) -> None:
+    """In the averages of a recording of a forward and a backward pass, matmuls have at least as many calls as were made, and the device
+    times of all operators add up to the time of the recorded kernels and copies, within 5 %. Every matmul, also of the backward pass, has
+    device time."""
+    from accelkit_conformance.oracle.recordings import check_totals
+
+    check_totals(subject)

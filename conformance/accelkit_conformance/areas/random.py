@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from accelkit_conformance.checks import check
-from accelkit_conformance.results import Absent
+from accelkit_conformance.areas.operators import names_of
+from accelkit_conformance.checks import Case, check
 
 if TYPE_CHECKING:
-    import torch
-
     from accelkit_conformance.subject import Subject
 
 _DRAWS = 20_000
@@ -21,16 +18,9 @@ _DRAWS = 20_000
 def reseeding_repeats(subject: Subject) -> None:
     """The same seed gives the same numbers and another seed gives different numbers, whether ``manual_seed`` of the accelerator or
     ``torch.manual_seed`` sets the seed."""
-    import torch
+    from accelkit_conformance.oracle.seeds import check_reseeding
 
-    def drawn(seed: int, seeder: Callable[[int], Any]) -> torch.Tensor:
-        seeder(seed)
-        return torch.rand(1000, device=subject.device).cpu()
-
-    for name, seeder in {"accelerator.manual_seed": subject.accelerator.manual_seed, "torch.manual_seed": torch.manual_seed}.items():
-        first = drawn(5, seeder)
-        assert torch.equal(first, drawn(5, seeder)), f"{name}(5) twice gave different numbers"
-        assert not torch.equal(first, drawn(6, seeder)), f"{name}(5) and (6) gave the same numbers"
+    check_reseeding(subject)
 
 
 @check("smoke")
@@ -49,48 +39,17 @@ def draws_differ(subject: Subject) -> None:
 def restored_states_repeat(subject: Subject) -> None:
     """After a saved random state is restored, ``rand``, ``randn``, ``dropout`` and ``randperm`` repeat the numbers that they drew after the
     state was saved. The saved state is a uint8 tensor on the CPU, and drawing does not change this tensor."""
-    import torch
+    from accelkit_conformance.oracle.seeds import check_restored_state
 
-    accelerator, device = subject.accelerator, subject.device
-
-    def draw() -> list[torch.Tensor]:
-        drawn = [torch.rand(7, device=device).cpu(), torch.randn(501, device=device).cpu()]
-        if not subject.lacks("bool"):
-            drawn.append(torch.nn.functional.dropout(torch.ones(100, device=device)).cpu())
-        if not subject.lacks("int64"):
-            drawn.append(torch.randperm(20, device=device).cpu())
-        return drawn
-
-    torch.rand(13, device=device)
-    state = accelerator.get_rng_state(device)
-    if state is None:
-        raise Absent("there is no random state")
-    assert state.device.type == "cpu", f"the state is on {state.device}"
-    assert state.dtype == torch.uint8, f"the state is {state.dtype}"
-    kept = state.clone()
-    first = draw()
-    assert torch.equal(state, kept), "drawing changed the state that was read, which is not a copy"
-    accelerator.set_rng_state(kept, device)
-    for number, (one, other) in enumerate(zip(first, draw(), strict=True)):
-        assert torch.equal(one, other), f"draw {number} after setting the state differs from the one before"
+    check_restored_state(subject)
 
 
 @check("smoke", requires=["random_state"])
 def fork_rng_restores(subject: Subject) -> None:
     """``torch.random.fork_rng`` restores the random state of the device."""
-    import torch
+    from accelkit_conformance.oracle.seeds import check_fork_rng
 
-    if subject.device_type == "cpu":
-        context = torch.random.fork_rng(devices=[])
-    else:
-        context = torch.random.fork_rng(devices=[subject.device.index or 0], device_type=subject.device_type)
-    subject.accelerator.manual_seed(3)
-    expected = torch.rand(5, device=subject.device).cpu()
-    subject.accelerator.manual_seed(3)
-    with context:
-        torch.rand(100, device=subject.device)
-        subject.accelerator.manual_seed(99)
-    assert torch.equal(torch.rand(5, device=subject.device).cpu(), expected), "draws inside fork_rng changed the draws after it"
+    check_fork_rng(subject)
 
 
 @check("smoke", requires=["random_state", "numbered_devices"])
@@ -109,54 +68,34 @@ def devices_have_their_own_generator(subject: Subject) -> None:
 @check("smoke")
 def host_generator_is_not_used(subject: Subject) -> None:
     """``rand``, ``randn``, ``normal_`` and ``dropout`` on the device do not draw from the CPU's generator."""
-    import torch
+    from accelkit_conformance.oracle.seeds import check_host_generator
 
-    if subject.device_type == "cpu":
-        return
-    before = torch.default_generator.get_state()
-    x = torch.rand(100, device=subject.device)
-    draws = {"rand": lambda: torch.rand(100, device=subject.device), "randn": lambda: torch.randn(100, device=subject.device)}
-    draws |= {"normal_": x.normal_}
-    if not subject.lacks("bool"):
-        draws["dropout"] = lambda: torch.nn.functional.dropout(x)
-    for name, draw in draws.items():
-        draw()
-        assert torch.equal(torch.default_generator.get_state(), before), f"{name} on the device drew from the CPU's generator"
+    check_host_generator(subject)
 
 
 @check("smoke", requires=["random_state"])
 def generators(subject: Subject) -> None:
     """If a ``torch.Generator`` of the device is given the same seed twice, it draws the same numbers twice, even if the default generator
     draws in between. ``initial_seed`` returns the seed."""
-    import torch
+    from accelkit_conformance.oracle.generators import check_default_and_other
 
-    generator = torch.Generator(device=subject.device)
-    generator.manual_seed(4)
-    first = torch.rand(20, device=subject.device, generator=generator).cpu()
-    generator.manual_seed(4)
-    torch.rand(20, device=subject.device)
-    assert torch.equal(torch.rand(20, device=subject.device, generator=generator).cpu(), first)
-    assert generator.initial_seed() == 4
+    check_default_and_other(subject)
 
 
-@check("smoke", over=["rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_"])
+def _continuous() -> Iterator[Case]:
+    from accelkit_conformance.oracle.continuous_draws import CONTINUOUS
+
+    for number, name in enumerate(CONTINUOUS):
+        yield "smoke" if number < 7 else "training", (name,)
+
+
+@check("smoke", over=_continuous)
 def continuous_distributions(subject: Subject, name: str) -> None:
-    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (its statistic D satisfies D * sqrt(n) < 2.2), and successive draws
-    are not correlated. Correct draws fail the Kolmogorov-Smirnov test once in 8,000 runs."""
-    import torch
+    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (its statistic D satisfies D * sqrt(n) < 2.2), and the quantiles of
+    successive draws are not correlated. Correct draws fail the Kolmogorov-Smirnov test once in 8,000 runs."""
+    from accelkit_conformance.oracle.continuous_draws import check_continuous_draws
 
-    from accelkit_conformance.oracle.samplers import continuous_draws
-
-    drawn, distribution = continuous_draws(subject, name, _DRAWS)
-    subject.assert_on_device(drawn)
-    values = drawn.cpu().double().sort()[0]
-    expected = distribution(values)
-    steps = torch.arange(_DRAWS, dtype=torch.float64) / _DRAWS
-    distance = float(torch.maximum((expected - steps).abs(), (expected - steps - 1 / _DRAWS).abs()).max())
-    assert distance * math.sqrt(_DRAWS) < 2.2, f"{name}: the greatest distance between the distributions is {distance:.4f}"
-    lag = values.new_tensor(drawn.cpu().double().clamp(-10, 10).tolist())
-    correlation = float(torch.corrcoef(torch.stack([lag[:-1], lag[1:]]))[0, 1])
-    assert abs(correlation) < 0.04, f"{name}: neighbours are correlated, {correlation:.3f}"
+    check_continuous_draws(subject, name, _DRAWS)
 
 
 @check(
@@ -182,16 +121,9 @@ def moments(subject: Subject, name: str) -> None:
 def dropout_scales_and_masks(subject: Subject) -> None:
     """Dropout of a tensor of ones gives only the values 0 and 1/(1-p). The gradient of this tensor has the same mask as the result. In
     evaluation mode, dropout changes nothing."""
-    import torch
+    from accelkit_conformance.oracle.dropout import check_ones
 
-    x = torch.ones(5000, device=subject.device, requires_grad=True)
-    layer = torch.nn.Dropout(0.2)
-    y = layer(x)
-    assert sorted(y.detach().cpu().unique().tolist()) == [0.0, 1.25]
-    y.sum().backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad.cpu(), y.detach().cpu()), "the gradient's mask is not the result's"
-    assert torch.equal(layer.eval()(x).cpu(), x.cpu())
+    check_ones(subject)
 
 
 _IN_PLACE = ("uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "cauchy_", "log_normal_")
@@ -210,8 +142,8 @@ def generator_argument(subject: Subject, name: str) -> None:
 @check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
 def small_draws_repeat(subject: Subject, name: str) -> None:
     """Random tensors of 1, 2, 3 and 17 elements are drawn one after another. If ``manual_seed`` of the accelerator or ``torch.manual_seed``
-    sets the same seed again, or if the random state from before these draws and after another single draw is restored, the same draws
-    give the same numbers."""
+    sets the same seed again, or if the random state from before these draws and after another single draw is restored, the same draws give
+    the same numbers. Except on the CPU, the restored state may be a row of a larger tensor."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)
@@ -250,15 +182,9 @@ def without_replacement(subject: Subject) -> None:
 @check("training", requires=["random_state"])
 def seeds_reach_every_device(subject: Subject) -> None:
     """``torch.manual_seed`` seeds every device, and different seeds give different numbers on each device."""
-    import torch
+    from accelkit_conformance.oracle.seeds import check_seeds_of_devices
 
-    for device in subject.devices:
-        drawn = []
-        for seed in (7, 7, 8, 0, 2**31):
-            torch.manual_seed(seed)
-            drawn.append(torch.rand(50, device=device).cpu())
-        assert torch.equal(drawn[0], drawn[1]), f"torch.manual_seed does not seed {device}"
-        assert len(torch.stack(drawn).unique(dim=0)) == 4, f"different seeds give the same numbers on {device}"
+    check_seeds_of_devices(subject)
 
 
 @check("training", requires=["random_state"])
@@ -297,3 +223,50 @@ def states_belong_to_a_device(subject: Subject, way: str) -> None:
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)
+
+
+@check("full", requires=["random_state"], over=names_of("random_calls", "RANDOM_CALLS"))
+def random_calls(subject: Subject, name: str) -> None:
+    """A call that draws random numbers, such as a sampler, a layer with dropout, an initialization or ``sample`` of a distribution, gives
+    the same results again if the same seed or state is set, and other results otherwise. It draws neither from the CPU's generator nor, if
+    it is on a device that is not current, from the generator of the current device."""
+    from accelkit_conformance.oracle.random_calls import check_random_call
+
+    check_random_call(subject, name)
+
+
+@check("full", requires=["random_state"])
+def whole_seeds(subject: Subject) -> None:
+    """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the numbers
+    of torch's generator for the CPU are not tested, because this generator uses only 32 bits."""
+    from accelkit_conformance.oracle.random_calls import check_whole_seeds
+
+    check_whole_seeds(subject)
+
+
+@check("full", requires=["random_state"])
+def states_of_generators(subject: Subject) -> None:
+    """After a ``torch.Generator`` has drawn numbers, another generator with its state, a clone, and the generator itself after
+    ``set_state`` draw the numbers that follow. Drawing does not change a state that was read."""
+    from accelkit_conformance.oracle.generators import check_states_of_generators
+
+    check_states_of_generators(subject)
+
+
+@check("full", requires=["random_state"])
+def seeds_of_generators(subject: Subject) -> None:
+    """A ``torch.Generator`` is on the device for which it was created. ``manual_seed`` returns the generator and accepts seeds from
+    -2**63 to 2**64 - 1. ``initial_seed`` returns the seed modulo 2**64. ``seed`` chooses another seed each time, returns it, and the
+    generator draws its numbers."""
+    from accelkit_conformance.oracle.generators import check_seeds_of_generators
+
+    check_seeds_of_generators(subject)
+
+
+@check("full", requires=["random_state"])
+def wrong_generators(subject: Subject) -> None:
+    """``set_state`` with a state of the wrong size or dtype raises an error and leaves the generator unchanged. A sampler on the device
+    with a generator of the CPU raises an error, and so does a sampler on the CPU with a generator of the device."""
+    from accelkit_conformance.oracle.generators import check_wrong_generators
+
+    check_wrong_generators(subject)

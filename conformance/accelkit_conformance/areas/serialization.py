@@ -230,3 +230,23 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
     from accelkit_conformance.oracle.saved_files import check_kinds_of_tensors
 
     check_kinds_of_tensors(subject, way)
+
+
+@check("full", over=["deepcopy", "torch.save", "old_format", "pickle"])
+def structures(subject: Subject, way: str) -> None:
+    """After a deep copy, or after saving and loading, views of one tensor share memory (except with ``pickle``), tied weights are tied,
+    weights keep their memory format and their ``requires_grad``, and a deep copy of a tensor keeps its gradient. A copied model with a
+    copied optimizer makes the same step as the original."""
+    from accelkit_conformance.oracle.copied_structures import check_structures
+
+    check_structures(subject, way)
+
+
+@check("full")
+def forms_of_locations(subject: Subject) -> None:
+    """``torch.load`` puts tensors on the device that ``map_location`` says: a device, a dict, a function that returns None or its argument,
+    or None. This is tested with both file formats. A device that does not exist raises an error. ``load_state_dict`` with ``assign=True``
+    takes over tensors on the device."""
+    from accelkit_conformance.oracle.copied_structures import check_forms_of_locations
+
+    check_forms_of_locations(subject)

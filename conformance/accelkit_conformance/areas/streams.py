@@ -35,23 +35,11 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
 
 @check("smoke", requires=["streams"])
 def current_stream_is_kept(subject: Subject) -> None:
-    """Entering a stream makes it current, and leaving it, even through an error, restores the previous stream."""
-    from accelkit_conformance.oracle.device_streams import current_stream, make_stream, on_stream
+    """Entering a stream makes it current, and leaving it, even through an error, restores the previous stream. This is tested with
+    ``torch.Stream``, and with ``Stream`` and ``stream`` of the device's module if it has both."""
+    from accelkit_conformance.oracle.device_streams import check_contexts
 
-    before = current_stream(subject)
-    stream = make_stream(subject)
-    if stream == before and subject.capabilities["streams"] == "undeclared":
-        raise NotSupported("streams: undeclared, and a new stream is the current one, so the device has only one")
-    with on_stream(subject, stream):
-        assert current_stream(subject) == stream
-        assert current_stream(subject) != before
-    assert current_stream(subject) == before, "leaving a stream did not restore the one before"
-    try:
-        with on_stream(subject, stream):
-            raise KeyError
-    except KeyError:
-        pass
-    assert current_stream(subject) == before, "leaving a stream through an error did not restore the one before"
+    check_contexts(subject)
 
 
 @check("training", requires=["streams"])
@@ -257,23 +245,44 @@ def memory_is_not_reused_too_early(subject: Subject) -> None:
 def streams_are_per_device(subject: Subject) -> None:
     """Entering a stream of another device makes that device and the stream current. Leaving the stream, even through an error, restores the
     previous device and the previous streams of both devices."""
-    import torch
+    from accelkit_conformance.oracle.device_streams import check_streams_of_devices
 
-    from accelkit_conformance.oracle.device_streams import current_stream, make_stream, on_stream
+    check_streams_of_devices(subject)
 
-    devices = (subject.device, subject.second_device())
-    before = [current_stream(subject, device) for device in devices]
-    own, stream = (make_stream(subject, device) for device in devices)
-    for error in (None, KeyError):
-        try:
-            with on_stream(subject, own), on_stream(subject, stream):
-                assert torch.empty(1, device=subject.device_type).device == devices[1]
-                for device, entered in zip(devices, (own, stream), strict=True):
-                    assert current_stream(subject, device) == entered, f"the stream of {device} that was entered is not current"
-                if error is not None:
-                    raise error
-        except KeyError:
-            pass
-        assert torch.empty(1, device=subject.device_type).device == subject.device
-        for device, stream_before in zip(devices, before, strict=True):
-            assert current_stream(subject, device) == stream_before, f"the previous stream of {device} is not current again"
+
+@check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait"])
+def recording_on_a_stream(subject: Subject, way: str) -> None:
+    """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on the stream that is named,
+    even if another stream is current: the event completes, and a waiting stream continues, only after the work of this stream.
+    ``event.wait()`` makes the current stream wait."""
+    from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
+
+    check_recording_on_a_stream(subject, way)
+
+
+@check("full", requires=["events"])
+def times_between_events(subject: Subject) -> None:
+    """The times between twelve successive events are not negative, and add up to the time between the first and the last, within 2 % and
+    0.05 ms. ``elapsed_time`` returns the same time when it is called again. It raises RuntimeError or ValueError for an event that does not
+    measure time or was not recorded."""
+    from accelkit_conformance.oracle.stream_objects import check_times
+
+    check_times(subject)
+
+
+@check("full", requires=["streams"])
+def streams_of_threads(subject: Subject) -> None:
+    """A stream that one thread enters, or makes current with ``set_stream``, does not become current in another thread. Equal streams have
+    equal hashes."""
+    from accelkit_conformance.oracle.stream_objects import check_streams_of_threads
+
+    check_streams_of_threads(subject)
+
+
+@check("full", requires=["streams", "pinned_memory"])
+def reading_on_a_stream(subject: Subject) -> None:
+    """Reading a tensor on a busy stream, with ``item``, ``tolist``, ``cpu``, ``copy_``, ``nonzero``, ``repr`` and others, waits for the
+    work that was queued on this stream."""
+    from accelkit_conformance.oracle.stream_objects import check_reading_on_a_stream
+
+    check_reading_on_a_stream(subject)

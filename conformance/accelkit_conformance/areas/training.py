@@ -145,6 +145,25 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
         assert off <= 0.02 * float(gradient.norm()) + 1e-3 * largest, f"the gradient of {name} is off by {off:.3g} of {gradient.norm():.3g}"
 
 
+@check("training", requires=["dtype.float32"], over=["transformer", "cnn", "diffusion", "rnn", "gnn"])
+def typical_models(subject: Subject, name: str) -> None:
+    """A small language model, an image classifier, a denoiser, a sequence classifier and a graph network, each trained with the optimizer
+    that is common for it, have the same losses, gradients, buffers and parameters as on the CPU in each of three steps. Two batches are
+    accumulated in each step, and the gradients are clipped. In evaluation mode under ``no_grad``, the loss is the same too."""
+    from accelkit_conformance.oracle.model_steps import check_model
+
+    check_model(subject, name)
+
+
+@check("training", requires=["dtype.float32", "numbered_devices"])
+def layers_on_two_devices(subject: Subject) -> None:
+    """A model whose layers are on two devices has the same parameters as on the CPU after three steps: gradients flow between the devices,
+    ``clip_grad_norm_`` uses the norm of all gradients, and the gradient scaler skips a step if a gradient on either device is infinite."""
+    from accelkit_conformance.oracle.two_devices import check_two_devices
+
+    check_two_devices(subject)
+
+
 @check("training")
 def runtime_trains(subject: Subject) -> None:
     """``Runtime.prepare`` keeps tied weights tied. An optimizer that was created before ``prepare`` trains the prepared model: after

@@ -120,16 +120,13 @@ def copies_convert(subject: Subject) -> None:
         raise NotSupported(f"the device converts float32 to none of {', '.join(names)}")
 
 
-@check("smoke")
-def copies_broadcast(subject: Subject) -> None:
-    """``copy_`` from the CPU to a matrix on the device broadcasts a row and a scalar."""
-    import torch
+@check("smoke", over=["to_device", "to_host", "within_a_device"])
+def copies_broadcast(subject: Subject, direction: str) -> None:
+    """``copy_`` broadcasts a scalar, a row, a column, a row and a column of each matrix of a batch, and a matrix, also if it converts the
+    dtype."""
+    from accelkit_conformance.oracle.copy_cases import check_broadcasts
 
-    target = torch.zeros(3, 4, device=subject.device)
-    target.copy_(torch.arange(4.0))
-    assert target.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
-    target.copy_(torch.tensor(7.0))
-    assert target.tolist() == [[7.0] * 4] * 3
+    check_broadcasts(subject, direction)
 
 
 @check("smoke")
@@ -278,10 +275,11 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
-    """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, and write nothing outside their target.
-    The copies differ in source dtype, target dtype, layouts and shape. For any two of these properties, every combination is tested: for
-    example, every source dtype is copied in every shape. The values include fractions, and integers that have as many bits as both
-    dtypes represent exactly. Other copies have ``conj()`` or ``conj().imag`` of a complex tensor as their source or as their target."""
+    """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, write nothing outside their target, and do
+    not change their source. The copies differ in source dtype, target dtype, layouts and shape. For any two of these properties, every
+    combination is tested: for example, every source dtype is copied in every shape. The values include fractions, and integers that have
+    as many bits as both dtypes represent exactly. Other copies have ``conj()`` or ``conj().imag`` of a complex tensor as their source or as
+    their target."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

@@ -265,3 +265,15 @@ class CopiesLoseTheSign(Broken):
 
         torch.Tensor.to = lambda tensor, *args, **kwargs: to(without_sign(tensor), *args, **kwargs)  # type: ignore[method-assign]
         torch.Tensor.copy_ = lambda tensor, source, *args, **kwargs: copy_(tensor, without_sign(source), *args, **kwargs)  # type: ignore[method-assign]
+
+
+@mutant("transfer", "broadcasts")
+class RepeatsASmallerSource(Broken):
+    """``copy_`` from the host repeats the elements of a source with as many dimensions, but fewer elements, instead of broadcasting it."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        target, source = args[:2] if name == "copy_" else (None, None)
+        if source is None or source.device.type != "cpu" or source.dim() != target.dim() or not 0 < source.numel() < target.numel():
+            return call()
+        repeated = source.flatten().repeat(target.numel() // source.numel()).view(target.shape)
+        return func(target, repeated, *args[2:], **kwargs)

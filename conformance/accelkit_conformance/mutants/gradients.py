@@ -100,6 +100,15 @@ class LSTMForgetsTheCellState(Broken):
         return func(None, args[1] * 0, *args[2:], **kwargs)
 
 
+@mutant("autograd", "subsets of gradients")
+class SkipsGridWithoutImageGradient(Broken):
+    """The backward pass of ``grid_sample`` leaves the gradient of the grid zero if the image needs no gradient."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return (result[0], result[1] * 0) if name == "grid_sampler_2d_backward" and not args[-1][0] else result
+
+
 @mutant("autograd", "repeated indices")
 class LosesAliasedIndices(Broken):
     """``put`` with ``accumulate=True`` ignores a value at a non-negative index if a negative index refers to the same element."""

@@ -12,7 +12,7 @@ from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
 
 
-class _Slow(Broken):
+class Slow(Broken):
     """The base class of mutants with slow non-blocking copies."""
 
     def install(self) -> None:
@@ -21,7 +21,7 @@ class _Slow(Broken):
 
 
 @mutant("streams", "waiting")
-class WaitsForNobody(_Slow):
+class WaitsForNobody(Slow):
     """Stream.wait_stream and Stream.wait_event do not wait."""
 
     def install(self) -> None:
@@ -39,7 +39,7 @@ class WaitsForNobody(_Slow):
 
 
 @mutant("streams", "waiting")
-class SynchronisesNothing(_Slow):
+class SynchronisesNothing(Slow):
     """Stream.synchronize does not wait."""
 
     def install(self) -> None:
@@ -54,7 +54,7 @@ class SynchronisesNothing(_Slow):
 
 
 @mutant("transfer", "waiting")
-class DeviceSynchronisesNothing(_Slow):
+class DeviceSynchronisesNothing(Slow):
     """The accelerator's synchronize does not wait."""
 
     def synchronize(self, device: Any) -> None:
@@ -218,7 +218,7 @@ class KeepsTheFirstRecording(Broken):
 
 
 @mutant("streams", "other devices")
-class WaitsOnItsDeviceOnly(_Slow):
+class WaitsOnItsDeviceOnly(Slow):
     """Stream.wait_stream and Stream.wait_event do not wait for a stream or an event of another device."""
 
     def install(self) -> None:

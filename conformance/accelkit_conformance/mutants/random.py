@@ -171,3 +171,16 @@ class SlicesDoNotAdvance(Broken):
         result = call()
         super().set_rng_state(state, args[0].device)
         return result
+
+
+@mutant("random", "large draws")
+class RepeatsLargeDraws(Broken):
+    """Random float32 tensors of more than 65,536 elements repeat their first 65,536 numbers."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name in ("rand", "randn", "normal_", "uniform_") and result.numel() > 1 << 16 and result.dtype is torch.float32:
+            result.copy_(result.flatten()[: 1 << 16].repeat(result.numel() // (1 << 16) + 1)[: result.numel()].view(result.shape))
+        return result

@@ -83,3 +83,11 @@ class RestoresTheCurrentDeviceOnly(Broken):
             return [index for index, _ in kept], [state for _, state in kept]
 
         checkpoint.get_device_states = get_device_states
+
+
+@mutant("random", "states")
+class StatesWithoutTheirOffset(Broken):
+    """``set_rng_state`` of the accelerator reads the state from the start of its storage."""
+
+    def set_rng_state(self, state: Any, device: Any) -> None:
+        super().set_rng_state(state.as_strided(state.shape, state.stride(), 0), device)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset, TensorDataset, random_split
+
+from accelkit_conformance.oracle.queued_copies import keep_busy
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -64,3 +66,72 @@ def check_pinned_batches(subject: Subject) -> None:
                 found = tensor.to(subject.device, non_blocking=True)
                 subject.assert_on_device(found)
                 assert torch.equal(found.cpu(), expected), f"{doing}: a copy on the device has the values {found.tolist()}"
+
+
+def check_datasets_on_the_device(subject: Subject) -> None:
+    """Check loaders of datasets whose tensors are on the device.
+
+    Raises:
+        AssertionError: If a sample is missing, delivered twice, or not on the device.
+    """
+    values = torch.arange(23, device=subject.device)
+    whole: Any = TensorDataset(values, values.float() * 2)
+    dicts: Any = [{"x": values[index], "y": values[index].float() * 2} for index in range(23)]
+    split: Any = ConcatDataset(random_split(whole, [10, 13], generator=torch.Generator().manual_seed(1)))
+    sampler = BatchSampler(RandomSampler(range(23)), batch_size=5, drop_last=False)
+    loaders: dict[str, Any] = {
+        "in order": DataLoader(whole, batch_size=5),
+        "shuffled": DataLoader(whole, batch_size=5, shuffle=True),
+        "dicts": DataLoader(dicts, batch_size=5, shuffle=True),
+        "a subset": DataLoader(Subset(whole, range(22, -1, -1)), batch_size=5),
+        "a split": DataLoader(split, batch_size=5),
+        "a batch sampler": DataLoader(whole, batch_sampler=sampler),
+        "single samples": DataLoader(whole, batch_size=None),
+    }
+    for name, loader in loaders.items():
+        with subject.sample(name, {"name": name}):
+            found: list[int] = []
+            for batch in loader:
+                x, y = (batch["x"], batch["y"]) if isinstance(batch, dict) else batch
+                subject.assert_on_device(x, y)
+                assert torch.equal(y.cpu(), x.cpu().float() * 2), f"{name}: the two tensors of a batch have different samples"
+                found += x.reshape(-1).tolist()
+            assert sorted(found) == list(range(23)), f"{name}: the batches have {found}"
+            assert (found == list(range(23))) == (name in ("in order", "single samples")), f"{name}: the batches have the order {found}"
+
+
+def check_stream_of_batches(subject: Subject) -> None:
+    """Check that pinned batches which are copied to a busy device have the right values, although their memory is used again.
+
+    Raises:
+        AssertionError: If a copy has other values.
+    """
+    rows: Any = TensorDataset(torch.arange(60.0).view(60, 1).expand(60, 3000).contiguous())
+    for workers in (0, 1):
+        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        copies: list[torch.Tensor] = []
+        for (batch,) in DataLoader(rows, batch_size=4, pin_memory=True, **options):
+            if len(copies) < 2:
+                keep_busy(subject.device)
+            copies.append(batch.to(subject.device, non_blocking=True))
+            del batch
+        for number, there in enumerate(copies):
+            expected = torch.arange(number * 4.0, number * 4 + 4).view(-1, 1).expand(there.shape)
+            assert torch.equal(there.cpu(), expected), f"batch {number}, with {workers} workers, has other values on the device"
+
+
+def check_kept_batches(subject: Subject) -> None:
+    """Check that the pinned batches of a pass are not overwritten while the program keeps them.
+
+    Raises:
+        AssertionError: If the values of a batch, or of its copy on the device, have changed when the pass ends.
+    """
+    samples = torch.arange(320.0).view(80, 4)
+    for workers in (0, 1):
+        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+        loader: Any = DataLoader(samples, batch_size=2, pin_memory=True, **options)
+        kept = [(batch, batch.to(subject.device, non_blocking=True)) for batch in loader]
+        for index, (batch, copy) in enumerate(kept):
+            expected = samples[2 * index : 2 * index + 2]
+            assert torch.equal(batch, expected), f"batch {index}, with {workers} workers, has changed to {batch.tolist()}"
+            assert torch.equal(copy.cpu(), expected), f"the copy of batch {index}, with {workers} workers, has the values {copy.tolist()}"

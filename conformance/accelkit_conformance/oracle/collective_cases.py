@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from accelkit_conformance.oracle.collective_values import reduced, values
 from accelkit_conformance.oracle.pairwise import covering_rows
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _CANARY = 77
 _REFUSALS = (RuntimeError, ValueError, NotImplementedError)
 _FLOATS = ("float32", "float64", "bfloat16", "float16", "complex64")
 _NO_ORDER = ("complex64",)
-_FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "float32": 1 + 2**-18}
-"""Factors by dtype. A type of half the size cannot hold the numbers times their factor."""
 
 
 @functools.cache
@@ -61,27 +59,6 @@ def _is_defined(dtype: str, reduction: str) -> bool:
     return not (reduction in ("MIN", "MAX", "PRODUCT") and dtype in _NO_ORDER) and not (dtype == "bool" and reduction in ("SUM", "PRODUCT"))
 
 
-def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
-    """Return the tensor of a rank: numbers from 1 to 5, times the factor in ``_FACTORS``. Sums of the tensors of three ranks are exact. If
-    ``is_product``, the numbers are not multiplied by the factor, so that products over three ranks are exact too."""
-    numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
-    if dtype == "bool":
-        return numbers.remainder(2).bool()
-    return numbers.to(getattr(torch, dtype)) * (1 if is_product else _FACTORS.get(dtype, 1))
-
-
-def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in the dtype of the tensors."""
-    dtype = tensors[0].dtype
-    wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
-    steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-        "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
-        "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
-    }  # fmt: skip
-    total = functools.reduce(steps[reduction], [one.to(wide) for one in tensors])
-    return (total / len(tensors) if reduction == "AVG" else total).to(dtype)
-
-
 class Case:
     """One call of a collective, on this rank.
 
@@ -98,6 +75,7 @@ class Case:
         self._is_gloo, self._root = is_gloo, settings["root"]
         self.root = self.members[0 if self._root == "first" else -1]
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self, collective: str) -> None:
         """Call a collective and check its result.
@@ -123,6 +101,10 @@ class Case:
             here = found.cpu()
             is_right = torch.equal(here, expected) if self._reduction != "AVG" else torch.allclose(here, expected, rtol=1e-2)
             assert is_right, f"gave {here.flatten()[:8].tolist()}, not {expected.flatten()[:8].tolist()} (the first eight elements)"
+        for given, before in self._inputs:
+            assert torch.equal(given.cpu(), before), (
+                f"an input was changed to {given.cpu().flatten()[:8].tolist()} (the first eight elements)"
+            )
         for buffer, is_around in self._buffers:
             around = buffer.cpu()[is_around]
             assert bool((around == torch.full_like(around, _CANARY)).all()), "the memory around the tensor was written"
@@ -140,11 +122,20 @@ class Case:
         self._buffers.append((buffer, is_around))
         return buffer[part]
 
+    def _given(self, here: torch.Tensor) -> torch.Tensor:
+        """Return a copy of ``here`` on the device, for an argument that the collective must not change."""
+        tensor = self._place(here)
+        self._inputs.append((tensor, here))
+        return tensor
+
     def _values(self, rank: int, *, shift: int = 0) -> torch.Tensor:
         return values(rank, self._length, self._dtype, shift=shift, is_product=self._reduction == "PRODUCT")
 
     def _mine(self, shift: int = 0) -> torch.Tensor:
         return self._place(self._values(self._subject.rank, shift=shift))
+
+    def _sent(self) -> torch.Tensor:
+        return self._given(self._values(self._subject.rank))
 
     def _target(self, parts: int = 1) -> torch.Tensor:
         return self._place(torch.full((parts * self._length,), 1, dtype=getattr(torch, self._dtype)))
@@ -155,7 +146,7 @@ class Case:
     def _parts(self) -> torch.Tensor:
         """Return this rank's input for a collective that splits its input: a tensor with one part for each member of the group."""
         parts = [self._values(self._subject.rank, shift=shift) for shift in range(len(self.members))]
-        return self._place(torch.cat(parts))
+        return self._given(torch.cat(parts))
 
     def _call(self, function: Any, *args: Any, **kwargs: Any) -> None:
         work = function(*args, group=self._group, async_op=self._is_async, **kwargs)
@@ -178,12 +169,12 @@ class Case:
         return [(mine, self._values(self.root))]
 
     def _all_gather(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        mine, parts = self._mine(), [self._target() for _ in self.members]
+        mine, parts = self._sent(), [self._target() for _ in self.members]
         self._call(dist.all_gather, parts, mine)
         return list(zip(parts, self._all(), strict=True))
 
     def _all_gather_into_tensor(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        mine, whole = self._mine(), self._target(len(self.members))
+        mine, whole = self._sent(), self._target(len(self.members))
         self._call(dist.all_gather_into_tensor, whole, mine)
         return [(whole, torch.cat(self._all()))]
 
@@ -202,13 +193,13 @@ class Case:
     def _all_to_all_uneven(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         given, sent, received, expected = self._exchanged()
         mine = self._place(torch.ones(sum(received), dtype=getattr(torch, self._dtype)))
-        self._call(dist.all_to_all_single, mine, self._place(torch.cat(given)), received, sent)
+        self._call(dist.all_to_all_single, mine, self._given(torch.cat(given)), received, sent)
         return [(mine, torch.cat(expected))]
 
     def _all_to_all(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         given, _, received, expected = self._exchanged(is_even=self._is_gloo)  # gloo rejects a list of tensors with different lengths
         mine = [self._place(torch.ones(length, dtype=getattr(torch, self._dtype))) for length in received]
-        self._call(dist.all_to_all, mine, [self._place(part) for part in given])
+        self._call(dist.all_to_all, mine, [self._given(part) for part in given])
         return list(zip(mine, expected, strict=True))
 
     def _exchanged(self, *, is_even: bool = False) -> tuple[list[torch.Tensor], list[int], list[int], list[torch.Tensor]]:
@@ -229,13 +220,13 @@ class Case:
 
     def _gather(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         is_root = self._subject.rank == self.root
-        mine, parts = self._mine(), [self._target() for _ in self.members] if is_root else None
+        mine, parts = self._sent(), [self._target() for _ in self.members] if is_root else None
         self._call(dist.gather, mine, parts, dst=self.root)
         return list(zip(parts, self._all(), strict=True)) if parts is not None else []
 
     def _scatter(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         shifts = range(len(self.members))
-        parts = [self._place(self._values(self.root, shift=shift)) for shift in shifts]
+        parts = [self._given(self._values(self.root, shift=shift)) for shift in shifts]
         mine = self._target()
         self._call(dist.scatter, mine, parts if self._subject.rank == self.root else None, src=self.root)
         return [(mine, self._values(self.root, shift=self.members.index(self._subject.rank)))]
@@ -245,7 +236,7 @@ class Case:
         if target == self.root or rank not in (self.root, target):
             return []
         is_sender = rank == self.root
-        make, peer = (self._mine, target) if is_sender else (self._target, self.root)
+        make, peer = (self._sent, target) if is_sender else (self._target, self.root)
         tensor = make()
         try:
             self._send_or_receive(tensor, peer, is_sender=is_sender)
@@ -267,7 +258,7 @@ class Case:
         following, preceding = (self._neighbour(self._subject.rank, step) for step in (1, -1))
         if following == self._subject.rank:
             return []
-        given, mine = self._mine(), self._target()
+        given, mine = self._sent(), self._target()
         calls = [dist.P2POp(dist.isend, given, following, self._group), dist.P2POp(dist.irecv, mine, preceding, self._group)]
         for work in dist.batch_isend_irecv(calls):
             work.wait()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from accelkit_conformance.oracle.layouts import LAYOUTS, MIXED_LAYOUTS
+from accelkit_conformance.oracle.layouts import LAYOUTS, MIXED_LAYOUTS, MORE_LAYOUTS, NARROWED_LAYOUTS
 from accelkit_conformance.oracle.pairwise import covering_rows
 
 Conditions = Mapping[str, str]
@@ -40,13 +40,15 @@ leaves no incomplete block.
 """
 
 # Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
-# ``many rows`` with more than 2^16 elements for slow calls, too.
+# ``many rows`` with more than 2^16 elements for slow calls, too. For ``one``, the last dimension has length 1.
 _SIX = {"size": "six dimensions"}
 _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"})
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     _SIX | {"layout": "strided"},
     _SIX | {"layout": "transposed", "destination": "strided out="},
-    *({"layout": layout} for layout in MIXED_LAYOUTS),
+    *({"layout": layout} for layout in (*MIXED_LAYOUTS, *NARROWED_LAYOUTS, *MORE_LAYOUTS)),
+    {"layout": "narrowed", "destination": "narrowed out="},
+    {"layout": "odd strides", "size": "one"},
 )
 
 
@@ -61,7 +63,9 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
 
     - two combinations in which the tensors have six dimensions
     - for contiguous tensors, a combination with the size ``most rows``, which is like ``many rows`` but not smaller for slow calls
-    - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``
+    - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``, a
+      combination with gaps between the rows of the tensor of ``out=``, and a combination in which a dimension has length 1 and an odd
+      stride
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

@@ -17,6 +17,7 @@ import accelkit
 from accelkit.selection import resolve
 from accelkit_conformance.late_errors import still_computes
 from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.aliasing import check_aliasing
 from accelkit_conformance.oracle.changed_arguments import check_inputs
 from accelkit_conformance.oracle.condition_rows import AXES, Conditions
 from accelkit_conformance.oracle.factorizations import check_factors
@@ -28,9 +29,10 @@ from accelkit_conformance.oracle.overloads import in_place_overload, out_overloa
 from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.recorded_calls import recorded_call
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
-from accelkit_conformance.oracle.sample_transfer import tensors, to_device
+from accelkit_conformance.oracle.sample_transfer import as_leaf, tensors, to_device
 from accelkit_conformance.oracle.targets import targets
 from accelkit_conformance.oracle.tolerance import check_places
+from accelkit_conformance.oracle.used_memory import leave_nan
 from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
@@ -118,6 +120,7 @@ class ConditionedCall:
             reference, is_rejected = plain, True
         else:
             is_rejected = False
+        leave_nan(subject, device, plain)
         try:
             with may_be_missing(self.op, given, self._name):
                 found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
@@ -127,6 +130,7 @@ class ConditionedCall:
             raise
         if conditions["destination"] == "a new tensor":
             check_inputs(there, here, given)
+            check_aliasing(found, reference, there, here)
         assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
         is_finite = conditions["values"] == AXES["values"][0]
         is_free = not (conditions["size"] == AXES["size"][0] and is_finite) and self.op.name not in opdb.CHOOSES_AMONG_EQUALS
@@ -187,7 +191,7 @@ class ConditionedCall:
         args, kwargs = given
         destination, gradients = conditions["destination"], conditions["gradients"]
         if gradients == "recorded":
-            args, kwargs = tree_map(_as_leaf, given)
+            args, kwargs = tree_map(as_leaf, given)
         given_targets = targets(destination, args[0] if args else None, plain, tensors(given)[0].device)
         mode: Any = {"no_grad": torch.no_grad, "inference_mode": torch.inference_mode}.get(gradients, torch.enable_grad)
         with mode():
@@ -228,10 +232,6 @@ class ConditionedCall:
         truth = truth_of(self.func, (given[0][0], given[0][1:], given[1]), plain)
         terms = (length or self._variations.length(size) or 1) if size in ("edge", "many rows", "most rows", "long rows") else 1
         return given, plain, truth, terms**2 if SEQUENTIAL.search(self._name) else terms
-
-
-def _as_leaf(one: Any) -> Any:
-    return one.requires_grad_() if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()) else one
 
 
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:

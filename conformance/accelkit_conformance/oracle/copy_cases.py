@@ -73,13 +73,7 @@ def check_every_copy(subject: Subject, direction: str) -> None:
         subject: The plugin under test, with its device.
         direction: ``to_device``, ``to_host``, ``within_a_device`` or ``between_devices``.
     """
-    host = torch.device("cpu")
-    ends = {
-        "to_device": (host, subject.device),
-        "to_host": (subject.device, host),
-        "within_a_device": (subject.device, subject.device),
-    }
-    start, end = ends.get(direction) or (subject.device, subject.second_device())
+    start, end = _ends(subject, direction)
     for case in cases():
         if not subject.lacks(case["source dtype"]) and not subject.lacks(case["target dtype"]):
             with subject.sample(", ".join(f"{axis} {value}" for axis, value in case.items()), case):
@@ -90,6 +84,36 @@ def check_every_copy(subject: Subject, direction: str) -> None:
                 case = {"view": view, "layout": layout, "call": call, "end": "target" if is_target else "source"}
                 with subject.sample(f"{call}, {layout}, {view} as {case['end']}", case):
                     _check_lazy_copy(subject, case, start, end)
+
+
+def _ends(subject: Subject, direction: str) -> tuple[torch.device, torch.device]:
+    """Return the device of the source and the device of the target."""
+    host = torch.device("cpu")
+    ends = {
+        "to_device": (host, subject.device),
+        "to_host": (subject.device, host),
+        "within_a_device": (subject.device, subject.device),
+    }
+    return ends.get(direction) or (subject.device, subject.second_device())
+
+
+def check_broadcasts(subject: Subject, direction: str) -> None:
+    """Copy tensors to larger tensors, to which they are broadcast. The arguments are those of ``check_every_copy``.
+
+    Raises:
+        AssertionError: If a copy has wrong values.
+    """
+    start, end = _ends(subject, direction)
+    targets, dtypes = [(), (4,), (3, 4), (2, 3, 4)], [name for name in ("float32", "float16", "int64") if not subject.lacks(name)]
+    shapes = [(source, target) for source in [(), (1,), (4,), (1, 4), (3, 1), (2, 1, 4), (2, 3, 1), (1, 3, 4)] for target in targets]
+    for (shape, target_shape), dtype, target_dtype in itertools.product(shapes, dtypes, dtypes):
+        source = torch.arange(1, 1 + math.prod(shape)).view(shape).to(getattr(torch, dtype))
+        expected = torch.zeros(target_shape, dtype=getattr(torch, target_dtype))
+        if len(shape) > len(target_shape):
+            continue
+        facts = {"shape": shape, "target shape": target_shape, "dtype": dtype, "target dtype": target_dtype}
+        with subject.sample(f"{dtype} {list(shape)} to {target_dtype} {list(target_shape)}", facts):
+            _check_same(expected.to(end).copy_(source.to(start)), expected.copy_(source))
 
 
 def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:
@@ -113,15 +137,17 @@ def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device
 
 def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:
     source, dtype = _source(case), getattr(torch, case["target dtype"])
+    given = to_device(source, start)
     if case["call"] == "to":
-        found, expected = to_device(source, start).to(device=end, dtype=dtype), source.to(dtype)
+        found, expected = given.to(device=end, dtype=dtype), source.to(dtype)
         assert found.device == end, f"the copy is on {found.device}, not on {end}"
         assert found.dtype == dtype, f"the copy is {found.dtype}, not {dtype}"
         _check_same(found, expected)
+        _check_source(given, source)
         return
     target = arranged(torch.ones(source.shape, dtype=dtype), case["target layout"])
     there = to_device(target, end)
-    returned = there.copy_(to_device(source, start), non_blocking="non_blocking" in case["call"])
+    returned = there.copy_(given, non_blocking="non_blocking" in case["call"])
     subject.synchronize()
     assert returned is there, "copy_ did not return its target"
     expected = target.clone() if not target.numel() else to_device(target, torch.device("cpu"))
@@ -129,6 +155,13 @@ def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end
     _check_same(there, expected)
     if has_memory(there):
         assert torch.equal(whole_storage(there), whole_storage(expected)), "the copy wrote outside its target"
+    _check_source(given, source)
+
+
+def _check_source(given: torch.Tensor, source: torch.Tensor) -> None:
+    """Check that a copy has not changed its source."""
+    changed = int((given.cpu() != source).sum())
+    assert not changed, f"the copy changed {changed} of {source.numel()} elements of its source"
 
 
 def _check_same(found: torch.Tensor, expected: torch.Tensor) -> None:

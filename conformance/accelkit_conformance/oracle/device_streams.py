@@ -34,6 +34,45 @@ def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManage
     return stream if is_accelerator(subject) else subject.function("stream")(stream)  # type: ignore[no-any-return]
 
 
+def ways_to_enter(subject: Subject) -> list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
+    """Return pairs of functions. The first function makes a stream of the device under test, and the second enters it.
+
+    One pair is that of torch. If the device's module has ``Stream`` and ``stream``, there is another pair of these functions.
+    """
+    ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
+        (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))
+    ]
+    cls, context = subject.optional_function("Stream"), subject.optional_function("stream")
+    if cls is not None and context is not None:
+        ways.append((lambda: cls(device=subject.device), context))
+    return ways
+
+
+def check_contexts(subject: Subject) -> None:
+    """Check that entering a stream makes it current, and that leaving it, also through an error, restores the previous stream.
+
+    Raises:
+        AssertionError: If another stream is current inside the context or after it.
+        NotSupported: If the device has only one stream and does not declare streams.
+    """
+    before = identity(current_stream(subject))
+    for make, enter in ways_to_enter(subject):
+        stream = make()
+        if identity(stream) == before and subject.capabilities["streams"] == "undeclared":
+            raise NotSupported("streams: undeclared, and a new stream is the current one, so the device has only one")
+        for error in (None, KeyError):
+            how = f"leaving a stream{' through an error' if error else ''}"
+            try:
+                with enter(stream):
+                    assert identity(current_stream(subject)) == identity(stream), "a stream that was entered is not current"
+                    assert identity(current_stream(subject)) != before, "the stream that was current before is still current"
+                    if error:
+                        raise error
+            except KeyError:
+                pass
+            assert identity(current_stream(subject)) == before, f"{how} did not restore the one before"
+
+
 def make_event(subject: Subject, **options: bool) -> Any:
     """Return a new event. ``options`` are those of ``torch.Event``, such as ``enable_timing``."""
     return torch.Event(subject.device, **options) if is_accelerator(subject) else subject.function("Event")(**options)
@@ -85,16 +124,10 @@ def check_nested_contexts(subject: Subject) -> None:
         AssertionError: If the stream that was current before a context is not current after it.
         NotSupported: If there is only one stream, or if the streams are those of a version of torch that cannot enter a stream again.
     """
-    ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
-        (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))
-    ]
-    cls, context = subject.optional_function("Stream"), subject.optional_function("stream")
-    if cls is not None and context is not None:
-        ways.append((lambda: cls(device=subject.device), context))
     before, num_tested = current_stream(subject), 0
-    for make, enter in ways:
+    for make, enter in ways_to_enter(subject):
         one, other = make(), make()
-        if len({_identity(stream) for stream in (one, other, before)}) < 3 and subject.capabilities["streams"] == "undeclared":
+        if len({identity(stream) for stream in (one, other, before)}) < 3 and subject.capabilities["streams"] == "undeclared":
             raise NotSupported("streams: undeclared, and new streams are equal to the current one")
         try:
             for streams in ((one, one), (one, one, one), (one, other, one), (one, other, one, other)):
@@ -112,13 +145,38 @@ def _enter_in_turn(subject: Subject, enter: Callable[[Any], contextlib.AbstractC
     """Enter the contexts of ``streams``, each inside those before it, and check the current stream before and after each is left."""
     if not streams:
         return
-    before = _identity(current_stream(subject))
+    before = identity(current_stream(subject))
     with enter(streams[0]):
-        assert _identity(current_stream(subject)) == _identity(streams[0]), "a stream that was entered is not current"
+        assert identity(current_stream(subject)) == identity(streams[0]), "a stream that was entered is not current"
         _enter_in_turn(subject, enter, streams[1:])
-    assert _identity(current_stream(subject)) == before, "leaving a stream that was entered again did not restore the one before"
+    assert identity(current_stream(subject)) == before, "leaving a stream that was entered again did not restore the one before"
 
 
-def _identity(stream: Any) -> Any:
+def identity(stream: Any) -> Any:
     """Return a value that is the same for equal streams. A stream of a device's module may differ from the same stream of torch."""
     return getattr(stream, "stream_id", stream)
+
+
+def check_streams_of_devices(subject: Subject) -> None:
+    """Check that entering a stream of another device makes this device and the stream current, and that leaving it restores both.
+
+    Raises:
+        AssertionError: If another device or stream is current.
+        NotSupported: If there is only one device.
+    """
+    devices = (subject.device, subject.second_device())
+    before = [current_stream(subject, device) for device in devices]
+    own, stream = (make_stream(subject, device) for device in devices)
+    for error in (None, KeyError):
+        try:
+            with on_stream(subject, own), on_stream(subject, stream):
+                assert torch.empty(1, device=subject.device_type).device == devices[1]
+                for device, entered in zip(devices, (own, stream), strict=True):
+                    assert current_stream(subject, device) == entered, f"the stream of {device} that was entered is not current"
+                if error is not None:
+                    raise error
+        except KeyError:
+            pass
+        assert torch.empty(1, device=subject.device_type).device == subject.device
+        for device, stream_before in zip(devices, before, strict=True):
+            assert current_stream(subject, device) == stream_before, f"the previous stream of {device} is not current again"

@@ -43,6 +43,8 @@ def check_function(
 ) -> None:
     """Compare a function's result and gradients on the device with those in double precision on the CPU.
 
+    The gradients are computed twice, in two backward passes through the same graph.
+
     Does nothing if the device lacks a dtype that the function needs.
 
     Args:
@@ -68,9 +70,10 @@ def check_function(
             return [output.detach()]
         gradient = change(cotangents([output], name)[0])
         before = gradient.detach().cpu().clone()
-        gradients = torch.autograd.grad([output], [given[number] for number in chosen], [gradient])
+        gradients = torch.autograd.grad([output], [given[number] for number in chosen], [gradient], retain_graph=True)
+        again = torch.autograd.grad([output], [given[number] for number in chosen], [gradient])
         assert torch.equal(gradient.cpu(), before), "backward changed the output gradient"
-        return [output.detach(), *gradients]
+        return [output.detach(), *gradients, *again]
 
     cpu = torch.device("cpu")
     if lacking_dtypes(subject, lambda: results(to_device(list(inputs), cpu))):
@@ -122,6 +125,40 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "addcmul": (torch.addcmul, ((3, 4), (3, 4), (4,))),
     "lerp": (torch.lerp, ((3, 4), (3, 4), (3, 4))),
     "cdist": (torch.cdist, ((3, 4), (5, 4))),
+    "conv2d_dilated": (lambda x, w, b: F.conv2d(x, w, b, 2, 1, 2, 2), ((2, 4, 7, 8), (6, 2, 3, 2), (6,))),
+    "conv2d_depthwise": (lambda x, w, b: F.conv2d(x, w, b, padding=1, groups=4), ((2, 4, 5, 6), (4, 1, 3, 3), (4,))),
+    "conv_transpose1d": (lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1), ((2, 3, 5), (3, 4, 3), (4,))),
+    "conv_transpose3d": (F.conv_transpose3d, ((2, 3, 3, 4, 2), (3, 2, 2, 2, 2), (2,))),
+    "batch_norm_evaluation": (
+        lambda x, w, b: F.batch_norm(x, torch.zeros_like(w).detach(), torch.ones_like(w).detach() * 2, w, b),
+        ((4, 3, 5), (3,), (3,)),
+    ),
+    "layer_norm_two_dimensions": (lambda x, w, b: F.layer_norm(x, (3, 4), w, b), ((2, 5, 3, 4), (3, 4), (3, 4))),
+    "weight_norm": (lambda v, g: torch._weight_norm(v, g, 0), ((3, 4), (3, 1))),
+    "linear_of_a_vector": (F.linear, ((5,), (6, 5), (6,))),
+    "matmul_broadcast": (torch.matmul, ((2, 1, 3, 4), (3, 4, 2))),
+    "matmul_vector": (torch.matmul, ((2, 3, 4), (4,))),
+    "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z, beta=0.5, alpha=2), ((2, 1, 5), (2, 3, 4), (2, 4, 5))),
+    "addmv": (torch.addmv, ((3,), (3, 4), (4,))),
+    "addr": (torch.addr, ((3, 4), (3,), (4,))),
+    "addcdiv": (lambda x, y, z: torch.addcdiv(x, y, z.square() + 0.5), ((3, 4), (3, 4), (4,))),
+    "where": (lambda x, y: torch.where(x > y, x, y * 2), ((3, 4), (4,))),
+    "power": (lambda x, y: (x.abs() + 0.5).pow(y), ((3, 4), (3, 1))),
+    "divide": (lambda x, y: x / (y.square() + 0.5), ((3, 1), (3, 4))),
+    "cross": (torch.linalg.cross, ((4, 3), (4, 3))),
+    "cosine_similarity": (F.cosine_similarity, ((3, 4), (3, 4))),
+    "einsum": (lambda x, y, z: torch.einsum("ij,jk,lk->il", x, y, z), ((3, 4), (4, 5), (2, 5))),
+    "grid_sample": (lambda x, grid: F.grid_sample(x, grid.tanh(), align_corners=False), ((2, 3, 5, 6), (2, 4, 3, 2))),
+    "attention_with_mask": (
+        F.scaled_dot_product_attention,
+        ((1, 2, 4, 8), (1, 2, 6, 8), (1, 2, 6, 8), (4, 6)),
+    ),
+    "embedding_bag_weights": (lambda w, y: F.embedding_bag(_positive(w).view(2, 4), w, per_sample_weights=y, mode="sum"), ((6, 4), (2, 4))),
+    "scatter": (lambda x, y: x.scatter(0, _positive(x)[:3].view(1, 3) // 2, y), ((3, 3), (1, 3))),
+    "index_put": (lambda x, y: x.index_put((torch.tensor([2, 0]).to(x.device),), y), ((3, 4), (2, 4))),
+    "huber_loss": (lambda x, y: F.huber_loss(x, y, delta=0.7), ((3, 4), (3, 4))),
+    "kl_div": (lambda x, y: F.kl_div(x.log_softmax(1), y.log_softmax(1), log_target=True), ((3, 4), (3, 4))),
+    "triplet_margin_loss": (F.triplet_margin_loss, ((3, 4), (3, 4), (3, 4))),
 }
 """Functions of several inputs, each with the shapes of its inputs."""
 
@@ -187,6 +224,31 @@ LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "index_select": (lambda x: x.index_select(0, torch.tensor([0, 65_536, LENGTH - 1, 7]).to(x.device)), ((LENGTH, 2),)),
     "max_pool1d": (lambda x: F.max_pool1d(x, 2), ((LENGTH, 1, 4),)),
     "cat": (lambda x, y: torch.cat([x, y], 1), ((LENGTH, 1), (LENGTH, 2))),
+    "cat_places": (lambda x, y: torch.cat([x, y], 1), ((1, LENGTH), (1, LENGTH))),
+    "conv1d_channels": (F.conv1d, ((1, 1, 3), (LENGTH, 1, 2))),
+    "conv2d_channels": (F.conv2d, ((1, 1, 3, 2), (LENGTH, 1, 2, 1))),
+    "conv_transpose1d": (F.conv_transpose1d, ((1, 1, LENGTH), (1, 2, 3))),
+    "pad": (lambda x: F.pad(x, (2, 1)), ((2, LENGTH),)),
+    "pad_reflect": (lambda x: F.pad(x, (2, 1), mode="reflect"), ((1, 2, LENGTH),)),
+    "linear_rows": (F.linear, ((2, 3), (LENGTH, 3), (LENGTH,))),
+    "linear_terms": (F.linear, ((2, LENGTH), (3, LENGTH))),
+    "baddbmm": (torch.baddbmm, ((LENGTH, 1, 2), (LENGTH, 1, 2), (LENGTH, 2, 2))),
+    "interpolate": (lambda x: F.interpolate(x, size=LENGTH, mode="linear"), ((1, 2, 300),)),
+    "avg_pool1d": (lambda x: F.avg_pool1d(x, 3, 2), ((1, 2, LENGTH),)),
+    "group_norm": (lambda x: F.group_norm(x, 2), ((LENGTH, 4, 2),)),
+    "gelu": (F.gelu, ((LENGTH,),)),
+    "gather": (lambda x: x.gather(0, torch.tensor([[LENGTH - 1, 0], [65_536, 3]]).to(x.device)), ((LENGTH, 2),)),
+    "scatter_add": (lambda x: torch.zeros_like(x).scatter_add(0, torch.arange(LENGTH).flip(0).to(x.device), x), ((LENGTH,),)),
+    "embedding": (lambda x: F.embedding(torch.tensor([LENGTH - 1, 0, 65_536]).to(x.device), x), ((LENGTH, 2),)),
+    "cumprod": (lambda x: (1 + x * 1e-3).cumprod(0), ((LENGTH,),)),
+    "var": (lambda x: x.var(0), ((LENGTH, 2),)),
+    "flip": (lambda x: x.flip(0), ((LENGTH, 2),)),
+    "roll": (lambda x: x.roll(65_537, 0), ((LENGTH, 2),)),
+    "triu": (lambda x: x.triu(65_530), ((2, LENGTH),)),
+    "repeat_interleave": (lambda x: x.repeat_interleave(2, 1), ((1, LENGTH),)),
+    "where": (lambda x, y: torch.where(x > 0, x, y), ((LENGTH, 2), (2,))),
+    "nll_loss": (lambda x: F.nll_loss(x, torch.arange(LENGTH).remainder(3).to(x.device)), ((LENGTH, 3),)),
+    "topk": (lambda x: x.topk(2, 1).values, ((LENGTH, 3),)),
 }
 """Functions of inputs with a dimension of 65,543, with the shapes of the inputs."""
 

@@ -109,3 +109,27 @@ def check_devices_without_an_index(subject: Subject) -> None:
             with subject.sample(f"{name}, with {current} current", {"name": name}), subject.module.device(current):
                 found = call().device
                 assert found == current, f"{name} with the device {named} used {found}, although {current} is the current device"
+
+
+def check_devices_of_tensors(subject: Subject) -> None:
+    """Check that common functions create tensors on each device, and on the CPU if they are told so.
+
+    Raises:
+        AssertionError: If a tensor is on another device.
+    """
+    for device in subject.devices:
+        made = {
+            "empty": torch.empty(2, device=device),
+            "zeros": torch.zeros(2, device=device),
+            "tensor": torch.tensor([1.0, 2.0], device=device),
+            "arange": torch.arange(3.0, device=device),
+            "randn": torch.randn(2, device=device),
+            "to": torch.ones(2).to(device),
+            "zeros_like": torch.zeros_like(torch.ones(2), device=device),
+            "new_zeros": torch.zeros(1, device=device).new_zeros(3),
+        }
+        for name, tensor in made.items():
+            assert tensor.device == device, f"torch.{name} on {device} made a tensor on {tensor.device}"
+        there = torch.zeros(2, device=device)
+        for name, tensor in {"ones_like": torch.ones_like(there, device="cpu"), "new_zeros": there.new_zeros(3, device="cpu")}.items():
+            assert tensor.device.type == "cpu", f"{name} of a tensor on {device} with device='cpu' made a tensor on {tensor.device}"

@@ -58,6 +58,8 @@ def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
     if name not in _SINGULAR or len(results) != 3 or not all(isinstance(one, torch.Tensor) for one in results):
         return list(results)
     u, s, v = results
+    if u.ndim < 2:  # only the singular values were asked for
+        return list(results)
     num = s.shape[-1]
     return [u[..., :num], s, v[..., :num] if name == "svd" else v[..., :num, :]]
 

@@ -1,14 +1,15 @@
-"""Check of the free and the total memory that torch reports for a device."""
+"""Checks of the free, the total and the allocated memory that torch reports for a device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelkit import BrokenPluginError, UnsupportedError
 from accelkit.specs import torch_functions
+from accelkit_conformance.oracle.device_streams import is_accelerator
 from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
@@ -63,3 +64,40 @@ def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
     except (BrokenPluginError, UnsupportedError):  # no module, or no function
         return found
     return {**found, "torch.accelerator.get_memory_info": from_accelerator}
+
+
+def check_functions_agree(subject: Subject) -> None:
+    """Check that the functions of the device's module, those of ``torch.accelerator`` and the accelerator's statistics agree.
+
+    Raises:
+        AssertionError: If they do not.
+        NotSupported: If the device's module counts no memory.
+    """
+    sources: dict[str, Any] = {f"torch.{subject.device_type}": subject.module}
+    if is_accelerator(subject) and hasattr(torch.accelerator, "memory_allocated"):
+        sources["torch.accelerator"] = torch.accelerator
+    sources = {name: one for name, one in sources.items() if hasattr(one, "memory_allocated") and hasattr(one, "max_memory_allocated")}
+    if not sources:
+        raise NotSupported(f"torch.{subject.device_type} has no memory_allocated")
+    subject.allocated_before()
+    held = [torch.ones(size, device=subject.device) for size in (1, 1000, 1 << 20)]
+    for name, source in sources.items():
+        subject.accelerator.reset_peak_memory_stats(subject.device)
+        block = torch.ones(1 << 21, device=subject.device)
+        del block
+        allocated, peak = source.memory_allocated(subject.device), source.max_memory_allocated(subject.device)
+        expected = subject.accelerator.memory_stats(subject.device)
+        assert allocated == expected["memory.allocated.bytes"], f"{name}.memory_allocated returns {allocated}, but {expected} is counted"
+        assert peak == expected["memory.peak.bytes"], f"{name}.max_memory_allocated returns {peak}, but {expected} is counted"
+        assert peak - allocated >= 4 << 21, f"{name}.max_memory_allocated is {peak - allocated} bytes above {name}.memory_allocated"
+        if hasattr(source, "memory_reserved"):
+            reserved = source.memory_reserved(subject.device)
+            assert reserved >= allocated, f"{name} has {allocated} allocated bytes, but only {reserved} reserved bytes"
+        if hasattr(source, "reset_peak_memory_stats"):
+            source.reset_peak_memory_stats(subject.device)
+            peak = source.max_memory_allocated(subject.device)
+            assert peak == allocated, f"after {name}.reset_peak_memory_stats, the peak is {peak}, but {allocated} bytes are allocated"
+        subject.accelerator.empty_cache()
+        after = source.memory_allocated(subject.device)
+        assert after == allocated, f"empty_cache changed the allocated bytes from {allocated} to {after}"
+    del held

@@ -202,10 +202,22 @@ _INDICES: dict[str, _Call] = {
     "index_fill_": lambda x: x.index_fill_(0, _index(x), 1.0),
     "index_put_, accumulating": lambda x: x.index_put_((_index(x),), torch.ones(2, device=x.device), accumulate=True),
     "put_": lambda x: x.put_(_index(x), torch.ones(2, device=x.device)),
+    "index_reduce_": lambda x: x.index_reduce_(0, _index(x), torch.ones(2, device=x.device), "amax"),
+    "take of -9": lambda x: x.take(_index(x, -9)),
+    "gather of -1": lambda x: x.gather(0, _index(x, -1)),
+    "index_copy_ of -9": lambda x: x.index_copy_(0, _index(x, -9), torch.ones(2, device=x.device)),
+    "embedding of -1": lambda x: torch.nn.functional.embedding(_index(x, -1), x.view(2, 2)),
+    "one_hot of -1": lambda x: torch.nn.functional.one_hot(_index(x, -1), 3),
+    "embedding_bag": lambda x: torch.nn.functional.embedding_bag(_index(x), x.view(2, 2), torch.tensor([0], device=x.device)),
+    "max_unpool2d": lambda x: torch.nn.functional.max_unpool2d(x.view(1, 2, 2), _index(x, 99).repeat(2).view(1, 2, 2), 2),
+    "x[index] of a slice": lambda x: x[:2][_index(x, 3)],
+    "x[index] = value of a slice": lambda x: x[:2].__setitem__(_index(x, 3), 1.0),
+    "index_select of a slice": lambda x: x[:2].index_select(0, _index(x, 3)),
+    "index_add_ of a slice": lambda x: x[:2].index_add_(0, _index(x, 3), torch.ones(2, device=x.device)),
     "nll_loss": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x)),
     "one_hot": lambda x: torch.nn.functional.one_hot(_index(x), 3),
 }
-"""Calls with an index outside a tensor of four elements, by name."""
+"""Calls with an index outside a tensor of four elements or, with ``of a slice``, outside its first two elements, by name."""
 
 
 def check_indices(subject: Subject) -> None:

@@ -31,6 +31,34 @@ def strided(one: torch.Tensor) -> torch.Tensor:
     return strided_buffer(one)[..., 1]
 
 
+def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a tensor whose last dimension is longer by five than that of ``tensor``, and the part of it with the values of ``tensor``. The
+    other elements are canaries. A 0-d tensor is treated as a tensor of one row with one element."""
+    shape = tensor.shape or (1,)
+    buffer = torch.full((*shape[:-1], shape[-1] + 5), canary(tensor.dtype), dtype=tensor.dtype, device=tensor.device)
+    inside = buffer[..., 2:-3].view(tensor.shape) if not tensor.ndim else buffer[..., 2:-3]
+    inside.copy_(tensor)
+    return buffer, inside
+
+
+def narrowed(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose rows are contiguous, with other values before and after each row."""
+    return narrowed_buffer(one)[1]
+
+
+def reversed_dimensions(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy whose dimensions are in the opposite order in memory."""
+    order = tuple(range(one.ndim))[::-1]
+    return one.permute(order).contiguous().permute(order)
+
+
+def odd_strides(one: torch.Tensor) -> torch.Tensor:
+    """Return a contiguous copy in which the strides of dimensions of length 1, which have no effect, are 1 or 1009."""
+    copy = one.clone(memory_format=torch.contiguous_format)
+    strides = [(1, 1009)[dim % 2] if copy.shape[dim] == 1 else copy.stride(dim) for dim in range(copy.ndim)]
+    return copy.as_strided(copy.shape, strides)
+
+
 def offset(one: torch.Tensor) -> torch.Tensor:
     """Return a copy whose storage also holds other values, before and after those of the copy."""
     buffer = torch.full((one.numel() + 2 * GUARD,), canary(one.dtype), dtype=one.dtype, device=one.device)
@@ -58,32 +86,42 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "channels_last": channels_last,
 }
 
+"""The layouts that are combined with all other conditions."""
+MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "narrowed": narrowed,
+    "reversed": reversed_dimensions,
+    "odd strides": odd_strides,
+}
+"""Further layouts, which are combined with few other conditions."""
 
 MIXED_LAYOUTS = ("first channels_last", "others channels_last")
 """Layouts of several tensors: either only the first tensor is in channels_last, or all tensors except the first. The other tensors are
 contiguous."""
+NARROWED_LAYOUTS = ("first narrowed", "others narrowed")
+"""Layouts of several tensors, like ``MIXED_LAYOUTS``, with rows that are not adjacent in memory instead of channels_last."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy of a tensor in the layout that has the name ``layout`` in ``LAYOUTS``.
+    """Return a copy of a tensor in the layout that has the name ``layout`` in ``LAYOUTS`` or ``MORE_LAYOUTS``.
 
     Return the tensor itself if ``layout`` is ``contiguous``, or if the tensor is sparse or has no elements.
     """
-    return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else LAYOUTS[layout](one)
+    return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else (LAYOUTS | MORE_LAYOUTS)[layout](one)
 
 
 def all_arranged(nested: Any, layout: str) -> Any:
     """Return a copy of nested data with all tensors in the given layout.
 
-    ``layout`` is a name that ``arranged`` accepts, or one of ``MIXED_LAYOUTS``, in which the layout of the first tensor differs from the
-    layout of the other tensors.
+    ``layout`` is a name that ``arranged`` accepts, or one of ``MIXED_LAYOUTS`` and ``NARROWED_LAYOUTS``, in which the layout of the first
+    tensor differs from the layout of the other tensors.
     """
     first = next(iter(tensors(nested)), None)
 
     def change(one: torch.Tensor) -> torch.Tensor:
-        if layout not in MIXED_LAYOUTS:
+        if layout not in (*MIXED_LAYOUTS, *NARROWED_LAYOUTS):
             return arranged(one, layout)
-        return arranged(one, "channels_last" if (one is first) == layout.startswith("first") else "contiguous")
+        which, _, name = layout.partition(" ")
+        return arranged(one, name if (one is first) == (which == "first") else "contiguous")
 
     return tree_map_only(torch.Tensor, change, nested)
 

@@ -12,12 +12,14 @@ from torch.utils._pytree import tree_leaves
 from accelkit.runtime.comparison.cotangents import cotangents
 from accelkit.runtime.comparison.tolerance import UNINITIALIZED, is_equal_choice, relative_error
 from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.aliasing import check_aliasing
 from accelkit_conformance.oracle.changed_arguments import check_inputs
 from accelkit_conformance.oracle.conditioning import differ_by_rounding, with_rounding_errors
 from accelkit_conformance.oracle.factorizations import check_factors, unique_parts
 from accelkit_conformance.oracle.known_differences import are_as_frequent, is_left_out, may_be_missing
 from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
 from accelkit_conformance.oracle.tolerance import check_form, check_result
+from accelkit_conformance.oracle.used_memory import leave_nan
 from accelkit_conformance.results import WrongValues
 
 if TYPE_CHECKING:
@@ -62,8 +64,7 @@ def compare_forward(
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: If True, or if ``variant`` is given, the CPU may raise an error. Nothing is compared after an error of the CPU.
-        inputs_stay: If True, an argument that the CPU leaves unchanged must also stay unchanged on the device, and so must the
-            memory around the argument.
+        inputs_stay: If True, an argument that the CPU leaves unchanged must also stay unchanged on the device, with the memory around it.
 
     Raises:
         AssertionError: If the results differ.
@@ -78,11 +79,14 @@ def compare_forward(
             raise
         return
     there = place(op, given, subject.device, is_plain=variant is None)
+    leave_nan(subject, subject.device, reference)
     with may_be_missing(op, given):
         found = flat((variant or op)(there[0], *there[1], **there[2]))
     if inputs_stay:
         check_inputs(there, here, given)
     assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
+    if variant is None:
+        check_aliasing(found, reference, there, here)
     if is_random or draws or op.name in UNINITIALIZED:
         for mine, theirs in zip(found, reference, strict=True):
             if isinstance(theirs, torch.Tensor):
@@ -198,11 +202,7 @@ def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
 
 
 class _Draws(TorchDispatchMode):
-    """Dispatch mode that detects operators which draw from a generator.
-
-    Attributes:
-        are_seen: Whether such an operator was called.
-    """
+    """Dispatch mode that sets ``are_seen`` to True when an operator draws from a generator."""
 
     def __init__(self) -> None:
         super().__init__()

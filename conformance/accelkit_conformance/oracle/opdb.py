@@ -168,10 +168,14 @@ def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> I
     """
     torch.default_generator.manual_seed(0)
     every = list(itertools.islice(op.sample_inputs("cpu", dtype_of(dtype), requires_grad=requires_grad), _MOST))
-    chosen = range(len(every)) if len(every) <= most else {round(place * (len(every) - 1) / max(1, most - 1)) for place in range(most)}
-    for number in sorted(chosen):
+    for number in _spaced(len(every), most):
         every[number].name = str(number)
         yield every[number]
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """Return up to ``most`` evenly spaced indices of ``count`` elements, including the first and the last index."""
+    return list(range(count)) if count <= most else sorted({round(place * (count - 1) / max(1, most - 1)) for place in range(most)})
 
 
 def is_pointwise(op: Any) -> bool:
@@ -195,11 +199,15 @@ def modules() -> dict[str, Any]:
     return {info.name.removeprefix("nn.").replace(".", "_"): info for info in module_db if not info.is_lazy}
 
 
-def module_inputs(info: Any, *, training: bool) -> list[Any]:
-    """Return the ModuleInputs of a module: arguments for its constructor and its calls, in float32 on the CPU, the same every time."""
+def module_inputs(info: Any, most: int, *, training: bool) -> list[tuple[int, Any]]:
+    """Return ModuleInputs of a module, each with its index: arguments for its constructor and its calls, in float32 on the CPU.
+
+    The inputs are the same every time. If there are more than ``most``, the returned inputs are evenly spaced.
+    """
     torch.default_generator.manual_seed(0)
-    found: list[Any] = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
-    return found
+    every = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)
+    is_slow = info.name == "nn.Transformer"
+    return [(number, every[number]) for number in _spaced(len(every), min(most, 8) if is_slow else most)]
 
 
 @functools.cache

@@ -171,3 +171,25 @@ def check_devices_of_backward(subject: Subject) -> None:
             assert made == device, f"in {what} on {device}, a tensor without an index was created on {made}"
         current = module.current_device()
         assert current == subject.device.index, f"after a backward pass on {device}, device {current} is current"
+
+
+def check_named_device(subject: Subject) -> None:
+    """Check that everything that belongs to a module or a Runtime is on the device that was named.
+
+    Raises:
+        AssertionError: If a tensor is on another device.
+    """
+    from accelkit_conformance.oracle.layers import batch_norm
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), batch_norm(subject, 3)).to(subject.device)
+    subject.assert_on_device(*module.parameters(), *module.buffers())
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.randn(4, 3, device=subject.device)).sum().backward()
+    optimizer.step()
+    for state in optimizer.state.values():
+        subject.assert_on_device(state["exp_avg"], state["exp_avg_sq"])
+    with subject.device:
+        subject.assert_on_device(torch.zeros(2), torch.nn.Linear(2, 2).weight)
+    runtime = subject.runtime()
+    assert runtime.device == subject.device, f"Runtime uses {runtime.device}"
+    subject.assert_on_device(runtime.prepare(torch.nn.Linear(2, 2)).weight)

@@ -56,3 +56,36 @@ def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[
     is_cpu = subject.device.type == "cpu"
     found = [event for event in events if event.name() == "[memory]" and (event.device_type().name == "CPU") == is_cpu]
     return [event.nbytes() for event in sorted(found, key=lambda event: event.start_ns()) if abs(event.nbytes()) >= at_least]
+
+
+def check_totals(subject: Subject) -> None:
+    """Check that the averages of a recording have the right numbers of calls and add up to the recorded work of the device.
+
+    Raises:
+        AssertionError: If a number of calls or a time is wrong, or if the backward pass has no time of the device.
+    """
+    import torch  # not above: areas/profiling.py imports this module, and listing the checks must not import torch
+
+    x = torch.ones(256, 256, device=subject.device, requires_grad=True)
+
+    def work() -> None:
+        y = x
+        for _ in range(3):
+            y = torch.mm(y, x)
+        y.sum().backward()  # type: ignore[no-untyped-call]
+
+    work()
+    profiler = record(subject, work)
+    averages = profiler.key_averages()
+    calls = {average.key: average.count for average in averages if average.device_type.name == "CPU"}
+    for operator, number in {"aten::mm": 9, "aten::sum": 1}.items():  # 3 matmuls, and the 6 of their backward pass
+        found = calls.get(operator, 0)
+        assert found >= number, f"{operator} was called {number} times, but {found} calls were recorded"
+    total = sum(average.self_device_time_total for average in averages if average.device_type.name == "CPU")
+    kernels = sum(event.time_range.elapsed_us() for event in device_work(profiler))
+    assert kernels > 0, "no kernel was recorded"
+    assert abs(total - kernels) <= 0.05 * kernels + 1, (
+        f"operators have {total:.0f} us of the device's time, but the kernels {kernels:.0f} us"
+    )
+    times = [event.device_time_total for event in profiler.events() or () if event.name == "aten::mm"]
+    assert min(times) > 0, f"the matmuls of a forward and a backward pass have {times} us of the device's time"

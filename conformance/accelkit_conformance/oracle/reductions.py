@@ -61,8 +61,8 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 def check_along_dimensions(subject: Subject, name: str) -> None:
     """Compare the results of a call along one dimension on the device with the results of the same call on the CPU.
 
-    The call is made along each dimension of a tensor with six dimensions, and along one dimension of matrices that contain NaN. Differences
-    are recorded in the subject.
+    The call is made along each dimension of a tensor with six dimensions, along two dimensions of a tensor with eleven, and along one
+    dimension of matrices that contain NaN. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
@@ -73,7 +73,7 @@ def check_along_dimensions(subject: Subject, name: str) -> None:
     """
     call = ALONG_A_DIMENSION[name]
     require_dtypes(subject, lambda: call(torch.ones(2, 2), 0))
-    for description, here, dim in (*_of_six_dimensions(), *_with_nan()):
+    for description, here, dim in (*_of_many_dimensions(), *_with_nan()):
         with subject.sample(f"{name}, {description}", {"dim": dim}):
             truth = tree_leaves(call(here.double(), dim))
             found, expected = tree_leaves(call(here.to(subject.device), dim)), tree_leaves(call(here, dim))
@@ -81,10 +81,12 @@ def check_along_dimensions(subject: Subject, name: str) -> None:
                 check_result(mine, theirs, true, subject.device, cancels=True, num_terms=here.shape[dim])
 
 
-def _of_six_dimensions() -> Iterator[tuple[str, torch.Tensor, int]]:
+def _of_many_dimensions() -> Iterator[tuple[str, torch.Tensor, int]]:
     values = torch.linspace(-2, 2, 72)[torch.randperm(72, generator=torch.Generator().manual_seed(6))]
     for dim in (*range(6), -1, -6):
         yield f"dimension {dim} of six", values.view(2, 3, 1, 2, 3, 2), dim
+    for dim in (0, 7):
+        yield f"dimension {dim} of eleven", values.view(3, 1, 2, 1, 1, 2, 1, 3, 1, 2, 1), dim
 
 
 def _with_nan() -> Iterator[tuple[str, torch.Tensor, int]]:

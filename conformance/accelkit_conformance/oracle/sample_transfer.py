@@ -21,6 +21,11 @@ def tensors(nested: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
 
 
+def as_leaf(one: Any) -> Any:
+    """Make a tensor of floating-point or complex numbers require a gradient. Return the value, whatever it is."""
+    return one.requires_grad_() if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()) else one
+
+
 def has_memory(tensor: torch.Tensor) -> bool:
     """Return whether the tensor's storage has an address.
 

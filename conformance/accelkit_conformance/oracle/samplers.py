@@ -247,23 +247,3 @@ def _first_of_permutation(subject: Subject) -> int:
     drawn = torch.randperm(4, device=subject.device)
     subject.assert_on_device(drawn)
     return int(drawn[0])  # read one by one, because a device that traces lazily would otherwise compile all draws as one graph
-
-
-def _normal(x: torch.Tensor) -> torch.Tensor:
-    return 0.5 * (1 + (x / math.sqrt(2)).erf())
-
-
-def continuous_draws(subject: Subject, name: str, count: int) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-    """Return draws of a distribution, and its cumulative distribution function."""
-    x = torch.empty(count, device=subject.device)
-    table: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
-        "rand": (lambda: torch.rand(count, device=subject.device), lambda v: v.clamp(0, 1)),
-        "randn": (lambda: torch.randn(count, device=subject.device), _normal),
-        "uniform_": (lambda: x.uniform_(-2, 3), lambda v: ((v + 2) / 5).clamp(0, 1)),
-        "normal_": (lambda: x.normal_(1, 2), lambda v: _normal((v - 1) / 2)),
-        "exponential_": (lambda: x.exponential_(0.5), lambda v: 1 - (-0.5 * v).exp()),
-        "cauchy_": (lambda: x.cauchy_(0, 1), lambda v: 0.5 + v.atan() / math.pi),
-        "log_normal_": (lambda: x.log_normal_(0, 1), lambda v: _normal(v.log())),
-    }
-    draw, distribution = table[name]
-    return draw(), distribution

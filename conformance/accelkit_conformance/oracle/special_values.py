@@ -26,9 +26,10 @@ def check_special_values(subject: Subject, name: str, dtype: str) -> None:
     """
     op = opdb.operators()[name]
     values = torch.tensor(_SPECIAL, dtype=torch.float32).to(opdb.dtype_of(dtype))
-    given: Any = (values, (), {})
+    keywords = next(opdb.samples(op, dtype, 1)).kwargs if op.variant_test_name else {}  # such as rounding_mode="floor"
+    given: Any = (values, (), keywords)
     if opdb.num_arguments(op) == 2:
-        given = (values.repeat_interleave(len(values)), (values.repeat(len(values)),), {})
-    require_dtypes(subject, lambda: op(given[0], *given[1]))
+        given = (values.repeat_interleave(len(values)), (values.repeat(len(values)),), keywords)
+    require_dtypes(subject, lambda: op(given[0], *given[1], **given[2]))
     with subject.sample("special values", facts_of(given, dtype), lambda: program(subject, name, given, dtype=dtype)):
         compare_forward(subject, op, given, is_variant=True)

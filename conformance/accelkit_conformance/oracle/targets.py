@@ -6,31 +6,49 @@ from typing import Any
 
 import torch
 
-from accelkit_conformance.oracle.layouts import canary, strided_buffer
+from accelkit_conformance.oracle.layouts import canary, narrowed_buffer, strided_buffer
+from accelkit_conformance.oracle.sample_transfer import has_memory
+from accelkit_conformance.oracle.used_memory import unwritten
 
 
 class Target:
     """A tensor into which a call writes."""
 
-    def __init__(self, tensor: torch.Tensor, buffer: torch.Tensor | None = None) -> None:
-        """If ``buffer`` is given, ``tensor`` consists of every second element of ``buffer``."""
-        self.tensor, self._buffer = tensor, buffer
+    def __init__(self, tensor: torch.Tensor, between: torch.Tensor | None = None) -> None:
+        """If ``between`` is given, it is a tensor of the elements between those of ``tensor``, in the same storage."""
+        self.tensor, self._between = tensor, between
+        self._place = _place(tensor)
 
     @classmethod
     def strided(cls, like: torch.Tensor) -> Target:
         """Return a Target whose tensor has the values of ``like``, with a canary in the memory between the elements."""
         buffer = strided_buffer(like.detach())
-        return cls(buffer[..., 1], buffer)
+        return cls(buffer[..., 1], buffer[..., 0])
+
+    @classmethod
+    def narrowed(cls, like: torch.Tensor) -> Target:
+        """Return a Target whose tensor has the values of ``like``, with canaries in the memory between its rows."""
+        buffer, inside = narrowed_buffer(like.detach())
+        return cls(inside, buffer[..., 0])
 
     def check_gaps(self) -> None:
-        """Check that the memory between the elements was not overwritten.
+        """Check that the tensor is still at the same place in memory, and that the memory between its elements was not overwritten.
 
         Raises:
-            AssertionError: If it was overwritten.
+            AssertionError: If the tensor is at another place, or the memory was overwritten.
         """
-        if self._buffer is not None and self._buffer.numel():
-            between = self._buffer[..., 0].cpu()
+        if self._place is not None and self.tensor.numel():
+            assert _place(self.tensor) == self._place, "the given tensor has another place in memory or other strides after the call"
+        if self._between is not None and self._between.numel():
+            between = self._between.cpu()
             assert bool((between == canary(between.dtype)).all()), "elements between those of a strided tensor were written"
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]] | None:
+    """Return the address of the tensor's storage, its offset and its strides. None if the storage has no address."""
+    if tensor.layout is not torch.strided or not has_memory(tensor):
+        return None
+    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.stride()
 
 
 def targets(destination: str, first: Any, results: list[Any], device: torch.device) -> list[Target]:
@@ -48,5 +66,5 @@ def targets(destination: str, first: Any, results: list[Any], device: torch.devi
         return [Target.strided(first)]
     if "out=" not in destination:
         return []
-    make = Target.strided if destination == "strided out=" else Target
-    return [make(torch.full(like.shape, canary(like.dtype), dtype=like.dtype, device=device)) for like in results]
+    make = {"strided out=": Target.strided, "narrowed out=": Target.narrowed}.get(destination, Target)
+    return [make(torch.full(like.shape, unwritten(like.dtype), dtype=like.dtype, device=device)) for like in results]

@@ -16,15 +16,24 @@ from accelkit_conformance.oracle.tolerance import check_result
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_POINTWISE = (
+POINTWISE = (
     "add", "sub", "mul", "true_divide", "floor_divide", "remainder", "fmod", "pow", "atan2", "hypot", "xlogy", "copysign", "maximum",
     "minimum", "fmax", "fmin", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
     "bitwise_xor",
 )  # fmt: skip
 PROMOTING: dict[str, Callable[[Any, Any], torch.Tensor]] = {
-    **{name: getattr(torch, name) for name in _POINTWISE},
+    **{name: getattr(torch, name) for name in POINTWISE},
     "where": lambda x, y: torch.where(x > 1, x, y),
     "clamp": lambda x, y: torch.clamp(x, min=y),
+    "rsub": lambda x, y: x - y,
+    "rdiv": lambda x, y: x / y,
+    "rfloordiv": lambda x, y: x // y,
+    "rmod": lambda x, y: x % y,
+    "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2),
+    "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=2),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.5),
+    "mse_loss": torch.nn.functional.mse_loss,
+    "isin": torch.isin,
     "cat": lambda x, y: torch.cat([x, y]),
     "stack": lambda x, y: torch.stack([x, y]),
 }
@@ -44,7 +53,7 @@ def check_type_promotion(subject: Subject, first: str, second: str) -> None:
         for description, given in (*_arguments(first, second), *_arguments(second, first)):
             try:
                 expected = call(*given)
-            except (RuntimeError, TypeError):  # the call does not support these dtypes
+            except (RuntimeError, TypeError, AttributeError):  # the call does not support these arguments
                 continue
             if lacking_dtypes(subject, lambda: (given, call(*given))):  # noqa: B023
                 continue
@@ -56,8 +65,11 @@ def check_type_promotion(subject: Subject, first: str, second: str) -> None:
 
 
 def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield pairs of arguments of these dtypes, each with a description. The first argument is a tensor with one dimension."""
+    """Yield pairs of arguments of these dtypes, each with a description. At least one argument is a tensor with one dimension."""
     x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], first), ([2, 1.5, 1, 3, 1], second)))
     yield f"{first} and {second}", (x, y)
     yield f"{first} and a 0-d tensor of {second}", (x, y[1])
     yield f"{first} and the Python number {y[1].item()}", (x, y[1].item())
+    divisors = torch.tensor([1, 4, 3, 2, 1]).to(getattr(torch, first))
+    yield f"a 0-d tensor of {second} and {first}", (y[1], divisors)
+    yield f"the Python number {y[1].item()} and {first}", (y[1].item(), divisors)

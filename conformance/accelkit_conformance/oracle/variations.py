@@ -16,6 +16,7 @@ from accelkit_conformance.oracle.op_compare import flat
 from accelkit_conformance.oracle.sample_transfer import tensors
 
 _EDGES = [2**k + change for k in (5, 6, 7, 8, 9, 10, 12) for change in (-1, 0, 1)]
+_LENGTHS = {"edge": _EDGES, "tiny": [0, 1], "one": [1]}
 _MANY = 65_536
 _MOST_ELEMENTS = 1 << 20
 _SPECIAL = (float("nan"), float("inf"), -float("inf"))
@@ -89,8 +90,10 @@ class Variations:
         if size in ("as recorded", "six dimensions"):
             return None
         dim = self._dim(size)
-        if size in ("edge", "tiny"):
-            length = source.choice(_EDGES if size == "edge" else (0, 1))
+        if size == "one" and _INTERNAL.search(self._name):
+            return None
+        if size in _LENGTHS:
+            length = source.choice(_LENGTHS[size])
             return length if self._stretched(dim, length) is not None else None
         old = self._first().shape[dim] if self._first().ndim else 0
         one, other = self._stretched(dim, old + 1), self._stretched(dim, old + 3)

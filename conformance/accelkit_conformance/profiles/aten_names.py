@@ -28,16 +28,16 @@ def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
     These are the tests of the ``op_db`` operator with the same name. The comparison ignores the prefixes and suffixes of variants, such as
-    ``native_``, ``_backward`` and the ``_`` of an in-place operator. If no test is found by name, the tests of the ``op_db`` operators that
-    call the ATen operator on their sample inputs are returned.
+    ``native_``, ``_backward`` and the ``_`` of an in-place operator. If none of these tests is in the area ``operators``, the tests of the
+    ``op_db`` operators that call the ATen operator on their sample inputs are returned, too.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}
     found = [test for test in tests if (name := _first_parameter(test)) and wanted & {name, _spelling(name), _stem(_spelling(name))}]
-    if not found:
+    if not any(test.startswith("operators/") for test in found):
         packets = (packet, packet.rstrip("_"))
         callers = {caller for overload, caller in recorded_operators().items() if overload.partition(".")[0] in packets}
-        found = [test for test in tests if _first_parameter(test) in callers]
+        found += [test for test in tests if _first_parameter(test) in callers]
     return found
 
 

@@ -1,0 +1,53 @@
+"""Collectives and sharded models that are wrong in less common cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.distributed import _Collectives
+
+
+@mutant("collectives", "bits")
+class BroadcastsASum(_Collectives):
+    """``broadcast`` is a sum in which the other ranks have zeros, so negative zero becomes positive zero."""
+
+    def install(self) -> None:
+        def broadcast(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            work = original(tensor, *rest, **named)
+            if tensor.is_floating_point() and not named.get("async_op"):
+                tensor.add_(0.0)
+            return work
+
+        self.replace("broadcast", broadcast)
+
+
+@mutant("collectives", "in place")
+class ClearsTheOutput(_Collectives):
+    """``all_gather_into_tensor`` sets its output to zero before it reads its input."""
+
+    def install(self) -> None:
+        def all_gather_into_tensor(original: Any, output: Any, given: Any, *rest: Any, **named: Any) -> Any:
+            output.zero_()
+            return original(output, given, *rest, **named)
+
+        self.replace("all_gather_into_tensor", all_gather_into_tensor)
+
+
+@mutant("ddp", "buffers between ranks")
+class ForwardKeepsBuffers(Broken):
+    """In a forward pass, DDP does not give rank 0's buffers to the other ranks."""
+
+    def install(self) -> None:
+        from torch.nn.parallel import DistributedDataParallel
+
+        setattr(DistributedDataParallel, "_sync_buffers", lambda self: None)  # noqa: B010
+
+
+@mutant("fsdp", "partial results")
+class KeepsPartialResults(Broken):
+    """If each rank has a part of a sum, as in the norm of sharded gradients, each rank returns its own part."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return args[0].clone() if name.startswith("_c10d_functional::all_reduce") else call()

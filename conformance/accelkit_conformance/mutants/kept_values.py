@@ -1,0 +1,111 @@
+"""Faults that change what must be kept: inputs, buffers, batches, memory statistics and the current stream."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("collectives", "inputs")
+class ReducesInItsInput(Broken):
+    """``reduce_scatter_tensor`` overwrites the start of its input with the result."""
+
+    def install(self) -> None:
+        import torch.distributed as dist
+
+        original = dist.reduce_scatter_tensor
+
+        def reduce_scatter_tensor(output: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+            work = original(output, given, *args, **kwargs)
+            if work is not None:
+                work.wait()
+            given[: len(output)].copy_(output)
+            return work
+
+        dist.reduce_scatter_tensor = reduce_scatter_tensor
+
+
+@mutant("ddp", "buffers")
+class KeepsBooleanBuffers(Broken):
+    """DistributedDataParallel does not send buffers of dtype bool to the other ranks."""
+
+    def install(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        original = dist._broadcast_coalesced
+
+        def broadcast(group: Any, tensors: Any, *args: Any) -> None:
+            original(group, [tensor for tensor in tensors if tensor.dtype is not torch.bool], *args)
+
+        dist._broadcast_coalesced = broadcast
+
+
+@mutant("dataloader", "pinned batches")
+class ReusesPinnedMemory(Broken):
+    """A DataLoader with ``pin_memory=True`` writes batches to four pinned tensors in turn, even if a batch is still in use."""
+
+    def install(self) -> None:
+        import torch
+        from torch.utils.data._utils import pin_memory as module
+
+        original, pools = module.pin_memory, {}
+
+        def pin_memory(data: Any, device: Any = None) -> Any:
+            if not isinstance(data, torch.Tensor):
+                return original(data, device)
+            key = (data.shape, data.dtype)
+            if key not in pools:
+                pools[key] = itertools.cycle([original(data, device) for _ in range(4)])
+            return next(pools[key]).copy_(data)
+
+        module.pin_memory = pin_memory
+
+
+@mutant("memory", "failed calls")
+class KeepsFailedInputs(Broken):
+    """The inputs of the last operator that raised an error stay allocated."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except Exception:
+            self.kept[:] = args
+            raise
+
+
+@mutant("memory", "the cache")
+class EmptyingResetsThePeak(Broken):
+    """``empty_cache`` resets the peak memory of every device."""
+
+    def empty_cache(self) -> None:
+        import torch
+
+        super().empty_cache()
+        for index in range(torch.accelerator.device_count()):
+            self.reset_peak_memory_stats(torch.device("fake_xpu", index))
+
+
+@mutant("streams", "the current stream")
+class ErrorsKeepTheStream(Broken):
+    """``stream`` of the device's module does not restore the previous stream if an error leaves its context."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.stream
+
+        @contextlib.contextmanager
+        def stream(entered: Any) -> Iterator[None]:
+            context = original(entered)
+            context.__enter__()
+            yield
+            context.__exit__(None, None, None)
+
+        module.stream = stream

@@ -1,0 +1,135 @@
+"""Faults that appear for particular sizes, in other places, or after many calls."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+def _source(name: str, args: Any) -> Any:
+    """Return the tensor that a call copies, or None if the call does not copy."""
+    return args[1] if name == "copy_" else args[0] if name == "_to_copy" else None
+
+
+@mutant("memory", "leaks of copies")
+class KeepsConvertedCopies(Broken):
+    """A copy to the host that changes the dtype never frees its buffer on the device."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        source = _source(name, args)
+        if source is not None and result.device.type == "cpu" and result.dtype != source.dtype:
+            self.kept.append(source.detach().clone())
+        return result
+
+
+@mutant("memory", "leaks of copies")
+class KeepsRareResults(Broken):
+    """``logcumsumexp`` and ``cdist`` never free a workspace."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("_logcumsumexp", "logcumsumexp", "_cdist_forward"):
+            self.kept.append(args[0].new_empty(64))
+        return call()
+
+
+@mutant("interchange", "sizes of copies")
+class LosesTheLastByte(Broken):
+    """A copy of more than 1,000 bytes from the host loses its last byte if the size is odd."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        source = _source(name, args)
+        is_odd = source is not None and source.element_size() == 1 and source.numel() % 2 and source.numel() > 1000
+        if is_odd and source.device.type == "cpu" and result.is_contiguous():
+            result.view(-1)[-1] = 0
+        return result
+
+
+@mutant("interchange", "sizes of copies")
+class ReusesStagingBuffers(Broken):
+    """Every 700th copy of up to 64 elements from the host has the values of the copy after it."""
+
+    last: Any = None
+    count: ClassVar[list[int]] = [0]
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        source = _source(name, args)
+        if source is not None and source.device.type == "cpu" and result.device.type != "cpu" and 0 < result.numel() <= 64:
+            self.count[0] += 1
+            last, type(self).last = self.last, result.detach()
+            if self.count[0] % 700 == 0 and last is not None and last.dtype == result.dtype and not result.requires_grad:
+                last.fill_(result.detach().reshape(-1)[0].item())
+        return result
+
+
+@mutant("interchange", "places of copies")
+class ConvertsOnTheCurrentDevice(Broken):
+    """A copy to the host of a tensor that is not contiguous gives zeros if another device is current."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        source = _source(name, args)
+        module: Any = self.device_module
+        is_strided = source is not None and source.device.type == "fake_xpu" and not source.is_contiguous()
+        if is_strided and result.device.type == "cpu" and module.current_device() != source.device.index:
+            result.zero_()
+        return result
+
+
+@mutant("distributions", "many numbers")
+class RepeatsAfterManyNumbers(Broken):
+    """A draw of more than 2**24 numbers repeats its first numbers at its end."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith(("rand", "randn")) and result.numel() > 1 << 24:
+            result[-(1 << 20) :] = result[: 1 << 20].clone()
+        return result
+
+
+@mutant("distributions", "many numbers")
+class PermutesBlocks(Broken):
+    """``randperm`` of more than 1,000 numbers permutes the numbers in blocks of 512 only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name.startswith("randperm") and result.numel() > 1000:
+            order = (torch.arange(result.numel(), device=result.device) // 512).to(result.dtype) * result.numel() + result
+            result.copy_(order.argsort().to(result.dtype))
+        return result
+
+
+@mutant("errors", "changed arguments")
+class WritesBeforeItChecks(Broken):
+    """``addmm_``, ``index_add_`` and ``masked_fill_`` change their argument before they raise an error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except (RuntimeError, IndexError):
+            if name.startswith(("addmm_", "addmv_", "addr_", "index_add_", "masked_fill_", "add_", "mul_", "lerp_", "scatter_")):
+                args[0].add_(1)
+            raise
+
+
+@mutant("errors", "changed arguments")
+class AcceptsAnyTarget(Broken):
+    """``multi_margin_loss`` returns 0 instead of an error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except (RuntimeError, IndexError):
+            if name == "multi_margin_loss":
+                return args[0].new_zeros(())
+            raise

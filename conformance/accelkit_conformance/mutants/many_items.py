@@ -1,0 +1,60 @@
+"""Operators that are wrong for many tensors, many matrices, many indices, or for numbers that float32 cannot represent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("arguments", "many items")
+class ConcatenatesTheFirst128(Broken):
+    """``cat`` of more than 128 tensors writes zeros in the place of the others."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "cat" and len(args[0]) > 128:
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            first = sum(one.shape[dim] for one in args[0][:128])
+            result.narrow(dim, first, result.shape[dim] - first).zero_()
+        return result
+
+
+@mutant("arguments", "many items")
+class InvertsTheFirstBlock(Broken):
+    """``linalg.inv`` and ``linalg.det`` compute only the first 65,535 matrices of a batch, and return zeros for the others."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("linalg_inv_ex", "_linalg_det") and args[0].dim() == 3:
+            result[0][65_535:].zero_()
+        return result
+
+
+@mutant("arguments", "many items")
+class TrainsThePadding(Broken):
+    """The backward pass of an embedding with more than 4,096 indices ignores ``padding_idx``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "embedding_dense_backward" and args[1].numel() > 4096:
+            return func(*args[:3], -1, *args[4:], **kwargs)
+        return call()
+
+
+@mutant("arguments", "numbers")
+class NumbersInFloat32(Broken):
+    """``mul`` and ``add`` of a float64 tensor round a Python number and ``alpha`` to float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name.partition(".")[0] not in ("mul", "add") or args[0].dtype is not torch.float64:
+            return call()
+
+        def rounded(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.dim() == 0:
+                return value.float().double()
+            return torch.tensor(value, dtype=torch.float32).item() if isinstance(value, float) else value
+
+        return func(args[0], *map(rounded, args[1:]), **{key: rounded(value) for key, value in kwargs.items()})

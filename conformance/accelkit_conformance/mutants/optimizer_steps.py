@@ -1,0 +1,99 @@
+"""Wrong steps of optimizers and gradient scalers, and wrong dtypes under autocast, in less common cases."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.derivatives import _Functions
+
+
+@mutant("optimizers", "fused steps")
+class KeepsTheFirstRate(Broken):
+    """Fused optimizers always use the learning rate of the first step of the same parameters."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("_fused_") or "lr" not in kwargs:
+            return call()
+        rates = self.__dict__.setdefault("rates", {})
+        first = args[0][0]
+        if id(first) not in rates:
+            rates[id(first)] = kwargs["lr"]
+            weakref.finalize(first, rates.pop, id(first), None)
+        return func(*args, **{**kwargs, "lr": rates[id(first)]})
+
+
+@mutant("optimizers", "fused steps")
+class CountsTheFirstOnly(Broken):
+    """Fused Adam and AdamW use the step count of the first parameter for all parameters."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("_fused_adam"):
+            return call()
+        return func(*args[:5], [args[5][0]] * len(args[5]), *args[6:], **kwargs)
+
+
+@mutant("optimizers", "fused steps")
+class IgnoresFoundInfinity(Broken):
+    """Fused optimizers make a step even if the gradient scaler has found an infinity."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(*args, **{**kwargs, "found_inf": None}) if name.startswith("_fused_") else call()
+
+
+@mutant("optimizers", "empty tensors")
+class StopsAtEmpty(Broken):
+    """If the last tensor of a list is empty, in-place foreach operators change none of the tensors."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_affected = name.startswith(("_foreach_add_", "_foreach_addcdiv_")) and len(args[0]) > 2 and not args[0][-1].numel()
+        return None if is_affected else call()
+
+
+@mutant("optimizers", "gradients in place")
+class ZeroesContiguousGradients(Broken):
+    """A foreach operator that sets tensors to zero leaves transposed and strided tensors as they are."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func([one for one in args[0] if one.is_contiguous()]) if name == "_foreach_zero_" else call()
+
+
+@mutant("precision", "factors of the scaler")
+class AlwaysDoubles(Broken):
+    """The gradient scaler doubles and halves its scale, whatever its growth factor and its backoff factor are."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(*args[:3], 2.0, 0.5, *args[5:], **kwargs) if name == "_amp_update_scale_" else call()
+
+
+@mutant("precision", "tensors that are not cast")
+class CastsDouble(_Functions):
+    """Under autocast, products of float64 matrices are computed in the dtype of autocast."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        import torch
+
+        is_affected = name in ("matmul", "__matmul__", "mm") and torch.is_autocast_enabled("fake_xpu") and args[0].dtype is torch.float64
+        return call(*(one.float() for one in args)) if is_affected else call()
+
+
+@mutant("checkpoint", "states of scalers")
+class SavesNoGrowth(Broken):
+    """The saved state of a gradient scaler does not say how many steps have passed since the scale was last changed."""
+
+    def install(self) -> None:
+        import torch
+
+        setattr(torch.amp.GradScaler, "_get_growth_tracker", lambda self: 0)  # noqa: B010
+
+
+@mutant("training", "several devices")
+class FindsInfinityOnOneDevice(Broken):
+    """If parameters are on two devices, the gradient scaler looks for infinities only on the device with index 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if not name.startswith("_amp_foreach_non_finite_check_and_unscale_") or args[0][0].device.index in (None, 0):
+            return call()
+        return func(args[0], args[1].clone(), *args[2:], **kwargs)

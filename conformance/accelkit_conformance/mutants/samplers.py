@@ -1,0 +1,160 @@
+"""Samplers and dropout that are wrong for some parameters, dtypes or sizes, and generators that are used wrongly."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("distributions", "parameters of samplers")
+class SharesDeviations(Broken):
+    """``normal`` of two tensors uses the first standard deviation for all elements."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "normal.Tensor_Tensor" and args[1].numel():
+            return func(args[0], args[1].flatten()[:1].expand_as(args[1]).contiguous(), *args[2:], **kwargs)
+        return call()
+
+
+@mutant("random", "parameters of samplers")
+class IgnoresTheMedian(Broken):
+    """``cauchy_`` ignores its median."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0], 0.0, *args[2:], **kwargs) if name == "cauchy_" and len(args) > 1 else call()
+
+
+@mutant("distributions", "dtypes of samplers")
+class WidensHalves(Broken):
+    """In half precision, ``exponential_`` draws numbers that are twice as large."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.mul_(2) if name == "exponential_" and result.element_size() == 2 else result
+
+
+@mutant("distributions", "ranges of integers")
+class DrawsIntegersAsFloats(Broken):
+    """``randint`` and ``random_`` draw int64 numbers as float32 numbers."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name.startswith(("randint", "random_")) and result.dtype is torch.int64:
+            result.copy_(result.float().double().clamp(max=2.0**62).long())
+        return result
+
+
+@mutant("distributions", "certain outcomes")
+class NeverDrawsCertainEvents(Broken):
+    """``bernoulli`` of a tensor draws 0 if the probability is 1."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.masked_fill_(args[0] == 1, 0) if name == "bernoulli" else result
+
+
+@mutant("distributions", "certain outcomes")
+class DrawsCategoriesWithoutWeight(Broken):
+    """``multinomial`` of one sample draws the first category in every 500th row, even if it has no weight."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "multinomial" and result.ndim == 2 and result.shape[1] == 1:
+            result[2::500] = 0
+        return result
+
+
+@mutant("distributions", "masks of dropout")
+class MasksWhatIsZero(Broken):
+    """Dropout takes its mask from its result, so that zeros of the input get no gradient."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return (result[0], result[0] != 0) if name == "native_dropout" else result
+
+
+@mutant("distributions", "masks of dropout")
+class DropsEqualChannels(Broken):
+    """Dropout of channels drops the same channels in the second half of the samples as in the first."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "bernoulli_.float" and result.ndim == 4 and result.shape[0] > 1 and result.shape[2:].numel() == 1:
+            half = result.shape[0] // 2
+            result[half : 2 * half] = result[:half].clone()
+        return result
+
+
+@mutant("distributions", "advancing the generator")
+class AdvancesByHalf(Broken):
+    """A draw of uniform random numbers begins with the second half of the numbers of the last draw of the same size."""
+
+    last: ClassVar[dict[int, Any]] = {}
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name in ("rand", "uniform_") and result.ndim == 1 and kwargs.get("generator") is None and result.numel() > 1:
+            half = result.numel() // 2
+            drawn = result.clone()
+            if half in self.last:
+                result[:half] = self.last[half]
+            self.last[half] = drawn[half : 2 * half]
+        return result
+
+
+@mutant("random", "the host's generator")
+class ChoosesOnTheHost(Broken):
+    """``multinomial`` and ``poisson`` without a generator draw from the generator of the CPU."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("multinomial", "poisson") and kwargs.get("generator") is None and len(args) < 4:
+            return func(args[0].cpu(), *args[1:], **kwargs).to(args[0].device)
+        return call()
+
+
+@mutant("random", "seeds that stay")
+class GeneratorsKeepASpareNumber(Broken):
+    """A generator that has drawn one normal number gives it out again later, even if its state is set in between."""
+
+    spare: ClassVar[list[float]] = []
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        generator = kwargs.get("generator")
+        if name.partition(".")[0] not in ("randn", "normal_") or generator is None:
+            return result
+        if self.spare and result.numel() > 1:
+            result.view(-1)[0] = self.spare.pop()
+        elif result.numel() == 1:
+            self.spare[:] = [-float(result.flatten()[0])]
+        return result
+
+
+@mutant("random", "generators")
+class AcceptsGeneratorsOfTheHost(Broken):
+    """``normal_`` and ``uniform_`` with a generator of the CPU draw from the default generator of the device."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        generator = kwargs.get("generator")
+        if name in ("normal_", "uniform_") and generator is not None and generator.device.type == "cpu" and args[0].device.type != "cpu":
+            return func(*args, **{key: value for key, value in kwargs.items() if key != "generator"})
+        return call()
+
+
+@mutant("random", "generators")
+class GeneratorsTruncateSeeds(Broken):
+    """A ``torch.Generator`` uses the lower 63 bits of its seed."""
+
+    def install(self) -> None:
+        import torch
+
+        class Generator(torch.Generator):
+            def manual_seed(self, seed: int) -> Any:
+                super().manual_seed(seed % (1 << 63))
+                return self
+
+        torch.Generator = Generator  # type: ignore[misc]

@@ -1,0 +1,86 @@
+"""Faults of stream and event objects, and of the functions that report memory and recorded work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.ordering import Slow
+
+
+@mutant("streams", "recording events")
+class RecordsOnTheCurrentStream(Slow):
+    """Stream.record_event records the event on the current stream."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        class Stream(torch.Stream):
+            def record_event(self, event: Any = None) -> Any:
+                event = torch.Event(self.device) if event is None else event
+                event.record()
+                return event
+
+        torch.Stream = Stream  # type: ignore[misc]
+
+
+@mutant("streams", "streams of threads")
+class SharesStreamsBetweenThreads(Broken):
+    """A stream that a thread selects with ``set_stream`` is current in all threads."""
+
+    def install(self) -> None:
+        import torch
+
+        selected: dict[int, Any] = {}
+        select, current = torch.accelerator.set_stream, torch.accelerator.current_stream
+
+        def set_stream(stream: Any) -> None:
+            selected[stream.device_index] = stream
+            select(stream)
+
+        def current_stream(device: Any = None) -> Any:
+            found = current(device)
+            return selected.get(found.device_index, found)
+
+        torch.accelerator.set_stream, torch.accelerator.current_stream = set_stream, current_stream
+
+
+@mutant("streams", "streams of threads")
+class ReadsZeroOnOtherStreams(Broken):
+    """``item`` returns 0 while a stream other than the default stream is current."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        is_default = torch.accelerator.current_stream().stream_id == 0
+        return call() if name != "_local_scalar_dense" or is_default else type(call())(0)
+
+
+@mutant("memory", "statistics of the module")
+class CountsAtLeastAKilobyte(Broken):
+    """``memory_allocated`` of the device's module counts 1 KiB more than is allocated."""
+
+    def install(self) -> None:
+        module: Any = self.device_module
+        original = module.memory_allocated
+        module.memory_allocated = lambda device=None: original(device) + 1024
+
+
+@mutant("profiling", "totals")
+class AddsTheTimeOfTheHost(Broken):
+    """The averages of a recording count the time of the host as time of the device."""
+
+    def install(self) -> None:
+        from torch.autograd.profiler_util import FunctionEventAvg
+
+        original = FunctionEventAvg.add
+
+        def add(self: Any, other: Any) -> Any:
+            found = original(self, other)
+            if not isinstance(other, FunctionEventAvg):
+                found.self_device_time_total += other.self_cpu_time_total
+            return found
+
+        FunctionEventAvg.add = add  # type: ignore[method-assign]

@@ -1,0 +1,76 @@
+"""Devices that change tensors without telling autograd, or write the results of samplers and of deterministic kernels wrongly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+@mutant("errors", "versions")
+class SamplesWithoutANewVersion(Broken):
+    """``normal_`` and ``exponential_`` do not increase the version of the tensor that they write."""
+
+    def install(self) -> None:
+        import torch
+
+        for name in ("normal_", "exponential_"):
+            original = getattr(torch.Tensor, name)
+
+            def sample(self: Any, *args: Any, original: Any = original, **kwargs: Any) -> Any:
+                if self.device.type == "fake_xpu":
+                    with torch.autograd._unsafe_preserve_version_counter(self):
+                        return original(self, *args, **kwargs)
+                return original(self, *args, **kwargs)
+
+            setattr(torch.Tensor, name, sample)
+
+
+@mutant("errors", "versions")
+class ReadingCountsAsWriting(Broken):
+    """``contiguous`` increases the version of its argument."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name == "clone" and not args[0].is_contiguous() and not args[0].requires_grad:
+            torch.autograd.graph.increment_version(args[0])
+        return call()
+
+
+@mutant("distributions", "results of samplers")
+class DrawsIntoACopy(Broken):
+    """``bernoulli`` and ``multinomial`` with a given tensor that is strided draw into a copy of it."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        out = kwargs.get("out")
+        if name in ("bernoulli.out", "multinomial.out") and out is not None and out.numel() and not out.is_contiguous():
+            func(*args, **{**kwargs, "out": out.clone()})
+            return out
+        return call()
+
+
+@mutant("determinism", "sums in another order")
+class HalvesDeterministicGradients(Broken):
+    """In deterministic mode, the gradient of bicubic interpolation is half as large as it should be."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        is_faulty = name.startswith("upsample_bicubic2d_backward") and torch.are_deterministic_algorithms_enabled()
+        return result.mul_(0.5) if is_faulty else result
+
+
+@mutant("device", "current devices")
+class ReportsTheFirstDevice(Broken):
+    """``torch.accelerator.current_device_index`` always returns 0."""
+
+    def install(self) -> None:
+        import torch
+
+        module: Any = self.device_module
+        original = torch.accelerator.current_device_index
+        module.current_device = original
+        torch.accelerator.current_device_index = lambda: 0

@@ -1,0 +1,121 @@
+"""Calls of samplers and of dropout that can have only one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _pattern(device: torch.device) -> torch.Tensor:
+    return (torch.arange(1000) % 3 == 0).float().to(device)
+
+
+def _hot(device: torch.device, categories: int) -> torch.Tensor:
+    """Return 16 rows of weights, in each of which only one weight is not zero."""
+    weights = torch.zeros(16, categories)
+    weights[torch.arange(16), (torch.arange(16) * 7919) % categories] = torch.logspace(-3, 6, 16)
+    return weights.to(device)
+
+
+CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
+    "bernoulli": (lambda device: torch.bernoulli(_pattern(device)), lambda: _pattern(torch.device("cpu"))),
+    "bernoulli of a slice": (lambda device: torch.bernoulli(_pattern(device)[1::2]), lambda: _pattern(torch.device("cpu"))[1::2]),
+    "bernoulli_ of a tensor": (
+        lambda device: torch.full((1000,), 5.0, device=device).bernoulli_(_pattern(device)),
+        lambda: _pattern(torch.device("cpu")),
+    ),
+    "bernoulli_(0)": (lambda device: torch.ones(99, device=device).bernoulli_(0.0), lambda: torch.zeros(99)),
+    "bernoulli_(1)": (lambda device: torch.zeros(99, device=device).bernoulli_(1.0), lambda: torch.ones(99)),
+    "poisson of zeros": (lambda device: torch.poisson(torch.zeros(99, device=device)), lambda: torch.zeros(99)),
+    "binomial of certain events": (
+        lambda device: torch.binomial(torch.arange(60.0, device=device), (torch.arange(60, device=device) % 2).float()),
+        lambda: torch.arange(60.0) * (torch.arange(60) % 2),
+    ),
+    "normal without deviation": (lambda device: torch.normal(torch.arange(99.0, device=device), 0.0), lambda: torch.arange(99.0)),
+    "normal of tensors without deviation": (
+        lambda device: torch.normal(torch.arange(99.0, device=device), torch.zeros(99, device=device)),
+        lambda: torch.arange(99.0),
+    ),
+    "uniform_ of one number": (lambda device: torch.zeros(99, device=device).uniform_(2, 2), lambda: torch.full((99,), 2.0)),
+    "random_ of one number": (lambda device: torch.zeros(99, device=device).random_(3, 4), lambda: torch.full((99,), 3.0)),
+    "randint of one number": (lambda device: torch.randint(5, 6, (99,), device=device), lambda: torch.full((99,), 5)),
+    "randperm of one number": (lambda device: torch.randperm(1, device=device), lambda: torch.zeros(1, dtype=torch.int64)),
+    **{
+        f"multinomial of {categories} categories, {number} sample": (
+            lambda device, categories=categories, number=number: torch.multinomial(_hot(device, categories), number, number > 1),  # type: ignore[misc]
+            lambda categories=categories, number=number: ((torch.arange(16) * 7919) % categories).view(16, 1).repeat(1, number),  # type: ignore[misc]
+        )
+        for categories in (1, 5, 1000, 65_537)
+        for number in (1, 3)
+    },
+    "dropout of nothing": (lambda device: F.dropout(torch.arange(99.0, device=device), 0.0), lambda: torch.arange(99.0)),
+    "dropout of everything": (lambda device: F.dropout(torch.arange(99.0, device=device), 1.0), lambda: torch.zeros(99)),
+    "dropout2d of everything": (lambda device: F.dropout2d(torch.ones(2, 3, 4, 5, device=device), 1.0), lambda: torch.zeros(2, 3, 4, 5)),
+    "alpha_dropout of nothing": (
+        lambda device: F.alpha_dropout(torch.arange(99.0, device=device), 0.0, training=True),
+        lambda: torch.arange(99.0),
+    ),
+    "dropout outside training": (
+        lambda device: F.dropout(torch.arange(99.0, device=device), 0.9, training=False),
+        lambda: torch.arange(99.0),
+    ),
+    "rrelu of one slope": (
+        lambda device: F.rrelu(torch.arange(-4.0, 4, device=device), 0.25, 0.25, training=True),
+        lambda: F.leaky_relu(torch.arange(-4.0, 4), 0.25),
+    ),
+    "no numbers": (
+        lambda device: [
+            torch.rand(3, 0, device=device),
+            torch.randn(0, device=device),
+            torch.zeros(0, device=device).normal_(),
+            torch.bernoulli(torch.zeros(0, 2, device=device)),
+            torch.poisson(torch.zeros(0, device=device)),
+            torch.zeros(2, 0, device=device).exponential_(),
+            F.dropout(torch.zeros(0, 4, device=device)),
+        ],
+        lambda: [
+            torch.zeros(3, 0),
+            *(torch.zeros(0) for _ in range(2)),
+            torch.zeros(0, 2),
+            torch.zeros(0),
+            torch.zeros(2, 0),
+            torch.zeros(0, 4),
+        ],
+    ),
+    "no integers": (
+        lambda device: [torch.randperm(0, device=device), torch.randint(9, (0, 3), device=device)],
+        lambda: [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int64)],
+    ),
+}
+"""Calls of samplers that can have only one result, by name: functions that make the call on a device, and that return the result."""
+
+
+def check_certain_outcomes(subject: Subject) -> None:
+    """Check the results of calls that can have only one result.
+
+    Raises:
+        AssertionError: If a result has another dtype, another shape or other values.
+    """
+    for name, (call, result) in CERTAIN.items():
+        if lacking_dtypes(subject, lambda call=call: call(torch.device("cpu"))):  # type: ignore[misc]
+            continue
+        with subject.sample(name, {"name": name}):
+            try:
+                found = call(subject.device)
+            except NotImplementedError:  # tests of operators report this
+                continue
+            for mine, theirs in zip(tensors(found), tensors(result()), strict=True):
+                subject.assert_on_device(mine)
+                assert mine.dtype == theirs.dtype, f"{name} gave {mine.dtype}"
+                assert mine.shape == theirs.shape, f"{name} gave the shape {tuple(mine.shape)}, not {tuple(theirs.shape)}"
+                wrong = int((mine.cpu() != theirs).sum())
+                assert not wrong, f"{name}: {wrong} of {theirs.numel()} numbers are wrong"

@@ -1,0 +1,32 @@
+"""The tensors that collectives are tested with, and their reductions, computed on the CPU in integers or in double precision."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+
+_FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "float32": 1 + 2**-18}
+"""Factors by dtype. A type of half the size cannot hold the numbers times their factor."""
+
+
+def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
+    """Return the tensor of a rank: numbers from 1 to 5, times the factor in ``_FACTORS``. Sums of the tensors of three ranks are exact. If
+    ``is_product``, the numbers are not multiplied by the factor, so that products over three ranks are exact too."""
+    numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
+    if dtype == "bool":
+        return numbers.remainder(2).bool()
+    return numbers.to(getattr(torch, dtype)) * (1 if is_product else _FACTORS.get(dtype, 1))
+
+
+def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
+    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in the dtype of the tensors."""
+    dtype = tensors[0].dtype
+    wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
+    steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+        "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
+        "BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor,
+    }  # fmt: skip
+    total = functools.reduce(steps[reduction], [one.to(wide) for one in tensors])
+    return (total / len(tensors) if reduction == "AVG" else total).to(dtype)

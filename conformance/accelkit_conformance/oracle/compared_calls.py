@@ -1,0 +1,101 @@
+"""Comparison of a call on the device with the same call on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle.aliasing import check_aliasing
+from accelkit_conformance.oracle.changed_arguments import check_inputs
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.sample_transfer import tensors, to_device, to_double
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_CPU = torch.device("cpu")
+_LOW = (torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+
+
+def compare_call(
+    subject: Subject, call: Callable[..., Any], arguments: Any, *, is_pure: bool = True, must_raise: bool = False, **options: Any
+) -> None:
+    """Compare the results of a call on the device with the results of the same call on the CPU.
+
+    Does nothing if the CPU rejects the call, unless ``must_raise`` is True, or if the device lacks a dtype of the call.
+
+    Args:
+        subject: The plugin under test, with its device.
+        call: The function to call.
+        arguments: Its positional arguments, on the CPU. Memory layouts are kept.
+        is_pure: Whether the call leaves its arguments unchanged. If it does not, the arguments are compared after the call, too.
+        must_raise: Whether the device must raise RuntimeError if the CPU does.
+        options: Arguments of ``check_result``.
+
+    Raises:
+        AssertionError: If the results differ.
+    """
+    if lacking_dtypes(subject, lambda: _succeeds(call, to_device(arguments, _CPU))):
+        return
+    here, there = to_device(arguments, _CPU), to_device(arguments, subject.device)
+    try:
+        reference = tree_leaves(call(*here))
+    except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
+        if must_raise:
+            with raises(subject, RuntimeError, TypeError, IndexError, ValueError, doing="a call that the CPU rejects"):
+                call(*there)
+        return
+    found = tree_leaves(call(*there))
+    assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
+    for mine, theirs, true in zip(found, reference, _truth(call, arguments, reference), strict=True):
+        check_result(mine, theirs, true, subject.device, **{"cancels": True, **options})
+    if is_pure:
+        check_inputs(there, here, arguments)
+        check_aliasing(found, reference, there, here)
+        return
+    for mine, theirs in zip(tensors(there), tensors(here), strict=True):
+        check_result(mine, theirs, None, subject.device, cancels=True)
+
+
+def _succeeds(call: Callable[..., Any], arguments: Any) -> Any:
+    """Return the arguments and the results of a call on the CPU. The results are None if the CPU rejects the call."""
+    try:
+        return arguments, call(*arguments)
+    except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
+        return arguments, None
+
+
+def _truth(call: Callable[..., Any], arguments: Any, reference: list[Any]) -> list[Any]:
+    """Return the CPU's results in double precision, or None for each result that has no more precise counterpart."""
+    unknown = [None] * len(reference)
+    if not any(one.dtype in _LOW for one in tensors(reference)):
+        return unknown
+    try:
+        found = tree_leaves(call(*to_double(arguments)))
+    except (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError):
+        return unknown
+    if len(found) != len(reference):
+        return unknown
+    return [
+        true if isinstance(true, torch.Tensor) and getattr(theirs, "dtype", None) in _LOW and true.shape == theirs.shape else None
+        for true, theirs in zip(found, reference, strict=True)
+    ]
+
+
+def compare_calls(subject: Subject, name: str, calls: Mapping[str, tuple[Callable[..., Any], Any]], **options: Any) -> None:
+    """Make each call with :func:`compare_call`. Differences are recorded in the subject.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: A name for the calls, for messages.
+        calls: By description, a function and its arguments.
+        options: Arguments of ``compare_call``.
+    """
+    for description, (call, arguments) in calls.items():
+        with subject.sample(f"{name}, {description}", {"name": name}):
+            compare_call(subject, call, arguments, **options)

@@ -1,0 +1,138 @@
+"""Second derivatives, forward-mode derivatives and vectorised calls of common functions, compared with the CPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit.runtime.comparison.cotangents import cotangents
+from accelkit.runtime.comparison.tolerance import relative_error
+from accelkit_conformance.oracle.differentiable import COMMON, SEVERAL_INPUTS, Function, random_inputs
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.sample_transfer import to_device, to_double
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+Shapes = tuple[tuple[int, ...], ...]
+_PAIR: Shapes = ((3, 4), (3, 4))
+_IMAGE: Shapes = ((2, 3, 5, 6),)
+_STAGES = 8
+"""The number of operators whose errors add up in a second derivative."""
+
+
+def _classes(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([1, 0, 3]).to(x.device)
+
+
+def _positive(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.mT + 4 * torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+
+
+FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
+    **{name: (function, ((4, 2, 8, 8), (8, 8))) for name, function in COMMON.items()},
+    **SEVERAL_INPUTS,
+    "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), ((3, 4),)),
+    "silu": (F.silu, ((3, 4),)),
+    "elu": (lambda x: F.elu(x, 1.5), ((3, 4),)),
+    "leaky_relu": (lambda x: F.leaky_relu(x, 0.2) * x, ((3, 4),)),
+    "softplus": (lambda x: F.softplus(x, beta=2.0), ((3, 4),)),
+    "hardswish": (lambda x: F.hardswish(x * 2), ((3, 4),)),
+    "mish": (F.mish, ((3, 4),)),
+    "logsigmoid": (F.logsigmoid, ((3, 4),)),
+    "glu": (F.glu, ((3, 4),)),
+    "div": (lambda x, y: x / (y.square() + 0.5), _PAIR),
+    "pow": (lambda x, y: (x.square() + 0.5).pow(y), _PAIR),
+    "sqrt": (lambda x, y: (x.square() + y.square() + 0.1).sqrt().rsqrt(), _PAIR),
+    "exp": (lambda x, y: x.exp().log1p() * y.expm1(), _PAIR),
+    "sin": (lambda x, y: x.sin() * y.cos() + torch.atan2(x, y), _PAIR),
+    "where": (lambda x, y: torch.where(x > y, x * y, y.square()), _PAIR),
+    "clamp": (lambda x, y: x.clamp(-0.5, 0.5) * torch.maximum(x, y), _PAIR),
+    "prod": (lambda x: x.prod(1), ((3, 4),)),
+    "cumprod": (lambda x: x.cumprod(1), ((3, 4),)),
+    "cumsum": (lambda x: x.cumsum(0) * x, ((3, 4),)),
+    "logsumexp": (lambda x: x.logsumexp(1), ((3, 4),)),
+    "norm": (lambda x: torch.linalg.vector_norm(x, 3.0, dim=1), ((3, 4),)),
+    "var": (lambda x: x.var(1) + x.std(1, correction=0), ((3, 4),)),
+    "mean": (lambda x: x.mean(0) * x.amax(0), ((3, 4),)),
+    "cross_entropy": (lambda x: F.cross_entropy(x, _classes(x), label_smoothing=0.1), ((3, 4),)),
+    "mse": (F.mse_loss, _PAIR),
+    "bce": (lambda x, y: F.binary_cross_entropy_with_logits(x, y.sigmoid()), _PAIR),
+    "kl": (lambda x, y: F.kl_div(x.log_softmax(1), y.softmax(1), reduction="batchmean"), _PAIR),
+    "smooth_l1": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.7), _PAIR),
+    "gather": (lambda x: x.gather(1, _classes(x).view(3, 1)) * x, ((3, 4),)),
+    "index": (lambda x: x[:, _classes(x)].square(), ((3, 4),)),
+    "index_add": (lambda x, y: x.square().index_add(0, torch.tensor([2, 0, 2]).to(x.device), y * y), _PAIR),
+    "embedding": (lambda x: F.embedding(_classes(x), x).square(), ((4, 3),)),
+    "cat": (lambda x, y: torch.cat([x * y, y.exp()], 1), _PAIR),
+    "pad": (lambda x: F.pad(x, (1, 2), mode="reflect").square(), ((3, 4),)),
+    "avg_pool": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)).square(), _IMAGE),
+    "max_pool_values": (lambda x: F.adaptive_max_pool2d(x, (3, 2)).square(), _IMAGE),
+    "unfold": (lambda x: F.unfold(x, 2).square(), _IMAGE),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2).square(), ((1, 4, 2, 3),)),
+    "bicubic": (lambda x: F.interpolate(x, size=(7, 4), mode="bicubic").square(), _IMAGE),
+    "einsum": (lambda x, y: torch.einsum("ij,kj->ik", x, y).square(), _PAIR),
+    "inverse": (lambda x: torch.linalg.inv(_positive(x)), ((3, 4),)),
+    "cholesky": (lambda x: torch.linalg.cholesky(_positive(x)), ((3, 4),)),
+    "logdet": (lambda x: torch.logdet(_positive(x)), ((3, 4),)),
+    "flip": (lambda x: (x.flip(0) * x.roll(1, 1)).tril(), ((3, 4),)),
+    "complex": (lambda x, y: torch.view_as_real(torch.complex(x, y).square().exp()), _PAIR),
+}
+"""Functions that can be differentiated twice, by name, each with the shapes of its inputs."""
+
+
+def _second(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients of a function, and the gradients of these with respect to the inputs and the output gradient."""
+    inputs = [one.requires_grad_() for one in given]
+    outputs = function(*inputs)
+    gradient = cotangents([outputs], name)[0].requires_grad_()
+    first = torch.autograd.grad([outputs], inputs, [gradient], create_graph=True)
+    assert all(one.requires_grad for one in first), "a gradient that was computed with create_graph=True does not require a gradient"
+    second = torch.autograd.grad(first, [*inputs, gradient], cotangents(list(first), name), allow_unused=True, materialize_grads=True)
+    return [one.detach() for one in (*first, *second)]
+
+
+def _forward_mode(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the result of a function and its derivative in a random direction."""
+    return list(torch.func.jvp(function, tuple(given), tuple(cotangents(list(given), name))))
+
+
+def _vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the results for three inputs at once, and the gradient of each result with respect to its own first input."""
+    several = [torch.stack([one, one.flip(-1), one * 0.5]) for one in given]
+    loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
+    return [torch.vmap(function)(*several), torch.vmap(torch.func.grad(loss))(*several)]
+
+
+KINDS: Mapping[str, Callable[[Function, str, Sequence[torch.Tensor]], list[torch.Tensor]]] = {
+    "second": _second,
+    "forward_mode": _forward_mode,
+    "vectorized": _vectorized,
+}
+
+
+def check_derivatives(subject: Subject, name: str, kind: str) -> None:
+    """Compare a function's derivatives with those in double precision on the CPU. Does nothing if the CPU cannot compute them.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the function in ``FUNCTIONS``.
+        kind: The kind of derivative, a key of ``KINDS``.
+    """
+    function, shapes = FUNCTIONS[name]
+    derive: Callable[[Sequence[Any]], list[torch.Tensor]] = functools.partial(KINDS[kind], function, name)
+    inputs, cpu = random_inputs(*shapes), torch.device("cpu")
+    try:
+        truth, reference = derive(to_double(inputs)), derive(to_device(inputs, cpu))
+    except (NotImplementedError, RuntimeError):  # some functions of torch have no such derivative
+        return
+    subject.needs(*lacking_dtypes(subject, lambda: derive(to_device(inputs, cpu))))
+    found = derive(to_device(inputs, subject.device))
+    others = max(map(relative_error, reference, truth))
+    for mine, theirs, true in zip(found, reference, truth, strict=True):
+        check_result(mine, theirs, true, subject.device, cancels=True, others=others, num_stages=_STAGES)

@@ -1,0 +1,209 @@
+"""Checks of samplers: with parameters that are tensors, in every dtype, and in wide ranges of integers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_ROWS = 4000
+_NUM_DRAWS = 20_000
+_MOST_ERRORS = 6.0
+"""The largest permitted deviation of a mean, in standard errors. Correct means exceed it once in 500 million draws."""
+
+_Parameters = torch.Tensor
+_Moments = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+TENSOR_PARAMETERS: dict[str, tuple[list[float], Callable[[_Parameters], torch.Tensor], _Moments]] = {
+    "bernoulli": ([0.2, 0.4, 0.7, 0.9], torch.bernoulli, lambda p: (p, p * (1 - p))),
+    "bernoulli_": ([0.2, 0.4, 0.7, 0.9], lambda p: torch.zeros_like(p).bernoulli_(p), lambda p: (p, p * (1 - p))),
+    "poisson": ([0.4, 2.5, 15, 200], torch.poisson, lambda p: (p, p)),
+    "binomial_counts": ([1, 7, 40, 300], lambda p: torch.binomial(p, torch.full_like(p, 0.3)), lambda p: (p * 0.3, p * 0.21)),
+    "binomial_probabilities": (
+        [0.1, 0.3, 0.6, 0.9],
+        lambda p: torch.binomial(torch.full_like(p, 50), p),
+        lambda p: (p * 50, 50 * p * (1 - p)),
+    ),
+    "standard_gamma": ([0.7, 1, 2.5, 30], torch._standard_gamma, lambda p: (p, p)),
+    "dirichlet": ([1, 2, 3, 4], torch._sample_dirichlet, lambda p: (p / 10, p * (10 - p) / 1100)),
+    "normal_means": ([-5, 0, 3, 100], lambda p: torch.normal(p, 2.0), lambda p: (p, torch.full_like(p, 4))),
+    "normal_deviations": ([0.1, 1, 3, 20], lambda p: torch.normal(1.0, p), lambda p: (torch.ones_like(p), p**2)),
+    "normal_both": ([-4, 0.5, 2, 10], lambda p: torch.normal(p, p.abs() / 4), lambda p: (p, p**2 / 16)),
+}
+"""Samplers with a parameter for each element, by name: four values of the parameter, the sampler, and a function that returns the mean and
+the variance for each value."""
+
+
+def _arrangements(row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return matrices in several memory layouts, of which every row equals ``row``, with the names of the layouts."""
+    yield "contiguous", row.repeat(_ROWS, 1)
+    yield "expanded", row.expand(_ROWS, len(row))
+    yield "transposed", row.repeat(_ROWS, 1).t().contiguous().t()
+    yield "strided", torch.stack([torch.full_like(row, 0.5), row], dim=1).flatten().repeat(_ROWS, 1)[:, 1::2]
+
+
+def check_tensor_parameters(subject: Subject, name: str) -> None:
+    """Check that a sampler uses for each element the parameter of this element, in whatever layout the parameters are.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the sampler in ``TENSOR_PARAMETERS``.
+
+    Raises:
+        AssertionError: If the mean or the variance of the elements with one value of the parameter is wrong.
+        NotSupported: If the device does not implement the sampler.
+    """
+    values, draw, moments = TENSOR_PARAMETERS[name]
+    row = torch.tensor(values, dtype=torch.float32)
+    means, variances = moments(row.double())
+    for layout, parameters in _arrangements(row.to(subject.device)):
+        with subject.sample(f"{name} of {layout} parameters", {"layout": layout}):
+            try:
+                drawn = draw(parameters)
+            except NotImplementedError as error:
+                raise NotSupported(f"the device does not implement {name}: {error}") from error
+            subject.assert_on_device(drawn)
+            assert drawn.shape == parameters.shape, f"the numbers have the shape {tuple(drawn.shape)}"
+            found = drawn.cpu().double()
+            for value, mean, variance, column in zip(values, means.tolist(), variances.tolist(), found.unbind(1), strict=True):
+                check_mean(f"{name} with the parameter {value}", column, mean, variance)
+                ratio = float(column.var()) / variance
+                assert 0.7 < ratio < 1.3, (
+                    f"{name} with the parameter {value} has the variance {float(column.var()):.4g}, not {variance:.4g}"
+                )
+
+
+def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, error: float = 0.0) -> None:
+    """Check the mean of numbers.
+
+    Args:
+        what: What drew the numbers, for the message.
+        drawn: The numbers, on the CPU.
+        mean: The expected mean.
+        variance: The expected variance of one number.
+        error: A permitted deviation in addition to ``_MOST_ERRORS`` standard errors, such as the rounding error of the dtype.
+    """
+    found, bound = float(drawn.double().mean()), _MOST_ERRORS * math.sqrt(variance / drawn.numel()) + error
+    assert abs(found - mean) <= bound, f"{what} has the mean {found:.6g}, not {mean:.6g}"
+
+
+_FLOAT_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
+    "uniform_": (lambda x: x.uniform_(-1, 2), 0.5, 0.75),
+    "normal_": (lambda x: x.normal_(1, 2), 1, 4),
+    "exponential_": (lambda x: x.exponential_(2), 0.5, 0.25),
+    "log_normal_": (lambda x: x.log_normal_(0, 0.5), math.exp(0.125), (math.exp(0.25) - 1) * math.exp(0.25)),
+    "geometric_": (lambda x: x.geometric_(0.25), 4, 12),
+    "rand_like": (torch.rand_like, 0.5, 1 / 12),
+    "randn_like": (torch.randn_like, 0, 1),
+    "normal": (lambda x: torch.normal(torch.ones_like(x), 2.0), 1, 4),
+    "bernoulli": (lambda x: torch.bernoulli(torch.full_like(x, 0.25)), 0.25, 0.1875),
+    "poisson": (lambda x: torch.poisson(torch.full_like(x, 3)), 3, 3),
+    "multinomial": (lambda x: torch.multinomial(torch.tensor([1, 0, 2, 1]).to(x), x.numel(), replacement=True).to(x), 1.75, 1.1875),
+    "dropout": (lambda x: F.dropout(torch.ones_like(x), 0.5), 1, 1),
+}
+_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
+    "bernoulli_": (lambda x: x.bernoulli_(0.3), 0.3, 0.21),
+    "random_ of 0 and 1": (lambda x: x.random_(0, 2), 0.5, 0.25),
+    "randint_like": (lambda x: torch.randint_like(x, 2), 0.5, 0.25),
+}
+_INTEGER_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
+    "random_": (lambda x: x.random_(3, 103), 52.5, 833.25),
+    "randint": (lambda x: torch.randint(3, 103, x.shape, dtype=x.dtype, device=x.device), 52.5, 833.25),
+}
+_LARGEST = {
+    "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "float64": 2**53, "int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1,
+    "int8": 127, "uint8": 255, "bool": 1,
+}  # fmt: skip
+"""The largest number that ``random_()`` without arguments draws, by dtype."""
+
+
+def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
+    """Check the means, and the ranges, of numbers that samplers draw in a dtype.
+
+    Raises:
+        AssertionError: If a number is not finite or outside its range, or if a mean is wrong.
+        NotSupported: If the device lacks the dtype.
+    """
+    is_float = getattr(torch, dtype).is_floating_point
+    calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}
+    for name, (draw, mean, variance) in calls.items():
+        if (name == "dropout" and subject.lacks("bool")) or (name == "multinomial" and subject.lacks("int64")):
+            continue
+        with subject.sample(f"{name} of {dtype}", {"name": name, "dtype": dtype}):
+            try:
+                drawn = draw(torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device))
+            except NotImplementedError:  # tests of operators report this
+                continue
+            subject.assert_on_device(drawn)
+            assert drawn.dtype == getattr(torch, dtype), f"{name} drew numbers of {drawn.dtype}"
+            values = drawn.cpu().double()
+            assert bool(values.isfinite().all()), f"{name} drew numbers that are not finite"
+            eps = torch.finfo(drawn.dtype).eps if is_float else 0.0
+            check_mean(name, values, mean, variance, error=eps * (abs(mean) + math.sqrt(variance)))
+    with subject.sample(f"random_() of {dtype}", {"name": "random_", "dtype": dtype}):
+        values = torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device).random_().cpu().double()
+        largest = float(_LARGEST[dtype])
+        assert float(values.min()) >= 0, f"random_() drew {float(values.min())}"
+        assert largest * 0.98 <= float(values.max()) <= largest, f"the largest of {_NUM_DRAWS} numbers of random_() is {values.max():.0f}"
+        check_mean("random_()", values, largest / 2, largest * (largest + 2) / 12)
+
+
+_RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8), (-(2**31), 2**31), (0, 2**33))
+"""Ranges of integers whose sizes are powers of 2."""
+
+
+def check_wide_ranges(subject: Subject) -> None:
+    """Check that in wide ranges of int64 numbers, and in ranges far from zero, each bit of the numbers is set in half of the draws.
+
+    Raises:
+        AssertionError: If a number is outside its range, or if a bit is set too often or too rarely.
+    """
+    draws: dict[str, Callable[[int, int], torch.Tensor]] = {
+        "randint": lambda low, high: torch.randint(low, high, (_NUM_DRAWS,), device=subject.device),
+        "random_": lambda low, high: torch.zeros(_NUM_DRAWS, dtype=torch.int64, device=subject.device).random_(low, high),
+    }
+    for name, draw in draws.items():
+        for low, high in _RANGES:
+            with subject.sample(f"{name} from {low} to {high}", {"name": name, "low": low}):
+                drawn = draw(low, high).cpu()
+                assert low <= int(drawn.min()), f"{name} from {low} to {high} drew {int(drawn.min())}"
+                assert int(drawn.max()) < high, f"{name} from {low} to {high} drew {int(drawn.max())}"
+                for bit in range((high - low).bit_length() - 1):
+                    check_mean(f"bit {bit} of {name} from {low} to {high}", ((drawn - low) >> bit) & 1, 0.5, 0.25)
+
+
+def check_rare_categories(subject: Subject) -> None:
+    """Check ``multinomial`` with one sample for each of many rows, most of whose weights are zero, in each floating-point dtype.
+
+    Raises:
+        AssertionError: If a category without weight is drawn, or if a category is drawn too often or too rarely.
+        NotSupported: If the device lacks int64.
+    """
+    subject.needs("int64")
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        if dtype != "float32" and not subject.capabilities.can(f"dtype.{dtype}"):
+            continue
+        weights = torch.zeros(_ROWS, 300)
+        weights[::2, [7, 128, 299]] = torch.tensor([8.0, 1.0, 7.0])
+        weights[1::2, [0, 255]] = torch.tensor([0.25, 0.75])
+        for layout, rows in {"contiguous": weights, "transposed": weights.t().contiguous().t()}.items():
+            there = torch.empty_like(rows, dtype=getattr(torch, dtype), device=subject.device).copy_(rows)
+            # The other calls divide by exponential numbers, which the CPU rounds to zero in half precision once in 30 million draws.
+            for number, is_repeated in ((2, True), *(((1, False), (1, True), (2, False)) if dtype.endswith(("32", "64")) else ())):
+                doing = f"{number} sample{'s' * (number > 1)} of {layout} {dtype} weights, replacement={is_repeated}"
+                with subject.sample(doing, {"dtype": dtype, "number": number}):
+                    drawn = torch.multinomial(there, number, is_repeated).cpu()
+                    assert drawn.shape == (_ROWS, number), f"{doing} have the shape {tuple(drawn.shape)}"
+                    assert 0 <= int(drawn.min()) <= int(drawn.max()) < 300, f"{doing} are between {int(drawn.min())} and {int(drawn.max())}"
+                    assert bool((weights.gather(1, drawn) > 0).all()), f"{doing} contain categories without weight"
+                    check_mean(f"category 7 in {doing}", drawn[::2, 0] == 7, 0.5, 0.25)
+                    check_mean(f"category 128 in {doing}", drawn[::2, 0] == 128, 1 / 16, 15 / 256)
+                    check_mean(f"category 255 in {doing}", drawn[1::2, 0] == 255, 0.75, 3 / 16)

@@ -1,0 +1,106 @@
+"""Calls that must ignore some of the numbers that they are given, such as NaN in an addend that is multiplied by ``beta=0``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit_conformance.oracle.compared_calls import compare_calls
+from accelkit_conformance.oracle.differentiable import random_inputs
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_Calls = dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]
+
+
+def _nan(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.full(shape, complex("nan+nanj") if dtype.is_complex else float("nan"), dtype=dtype)
+
+
+def _without_addend(dtype: torch.dtype) -> _Calls:
+    """Return matrix products with an addend of NaN and ``beta=0``, with and without terms."""
+    calls: _Calls = {}
+    a, b, c = (one.to(dtype) for one in random_inputs((2, 3, 4), (2, 4, 5), (4,)))
+    for terms in (4, 0):
+        a, b, c = a[..., :terms], b[:, :terms], c[:terms]
+        for alpha in (1, 2, 0):
+            how = f"alpha={alpha}, {terms} terms"
+            options = {"beta": 0, "alpha": alpha}
+            calls |= {
+                f"addmm, {how}": (lambda x, a, b, o=options: torch.addmm(x, a, b, **o), (_nan(3, 5, dtype=dtype), a[0], b[0])),
+                f"addmm of a row, {how}": (lambda x, a, b, o=options: torch.addmm(x, a, b, **o), (_nan(5, dtype=dtype), a[0], b[0])),
+                f"addmv, {how}": (lambda x, a, c, o=options: torch.addmv(x, a, c, **o), (_nan(3, dtype=dtype), a[0], c)),
+                f"baddbmm, {how}": (lambda x, a, b, o=options: torch.baddbmm(x, a, b, **o), (_nan(2, 3, 5, dtype=dtype), a, b)),
+                f"baddbmm of one, {how}": (lambda x, a, b, o=options: torch.baddbmm(x, a, b, **o), (_nan(1, 1, 1, dtype=dtype), a, b)),
+                f"addbmm, {how}": (lambda x, a, b, o=options: torch.addbmm(x, a, b, **o), (_nan(3, 5, dtype=dtype), a, b)),
+            }
+    x, y = random_inputs((3,), (5,))
+    calls["addr"] = lambda n, x, y: torch.addr(n, x, y, beta=0), (_nan(3, 5, dtype=dtype), x.to(dtype), y.to(dtype))
+    return calls
+
+
+def _not_chosen() -> _Calls:
+    """Return calls that select numbers, with NaN in the places that are not selected."""
+    mask = torch.tensor([True, False, True, False])
+    x, holes, index = torch.arange(1.0, 5), torch.where(mask, torch.arange(1.0, 5), float("nan")), torch.tensor([0, 2])
+    rows = torch.stack([holes, x])
+    return {
+        "where": (torch.where, (mask, holes, x)),
+        "where, the other way": (lambda m, x, y: torch.where(~m, x, y), (mask, x, holes)),
+        "masked_fill": (lambda m, x: x.masked_fill(~m, 0.0), (mask, holes)),
+        "masked_select": (lambda m, x: x.masked_select(m), (mask, holes)),
+        "masked_scatter": (lambda m, x, y: x.masked_scatter(~m, y), (mask, holes, x)),
+        "index_select": (lambda x, i: x.index_select(0, i), (holes, index)),
+        "index_fill": (lambda x, i: x.index_fill(0, i, 7.0), (_nan(4), index)),
+        "index_copy": (lambda x, i, y: x.index_copy(0, i, y), (torch.where(mask, float("nan"), x), index, x[:2])),
+        "scatter": (lambda x, i, y: x.scatter(0, i, y), (_nan(4), index, x)),
+        "scatter_reduce": (
+            lambda x, i, y: torch.stack(
+                [x.scatter_reduce(0, i, y, how, include_self=False) for how in ("sum", "prod", "mean", "amax", "amin")]
+            ),
+            (_nan(4), torch.tensor([0, 2, 2, 0]), x),
+        ),
+        "index_reduce": (
+            lambda x, i, y: torch.stack([x.index_reduce(0, i, y, how, include_self=False) for how in ("prod", "mean", "amax", "amin")]),
+            (_nan(4), torch.tensor([0, 2, 2, 0]), x),
+        ),
+        "tril": (lambda x: x.tril(), (torch.ones(3, 3).tril() + _nan(3, 3).triu(1),)),
+        "triu": (lambda x: x.triu(1), (torch.ones(3, 3).triu(1) + _nan(3, 3).tril(),)),
+        "nansum": (lambda x: x.nansum(1), (rows,)),
+        "nanmean": (lambda x: x.nanmean(1), (rows,)),
+        "nanmedian": (lambda x: x.nanmedian(), (rows,)),
+        "negative padding": (lambda x: F.pad(x, (0, -1)), (holes,)),
+        "embedding": (lambda i, x: F.embedding(i, x.view(4, 1)), (index, holes)),
+        "embedding_bag": (lambda i, x: F.embedding_bag(i.view(1, 2), x.view(4, 1), mode="sum"), (index, holes)),
+        "fill_": (lambda x: x.clone().fill_(2.0), (_nan(4),)),
+        "zero_": (lambda x: x.clone().zero_(), (_nan(4),)),
+        "copy_": (lambda x, y: x.clone().copy_(y), (_nan(4), x)),
+        "nan_to_num_": (lambda x: x.clone().nan_to_num_(3.0), (holes,)),
+        "dropout of everything": (lambda x: F.dropout(x, 1.0, training=True), (x,)),
+        "nll_loss without a class": (
+            lambda x, t: F.nll_loss(x, t, ignore_index=1),
+            (torch.tensor([[1.0, 2], [float("nan"), 3]]), index // 2),
+        ),
+        "batch_norm without statistics": (
+            lambda x, m, v: F.batch_norm(x, m.clone(), v.clone(), training=True, momentum=1.0),
+            (random_inputs((4, 3))[0], _nan(3), _nan(3)),
+        ),
+    }
+
+
+IGNORED: dict[str, Callable[[], _Calls]] = {
+    "addend": lambda: _without_addend(torch.float32),
+    "bfloat16_addend": lambda: _without_addend(torch.bfloat16),
+    "complex_addend": lambda: _without_addend(torch.complex64),
+    "not_selected": _not_chosen,
+}
+"""Functions that return calls, by name."""
+
+
+def check_ignored_values(subject: Subject, name: str) -> None:
+    """Compare the results of the calls of ``IGNORED[name]`` with those on the CPU. Differences are recorded in the subject."""
+    compare_calls(subject, name, IGNORED[name]())

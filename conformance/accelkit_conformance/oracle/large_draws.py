@@ -1,0 +1,79 @@
+"""Checks of draws of many numbers, and of permutations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from accelkit_conformance.oracle.distributions import check_mean
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_MANY = (1 << 24) + 28
+_TAIL = 300_000
+
+
+def check_large_draws(subject: Subject) -> None:
+    """Check the last numbers of large draws, and that no number of a large draw is repeated.
+
+    Raises:
+        AssertionError: If a mean is wrong, or if numbers are repeated.
+    """
+    device = subject.device
+    draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {
+        "rand": (lambda: torch.rand(_MANY, device=device), 0.5, 1 / 12),
+        "randn": (lambda: torch.randn(_MANY, device=device), 0, 1),
+        "bernoulli_": (lambda: torch.empty(_MANY, device=device).bernoulli_(0.25), 0.25, 0.1875),
+        "randint": (lambda: torch.randint(0, 1000, (_MANY,), device=device), 499.5, 83333.25),
+    }
+    if not subject.lacks("bool"):
+        draws["dropout"] = (lambda: torch.nn.functional.dropout(torch.ones(_MANY, device=device)), 1, 1)
+    for name, (draw, mean, variance) in draws.items():
+        with subject.sample(name, {"name": name}):
+            drawn = draw().cpu()
+            check_mean(f"the end of {name}", drawn[-_TAIL:], mean, variance)
+            if name in ("rand", "randn", "randint"):
+                for start in (_MANY - 4, _MANY - 40_000, _MANY - _TAIL):
+                    assert _occurrences(drawn, start) == 1, f"four numbers of {name}, from {start} on, occur a second time"
+    count = 2_000_003
+    distinct = len(torch.randint(0, 2**62, (count,), device=device).cpu().unique())
+    assert distinct > count - 3, f"of {count} numbers from 0 to 2**62, only {distinct} are distinct"
+
+
+def _occurrences(drawn: torch.Tensor, start: int) -> int:
+    """Return how often the four numbers from ``start`` on occur in the tensor, one after another."""
+    places = torch.nonzero(drawn == drawn[start]).flatten()
+    places = places[places < len(drawn) - 3]
+    return int(torch.stack([drawn[places + offset] == drawn[start + offset] for offset in range(4)]).all(0).sum())
+
+
+def check_permutations(subject: Subject) -> None:
+    """Check that ``randperm`` puts each number in each place equally often.
+
+    Raises:
+        AssertionError: If it does not.
+    """
+    size, number = 40, 400
+    counts = torch.zeros(size, size)
+    for _ in range(number):
+        drawn = torch.randperm(size, device=subject.device).cpu()  # read one by one, as in ``discrete_distributions``
+        counts[torch.arange(size), drawn] += 1
+    expected, freedom = number / size, (size - 1) ** 2
+    chi_squared = float(((counts - expected) ** 2 / expected).sum()) * (size - 1) / size
+    bound = freedom + 6 * math.sqrt(2 * freedom)
+    assert chi_squared < bound, f"the chi-squared statistic of the places of {size} numbers is {chi_squared:.0f}, more than {bound:.0f}"
+    length = 100_000
+    dtypes = [torch.int64] + ([torch.int32] if not subject.lacks("int32") else [])
+    for dtype in dtypes:
+        one, other = (torch.randperm(length, device=subject.device, dtype=dtype).cpu() for _ in range(2))
+        assert one.dtype == dtype, f"randperm of {dtype} gave {one.dtype}"
+        assert torch.equal(one.sort()[0], torch.arange(length, dtype=dtype)), f"randperm({length}) of {dtype} is not a permutation"
+        for what, second in {"the order of the numbers": torch.arange(length), "the next permutation": other}.items():
+            correlation = float(torch.corrcoef(torch.stack([one.double(), second.double()]))[0, 1])
+            assert abs(correlation) < 6 / math.sqrt(length), f"a permutation of {dtype} is correlated with {what}: {correlation:.4f}"
+        neighbours = float(((one[1:].long() - one[:-1].long()).abs() == 1).sum())
+        assert neighbours < 30, f"{neighbours:.0f} neighbours in a permutation of {length} numbers differ by 1; 2 are expected"

@@ -1,0 +1,67 @@
+"""Operands that torch conjugates or negates only when they are read, such as the results of ``conj()`` and ``conj().imag``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+from accelkit_conformance.oracle.op_compare import compare_forward
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+from accelkit_conformance.oracle.sample_transfer import tensors
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+NOT_CONJUGATED = (
+    "to_sparse",
+    "sparse.sampled_addmm",
+    "sparse.mm",
+    "to",
+    "view_as_real",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "is_set_to",
+)
+
+
+def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
+    """Compare the results of an operator for operands with the conjugate bit (if the dtype is complex) or the negative bit with those on
+    the CPU. The operands are all tensors of the dtype, or only the last one.
+
+    One sample of the operator is used, or two if the dtype is complex. Differences are recorded in the subject.
+    """
+    op, num_seen = opdb.operators()[name], 0
+    for sample in possible_samples(subject, op, opdb.samples(op, dtype, 12)):
+        given = (sample.input, sample.args, sample.kwargs)
+        operands = [one for one in tensors(given) if _is_operand(one, dtype)]
+        if not any(one.numel() > 1 for one in operands):
+            continue
+        num_seen += 1
+        if num_seen > (2 if getattr(torch, dtype).is_complex else 1):
+            return
+        for which, chosen in {"all operands": operands, "the last operand": operands[-1:]}.items():
+            if which != "all operands" and len(operands) < 2:
+                continue
+
+            def change(one: Any, chosen: list[torch.Tensor] = chosen) -> Any:
+                return lazy(one) if any(one is operand for operand in chosen) else one
+
+            changed = tree_map(change, given)
+            with subject.sample(f"{which}, {describe_sample(given)}", facts_of(given, dtype)):
+                compare_forward(subject, op, changed, is_variant=True)
+
+
+def lazy(one: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the same values that torch conjugates or negates when it is read."""
+    if one.is_complex():
+        return one.conj().resolve_conj().conj()
+    return torch.complex(torch.zeros_like(one), -one).conj().imag
+
+
+def _is_operand(one: torch.Tensor, dtype: str) -> bool:
+    return one.layout is torch.strided and one.dtype is getattr(torch, dtype) and not one.is_conj() and not one.is_neg()

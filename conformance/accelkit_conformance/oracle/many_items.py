@@ -1,0 +1,181 @@
+"""Calls with many tensors, many matrices or many indices, and calls with numbers that float32 cannot represent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from accelkit_conformance.oracle.compared_calls import compare_call
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_NUM_TENSORS = 300
+_NUM_MATRICES = 65_543
+_NUM_INDICES = 70_003
+_NUM_ROWS = 11
+_PADDING = 3
+
+
+def _tensors() -> list[torch.Tensor]:
+    """Return tensors with 1 to 7 rows, whose elements are all different."""
+    lengths = [1 + number * 5 % 7 for number in range(_NUM_TENSORS)]
+    return list(torch.arange(2.0 * sum(lengths)).view(-1, 2).split(lengths))
+
+
+def _matrices() -> torch.Tensor:
+    """Return symmetric positive definite matrices, all of which are different."""
+    places = torch.arange(_NUM_MATRICES, dtype=torch.float32)
+    side = (places % 97) / 97
+    return torch.stack([torch.stack([2 + side, side], -1), torch.stack([side, 3 + places / _NUM_MATRICES], -1)], -1)
+
+
+def _vectors() -> torch.Tensor:
+    return (torch.arange(2.0 * _NUM_MATRICES) % 101 - 50).view(-1, 2, 1) / 50
+
+
+def _indices() -> torch.Tensor:
+    return torch.arange(_NUM_INDICES) * 7 % _NUM_ROWS
+
+
+def _weights() -> torch.Tensor:
+    return torch.arange(2.0 * _NUM_ROWS).view(-1, 2)
+
+
+def _values() -> torch.Tensor:
+    """Return small integers, whose sums are exact in float32."""
+    return (torch.arange(2.0 * _NUM_INDICES) % 7 - 3).view(-1, 2)
+
+
+def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """Return a function that computes the gradient of ``function(weights, indices)`` from the output gradient ``values``."""
+
+    def gradient(weights: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> Any:
+        leaf = weights.detach().requires_grad_()
+        result = function(leaf, indices)
+        return torch.autograd.grad(result, leaf, values[: len(result)])
+
+    return gradient
+
+
+def _bags(mode: str) -> Callable[..., torch.Tensor]:
+    return lambda w, i: F.embedding_bag(i, w, torch.arange(0, len(i), 2).to(i.device), mode=mode, padding_idx=_PADDING)
+
+
+_GRADIENTS: Mapping[str, Callable[..., torch.Tensor]] = {
+    "embedding": lambda w, i: F.embedding(i, w),
+    "embedding_with_padding": lambda w, i: F.embedding(i, w, padding_idx=_PADDING),
+    "embedding_bag_sum": _bags("sum"),
+    "embedding_bag_max": _bags("max"),
+    "index_select": lambda w, i: w.index_select(0, i),
+    "index": lambda w, i: w[i],
+    "gather": lambda w, i: w.gather(0, i.unsqueeze(1).expand(-1, 2)),
+    "take_along_dim": lambda w, i: torch.take_along_dim(w, i.unsqueeze(1), 0),
+}
+
+Call = tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]
+CALLS: Mapping[str, Call] = {
+    "cat": (lambda *given: torch.cat(given), lambda: tuple(_tensors())),
+    "cat_columns": (lambda *given: torch.cat(given, 1), lambda: tuple(one.t().contiguous() for one in _tensors())),
+    "stack": (lambda *given: torch.stack([one[0] for one in given], 1), lambda: tuple(_tensors())),
+    "hstack": (lambda *given: torch.hstack(given), lambda: tuple(one.flatten() for one in _tensors())),
+    "block_diag": (torch.block_diag, lambda: tuple(_tensors()[:150])),
+    "pad_sequence": (lambda *given: pad_sequence(list(given), batch_first=True), lambda: tuple(_tensors())),
+    "split": (lambda x: x.split([1 + number % 3 for number in range(_NUM_TENSORS)]), lambda: (torch.arange(600.0),)),
+    "unbind": (lambda x: x.unbind(1), lambda: (torch.arange(900.0).view(3, 300),)),
+    "foreach_add": (lambda *given: torch._foreach_add(given, given, alpha=2), lambda: tuple(_tensors())),
+    "foreach_norm": (lambda *given: torch._foreach_norm(given), lambda: tuple(_tensors())),
+    "vector": (lambda *given: torch.nn.utils.parameters_to_vector(given), lambda: tuple(_tensors())),
+    "linalg.inv": (torch.linalg.inv, lambda: (_matrices(),)),
+    "linalg.det": (torch.linalg.det, lambda: (_matrices(),)),
+    "linalg.solve": (torch.linalg.solve, lambda: (_matrices(), _vectors())),
+    "linalg.cholesky": (torch.linalg.cholesky, lambda: (_matrices(),)),
+    "linalg.eigvalsh": (torch.linalg.eigvalsh, lambda: (_matrices(),)),
+    "linalg.svdvals": (torch.linalg.svdvals, lambda: (_matrices(),)),
+    "linalg.solve_triangular": (lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), lambda: (_matrices(), _vectors())),
+    "linalg.matrix_power": (lambda x: torch.linalg.matrix_power(x, 3), lambda: (_matrices(),)),
+    "linalg.lu_factor": (lambda x: torch.linalg.lu_factor(x)[0], lambda: (_matrices(),)),
+    "matmul": (torch.matmul, lambda: (_matrices(), _vectors()[:1])),
+    "linalg.cross": (torch.linalg.cross, lambda: ((torch.arange(3.0 * _NUM_MATRICES) % 11).view(-1, 3), torch.tensor([[1.0, 2.0, 3.0]]))),
+    "index_add": (lambda w, i, v: w.index_add(0, i, v), lambda: (_weights(), _indices(), _values())),
+    "index_put": (lambda w, i, v: w.index_put((i,), v, accumulate=True), lambda: (_weights(), _indices(), _values())),
+    "scatter_add": (lambda w, i, v: w.scatter_add(0, i[:, None].expand(-1, 2), v), lambda: (_weights(), _indices(), _values())),
+    "scatter_amax": (
+        lambda w, i, v: w.scatter_reduce(0, i[:, None].expand(-1, 2), v, "amax"), lambda: (_weights() - 9, _indices(), _values()),
+    ),
+    "bincount": (torch.bincount, lambda: (_indices(),)),
+    "one_hot": (lambda i: F.one_hot(i).sum(0), lambda: (_indices(),)),
+    **{
+        f"backward_of_{name}": (_gradient(function), lambda: (_weights(), _indices(), _values()))
+        for name, function in _GRADIENTS.items()
+    },
+}  # fmt: skip
+"""Calls with 300 tensors, with 65,543 matrices or with 70,003 indices, by name: a function, and a function that returns its arguments."""
+
+_NUMBER = 0.1 + 2**-40
+NUMBERS: Mapping[str, Callable[[torch.Tensor], Any]] = {
+    "add": lambda x: (x + _NUMBER, _NUMBER + x, x.clone().add_(_NUMBER)),
+    "sub": lambda x: (x - _NUMBER, _NUMBER - x, torch.rsub(x, _NUMBER)),
+    "mul": lambda x: (x * _NUMBER, x.clone().mul_(_NUMBER)),
+    "div": lambda x: (x / _NUMBER, _NUMBER / x, x.clone().div_(_NUMBER)),
+    "floor_divide": lambda x: (x // _NUMBER, x % _NUMBER),
+    "pow": lambda x: (x**_NUMBER, _NUMBER**x),
+    "alpha": lambda x: (torch.add(x, x, alpha=_NUMBER), torch.sub(x, x, alpha=_NUMBER), x.clone().add_(x, alpha=_NUMBER)),
+    "addcmul": lambda x: (torch.addcmul(x, x, x, value=_NUMBER), torch.addcdiv(x, x, x, value=_NUMBER)),
+    "addmm": lambda x: (torch.addmm(x, x, x.t(), beta=_NUMBER), torch.addmm(x, x, x.t(), alpha=_NUMBER)),
+    "baddbmm": lambda x: torch.baddbmm(x[None], x[None], x[None], beta=_NUMBER, alpha=1 / 3),
+    "addr": lambda x: torch.addr(x, x[0], x[1], beta=_NUMBER, alpha=1 / 3),
+    "lerp": lambda x: torch.lerp(x, 2 * x, _NUMBER),
+    "clamp": lambda x: (x.clamp(min=_NUMBER), x.clamp(max=_NUMBER)),
+    "compare": lambda x: tuple(
+        function(x * 0 + _NUMBER, number)
+        for function in (torch.eq, torch.lt, torch.ge, torch.ne) for number in (_NUMBER, _NUMBER + 2**-45, _NUMBER - 2**-45)
+    ),
+    "fill": lambda x: (torch.full_like(x, _NUMBER), x.clone().fill_(_NUMBER), x.new_full((3,), _NUMBER)),
+    "masked_fill": lambda x: (x.masked_fill(x > 1, _NUMBER), torch.where(x > 1, x, _NUMBER), torch.where(x > 1, _NUMBER, x)),
+    "index_fill": lambda x: x.index_fill(0, torch.tensor([1]).to(x.device), _NUMBER),
+    "scatter": lambda x: x.scatter(0, torch.zeros(1, 3, dtype=torch.int64).to(x.device), _NUMBER),
+    "assign": lambda x: _assigned(x.clone()),
+    "pad": lambda x: F.pad(x, (1, 2), value=_NUMBER),
+    "activations": lambda x: (
+        F.leaky_relu(x - 1, _NUMBER), F.threshold(x, 1, _NUMBER), F.elu(x - 1, _NUMBER), F.softplus(x, _NUMBER), F.hardtanh(x, 0, _NUMBER),
+        F.celu(x - 1, _NUMBER), F.hardshrink(x, _NUMBER), F.softshrink(x, _NUMBER),
+    ),
+    "reductions": lambda x: (x.norm(p=1 + _NUMBER), torch.renorm(x, 2, 0, _NUMBER), x.var(0, correction=_NUMBER), x.logit(_NUMBER)),
+    "foreach": lambda x: (*torch._foreach_add([x], _NUMBER), *torch._foreach_mul([x], [_NUMBER]), *torch._foreach_pow([x], _NUMBER)),
+    "layer_norm": lambda x: (F.layer_norm(x, (3,), eps=_NUMBER), F.normalize(x, eps=_NUMBER), F.cosine_similarity(x, x, eps=_NUMBER)),
+    "factories": lambda x: (
+        torch.full((3,), _NUMBER, dtype=x.dtype, device=x.device), torch.tensor(_NUMBER, dtype=x.dtype, device=x.device),
+        torch.arange(_NUMBER, 1, 1 / 3, dtype=x.dtype, device=x.device), torch.linspace(_NUMBER, 1, 5, dtype=x.dtype, device=x.device),
+    ),
+}  # fmt: skip
+"""Functions of a float64 matrix that also take numbers which float32 cannot represent, by name."""
+
+
+def _assigned(x: torch.Tensor) -> torch.Tensor:
+    x[1] = _NUMBER
+    x[x > 1] = 1 / 3
+    return x
+
+
+def check_many_items(subject: Subject, name: str) -> None:
+    """Compare the results of the call ``CALLS[name]`` on the device with the results of the same call on the CPU.
+
+    Raises:
+        AssertionError: If a result differs.
+    """
+    call, arguments = CALLS[name]
+    compare_call(subject, call, arguments())
+
+
+def check_precise_numbers(subject: Subject, name: str) -> None:
+    """Compare the results of the function ``NUMBERS[name]`` of a float64 matrix on the device with the results on the CPU.
+
+    Raises:
+        AssertionError: If a result differs.
+    """
+    compare_call(subject, NUMBERS[name], (torch.linspace(0.3, 2.7, 9, dtype=torch.float64).view(3, 3),))

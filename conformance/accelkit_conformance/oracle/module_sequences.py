@@ -1,0 +1,145 @@
+"""Modules that are called several times, with one property changed from call to call, which cached kernels or graphs might confuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from accelkit_conformance.oracle.programs import Program
+
+_Layer = Callable[[], nn.Module]
+
+
+def _values(device: torch.device, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape) + seed)).to(device)
+
+
+def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
+    """Return the output of a module, the gradients of its parameters and the gradient of its first argument."""
+    first = given[0].detach().requires_grad_(given[0].is_floating_point())
+    output = layer(first, *given[1:])
+    output = output[0] if isinstance(output, tuple) else output
+    wanted = [one for one in (first, *layer.parameters()) if one.requires_grad]
+    weights = torch.linspace(-1.0, 2.0, output.numel()).view(output.shape).to(output)
+    return [output, *torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True, materialize_grads=True)]
+
+
+_OPTIONS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...], dict[str, tuple[Any, ...]]], ...] = (
+    (lambda: nn.Conv2d(4, 4, 3), ((2, 4, 9, 9),), {"stride": ((2, 1),), "padding": ((1, 2), "same"), "dilation": ((2, 1),)}),
+    (lambda: nn.ConvTranspose2d(4, 4, 3, stride=3), ((2, 4, 4, 4),), {"output_padding": ((1, 2),), "padding": ((1, 0),)}),
+    (lambda: nn.MaxPool2d(2), ((2, 3, 9, 9),), {"stride": (1, 3), "padding": (1,), "dilation": (2,), "ceil_mode": (True,)}),
+    (lambda: nn.AvgPool2d(2), ((2, 3, 9, 9),), {"kernel_size": (3,), "ceil_mode": (True,), "divisor_override": (3, 5)}),
+    (lambda: nn.Upsample(size=(5, 7), mode="bilinear"), ((2, 3, 4, 4),), {"align_corners": (True,), "size": ((7, 5),)}),
+    (lambda: nn.BatchNorm2d(3), ((4, 3, 5, 5),), {"eps": (0.5, 0.1), "momentum": (0.9, None), "training": (False,)}),
+    (lambda: nn.LayerNorm(6), ((3, 6),), {"eps": (0.5, 0.1)}),
+    (lambda: nn.GroupNorm(2, 8), ((3, 8, 4),), {"num_groups": (4, 8), "eps": (0.5,)}),
+    (nn.LeakyReLU, ((3, 6),), {"negative_slope": (0.5, 2.0)}),
+    (nn.ELU, ((3, 6),), {"alpha": (0.5, 2.0)}),
+    (nn.GELU, ((3, 6),), {"approximate": ("tanh",)}),
+    (nn.Softplus, ((3, 6),), {"beta": (2.0, 0.5), "threshold": (0.5,)}),
+    (nn.Hardtanh, ((3, 6),), {"min_val": (-0.2,), "max_val": (0.3,)}),
+    (lambda: nn.Threshold(0.1, 5.0), ((3, 6),), {"threshold": (0.5,), "value": (-2.0,)}),
+    (lambda: nn.Softmax(dim=1), ((4, 4, 4),), {"dim": (0, 2)}),
+    (lambda: nn.GLU(dim=1), ((4, 4, 4),), {"dim": (0, 2)}),
+    (lambda: nn.PixelShuffle(2), ((1, 36, 2, 2),), {"upscale_factor": (3,)}),
+    (lambda: nn.Fold((6, 6), 2), ((1, 8, 25),), {}),
+    (nn.HuberLoss, ((3, 6), (3, 6)), {"delta": (0.3, 2.0), "reduction": ("sum", "none")}),
+    (nn.SmoothL1Loss, ((3, 6), (3, 6)), {"beta": (0.3, 2.0), "reduction": ("sum",)}),
+    (lambda: nn.CosineSimilarity(dim=0), ((4, 4), (4, 4)), {"dim": (1,), "eps": (10.0,)}),
+    (lambda: nn.MultiheadAttention(8, 2), ((4, 3, 8), (4, 3, 8), (4, 3, 8)), {"training": (False,)}),
+    (lambda: nn.LSTM(4, 4, 2), ((3, 3, 4),), {"batch_first": (True,)}),
+)  # fmt: skip
+"""Modules with the shapes of their arguments, and the options that are changed between calls, each with its other values."""
+
+
+def _changing_options(device: torch.device) -> Any:
+    found = []
+    for make, shapes, options in _OPTIONS:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device)
+        given = [_values(device, *shape, seed=number) for number, shape in enumerate(shapes)]
+        found.append(_run(layer, *given))
+        for name, others in options.items():
+            before = getattr(layer, name)
+            for value in (*others, before):
+                setattr(layer, name, value)
+                found.append(_run(layer, *given))
+    return found
+
+
+_LAYERS: tuple[tuple[_Layer, tuple[int, ...]], ...] = (
+    (lambda: nn.Linear(4, 3), (4,)),
+    (lambda: nn.Conv2d(4, 3, 2), (4, 5, 5)),
+    (lambda: nn.Conv2d(4, 4, 2, groups=4), (4, 5, 5)),
+    (lambda: nn.ConvTranspose1d(4, 3, 2), (4, 5)),
+    (lambda: nn.BatchNorm1d(4), (4,)),
+    (lambda: nn.LayerNorm(4), (4,)),
+    (lambda: nn.GroupNorm(2, 4), (4, 3)),
+    (lambda: nn.MaxPool1d(2), (4, 6)),
+    (lambda: nn.AdaptiveAvgPool1d(3), (4, 7)),
+    (lambda: nn.LSTM(4, 4, batch_first=True), (5, 4)),
+    (lambda: nn.GRU(4, 4, batch_first=True, bidirectional=True), (5, 4)),
+    (lambda: nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), (5, 4)),
+    (nn.GELU, (4,)),
+    (lambda: nn.LogSoftmax(dim=-1), (4,)),
+)
+
+
+def _changing_batches(device: torch.device) -> Any:
+    """Batches of different sizes, memory layouts and offsets, and inputs that need no gradient."""
+    found = []
+    for make, shape in _LAYERS:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device)
+        for size in (2, 5, 300, 2):
+            found.append(_run(layer, _values(device, size, *shape)))
+        found.append(_run(layer, _values(device, 9, *shape)[3:5]))
+        found.append(_run(layer, _values(device, *shape, 2).movedim(-1, 0)))
+        for parameter in layer.parameters():
+            parameter.requires_grad_(False)
+        found.append(_run(layer, _values(device, 2, *shape)))
+        with torch.no_grad():
+            output = layer(_values(device, 2, *shape))
+        found.append([output[0] if isinstance(output, tuple) else output])
+    return found
+
+
+def _changing_dtypes(device: torch.device) -> Any:
+    found = []
+    for make, shape in _LAYERS:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device)
+        for dtype in (torch.float32, torch.bfloat16, torch.float32):
+            layer.to(dtype)
+            found.append(_run(layer, _values(device, 2, *shape).to(dtype))[0])
+    return found
+
+
+def _empty_batches(device: torch.device) -> Any:
+    """Batches without elements, whose outputs are empty and whose gradients are zero, and then a batch with elements."""
+    found = []
+    for make, shape in _LAYERS:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device).eval()
+        for size in (0, 3):
+            found.append(_run(layer, _values(device, size, *shape)))
+    embedding = nn.Embedding(5, 3).to(device)
+    empty = torch.zeros(0, dtype=torch.int64, device=device)
+    found.append(list(torch.autograd.grad(embedding(empty).sum() + embedding.weight.sum() * 2, [embedding.weight])))
+    logits = _values(device, 0, 4).requires_grad_()
+    found.append(
+        [nn.functional.cross_entropy(logits, empty, reduction="sum"), nn.functional.mse_loss(logits, logits.detach(), reduction="sum")]
+    )
+    return found
+
+
+PROGRAMS: Mapping[str, Program] = {
+    "changing_options": _changing_options,
+    "changing_batches": _changing_batches,
+    "changing_dtypes": _changing_dtypes,
+    "empty_batches": _empty_batches,
+}
+"""The programs, by name."""

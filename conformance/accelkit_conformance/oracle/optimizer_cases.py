@@ -1,0 +1,231 @@
+"""Optimizer steps in cases that torch's configurations do not have: several groups, changing options, memory layouts and loss scaling."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import _get_capturable_supported_devices
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
+from accelkit_conformance.oracle.layouts import LAYOUTS
+from accelkit_conformance.oracle.scaler_options import require_scaler
+from accelkit_conformance.oracle.tolerance import check_result
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_CPU = torch.device("cpu")
+_RATE = 0.05
+Options = Mapping[str, Any]
+Train = Callable[[torch.device, torch.dtype, Options], Sequence[torch.Tensor]]
+
+
+def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
+    """Return the options that select an implementation other than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
+    found = [{"foreach": True}] if "foreach" in info.supported_impls else []
+    is_refused = info.optim_cls.__name__ == "Adagrad" and subject.device_type == "cuda"  # by torch itself
+    if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices() and not is_refused:
+        found.append({"fused": True})
+    return found
+
+
+def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
+    """Return the options that select each implementation, and those with which the learning rate is a tensor on the device."""
+    found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
+    if subject.lacks("bool"):
+        return found  # torch compares a learning rate that is a tensor with 0
+    if _has(info, "capturable") and subject.device_type in _get_capturable_supported_devices():
+        found += [{"capturable": True, "foreach": is_foreach} for is_foreach in (False, True)]
+        found += [{**one, "lr": torch.tensor(_RATE, device=subject.device)} for one in ({"capturable": True, "foreach": True},)]
+    if {"fused": True} in found:
+        found.append({"fused": True, "lr": torch.tensor(_RATE, device=subject.device)})
+    return found
+
+
+def _has(info: Any, option: str) -> bool:
+    return option in inspect.signature(info.optim_cls).parameters
+
+
+def _compare(subject: Subject, name: str, train: Train, expected: Train | None = None) -> None:
+    """Compare the parameters after training on the device, in each implementation, with those after training on the CPU.
+
+    A larger error is allowed for Muon, which orthogonalises updates in bfloat16, and for ``capturable``, which computes the corrections of
+    the bias on the device in float32.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the optimizer.
+        train: A function that trains on a device in a dtype, with options that select an implementation, and returns the parameters.
+        expected: The function that trains on the CPU, if it is not the same function.
+    """
+    info = opdb.optimizers()[name]
+    plain = {"foreach": False} if "foreach" in info.supported_impls else {}
+    require_dtypes(subject, lambda: (expected or train)(_CPU, torch.float32, plain))
+    truth, reference = ((expected or train)(_CPU, dtype, plain) for dtype in (torch.float64, torch.float32))
+    for way in _all_ways(subject, info):
+        text = ", ".join(f"{key}={'a tensor' if isinstance(value, torch.Tensor) else value}" for key, value in way.items())
+        with subject.sample(f"{name}({text})", {"kwargs": way}):
+            for mine, theirs, true in zip(train(subject.device, torch.float32, way), reference, truth, strict=True):
+                more = {"num_stages": 32, "num_terms": 1024} if name == "Muon" or way.get("capturable") else {}
+                check_result(mine.detach(), theirs.detach(), true, subject.device, **more)
+
+
+def _random(name: str, count: int, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
+    """Return ``count`` lists of random tensors with these shapes, on the CPU. For Muon, which updates only matrices, all are matrices."""
+    generator = torch.Generator().manual_seed(6)
+    chosen = [shape if len(shape) == 2 or name != "Muon" else (5, 3) for shape in shapes]
+    return [[torch.randn(shape, generator=generator) for shape in chosen] for _ in range(count)]
+
+
+def check_groups(subject: Subject, name: str) -> None:
+    """Compare training with several groups of parameters, whose options change between steps, with training on the CPU.
+
+    There are six steps. The groups have different learning rates and, if the optimizer has them, a different weight decay, momentum,
+    ``maximize`` and ``amsgrad``. One parameter gets its first gradient in the third step, and another has no gradient in the second step.
+    After the second step all learning rates are multiplied, after the third step a group is added, and after the fourth step the state is
+    loaded into a new optimizer.
+    """
+    info = opdb.optimizers()[name]
+    starts, *gradients = _random(name, 7, (3, 4), (257,), (), (5, 2), (70,))
+    members = ((0, 1), (2, 3), (4,))
+    options = [{"weight_decay": 0.1}, {"maximize": True, "amsgrad": True, "momentum": 0.5}, {}]
+
+    def train(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
+        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
+        rate = way.get("lr", _RATE)
+
+        def make(count: int) -> torch.optim.Optimizer:
+            groups: list[dict[str, Any]] = [
+                {
+                    "params": [parameters[one] for one in numbers],
+                    "lr": rate * (number + 1),
+                    **{key: value for key, value in own.items() if _has(info, key)},
+                }
+                for number, (numbers, own) in enumerate(zip(members, options, strict=True))
+            ]
+            made: torch.optim.Optimizer = info.optim_cls(groups[:count], **{"lr": rate, **way})
+            return made
+
+        optimizer = make(2)
+        for step, given in enumerate(gradients):
+            for number, (parameter, gradient) in enumerate(zip(parameters, given, strict=True)):
+                is_missing = (number == 1 and step < 2) or (number == 0 and step == 1)
+                parameter.grad = None if is_missing else gradient.to(device=device, dtype=dtype)
+            optimizer.step()
+            if step == 1:
+                for group in optimizer.param_groups:
+                    group["lr"] *= 0.3  # in place if it is a tensor, as schedulers do
+            if step == 2:
+                optimizer.add_param_group({"params": [parameters[4]], "lr": rate * 2})
+            if step == 3:
+                state = copy.deepcopy(optimizer.state_dict())
+                optimizer = make(3)
+                optimizer.load_state_dict(state)
+        return parameters
+
+    _compare(subject, name, train)
+
+
+_KINDS = (
+    ("transposed", "contiguous"), ("contiguous", "transposed"), ("strided", "contiguous"), ("strided", "strided"), ("offset", "offset"),
+    ("contiguous", "expanded"),
+)  # fmt: skip
+"""The layouts of parameters and of their gradients. With ``fused``, a gradient has the layout of its parameter, and no tensor is strided,
+because torch's own fused kernels read and write all elements in the order of memory."""
+_LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    **LAYOUTS,
+    "contiguous": lambda one: one.clone(),
+    "expanded": lambda one: one[..., :1].expand(one.shape),
+}
+
+
+def check_layouts(subject: Subject, name: str) -> None:
+    """Compare training of parameters and gradients with several memory layouts with training on the CPU.
+
+    Raises:
+        AssertionError: If a step writes outside a parameter, changes a gradient that it does not change on the CPU, does not increase the
+            version of a parameter, or creates a state with a wrong shape.
+    """
+    info = opdb.optimizers()[name]
+    starts, *gradients = _random(name, 4, (3, 4), (4, 5), (5, 3), (6, 7), (9, 33), (2, 9))
+    for one in gradients:
+        one[-1] = one[-1].mean(-1, keepdim=True).expand(one[-1].shape)
+    has_empty = name not in ("Adafactor", "Muon")  # Adafactor divides by the number of elements, and Muon by a norm
+
+    def train(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
+        kinds = _KINDS if "fused" not in way else [("transposed" if one == "strided" else one,) * 2 for one, _ in _KINDS]
+        placed = [_LAYOUTS[kind[0]](one.to(device=device, dtype=dtype)) for one, kind in zip(starts, kinds, strict=True)]
+        parameters = [torch.nn.Parameter(one) for one in placed]
+        around = [_around(one) for one in placed]
+        empty = [torch.nn.Parameter(torch.empty(0, dtype=dtype, device=device))] * has_empty
+        optimizer = info.optim_cls([*parameters, *empty], **{"lr": _RATE, **way})
+        for given in gradients:
+            versions = [one._version for one in parameters]
+            for parameter, gradient, kind in zip(parameters, given, kinds, strict=True):
+                parameter.grad = _LAYOUTS[kind[1]](gradient.to(device=device, dtype=dtype))
+            for one in empty:
+                one.grad = torch.empty_like(one)
+            optimizer.step()
+            for parameter, version in zip(parameters, versions, strict=True):
+                is_loop = "fused" not in way and not way.get("foreach")
+                assert not is_loop or parameter._version > version, "a step does not increase the version of a parameter"
+        for parameter in parameters:
+            for key, value in optimizer.state[parameter].items():
+                is_right = name == "Adafactor" or not isinstance(value, torch.Tensor) or value.shape in (parameter.shape, ())
+                assert is_right, f"the state {key} of a parameter of shape {tuple(parameter.shape)} has the shape {tuple(value.shape)}"
+        for one, before in zip(placed, around, strict=True):
+            assert torch.equal(_around(one), before), "a step wrote outside a parameter"
+        return [*parameters, *(parameter.grad for parameter in parameters if parameter.grad is not None)]
+
+    _compare(subject, name, train)
+
+
+def _around(placed: torch.Tensor) -> torch.Tensor:
+    """Return a copy, on the CPU, of the elements before, after and between those of a view. Empty if the tensor is not a view."""
+    base = placed._base
+    if base is None:
+        return torch.empty(0)
+    is_around = torch.ones(base.shape, dtype=torch.bool)
+    is_around.as_strided(placed.shape, placed.stride(), placed.storage_offset()).fill_(False)
+    return base.detach().cpu()[is_around]
+
+
+def check_scaled(subject: Subject, name: str) -> None:
+    """Compare steps with a gradient scaler with steps without a scaler on the CPU. The second of four steps overflows, so it is skipped."""
+    require_scaler(subject)
+    info = opdb.optimizers()[name]
+    starts, *gradients = _random(name, 5, (3, 4), (257,), (5,))
+
+    def without(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
+        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
+        optimizer = info.optim_cls(parameters, **{"lr": _RATE, **way})
+        for given in (gradients[0], *gradients[2:]):
+            for parameter, gradient in zip(parameters, given, strict=True):
+                parameter.grad = gradient.to(device=device, dtype=dtype)
+            optimizer.step()
+        return parameters
+
+    def train(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
+        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
+        optimizer = info.optim_cls(parameters, **{"lr": _RATE, **way})
+        scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
+        for step, given in enumerate(gradients):
+            scaler.scale(torch.zeros((), device=device))
+            for parameter, gradient in zip(parameters, given, strict=True):
+                parameter.grad = gradient.to(device=device, dtype=dtype) * scaler.get_scale()
+            if step == 1:
+                parameters[1].grad.view(-1)[10] = float("inf")  # type: ignore[union-attr]
+            scaler.step(optimizer)
+            scaler.update()
+        assert scaler.get_scale() == 32.0, f"after a step that overflowed, the scale is {scaler.get_scale()}, not 32"
+        counts = [float(state["step"]) for state in optimizer.state.values() if "step" in state]
+        assert all(count == len(gradients) - 1 for count in counts), f"after {len(gradients) - 1} steps, the step counts are {counts}"
+        return parameters
+
+    _compare(subject, name, train, without)

@@ -1,0 +1,165 @@
+"""Recorded calls with other values of their arguments that are not tensors, and with other values in their tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from accelkit_conformance.oracle.factorizations import unique_parts
+from accelkit_conformance.oracle.known_differences import is_left_out, may_be_missing
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes, require_dtypes
+from accelkit_conformance.oracle.op_compare import check_results, flat, truth_of
+from accelkit_conformance.oracle.recorded_calls import recorded_call
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
+from accelkit_conformance.oracle.sample_transfer import to_device
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_CPU = torch.device("cpu")
+# Calls whose CPU kernel does not check these arguments, because only torch itself is expected to call it.
+_UNCHECKED = re.compile(
+    r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
+    r"|batch_norm|_scaled_mm|unfold_backward|hash_tensor"
+)
+_INTERNAL = re.compile(r"^_|_backward|_forward")
+_BY_NAME: dict[str, tuple[Any, ...]] = {
+    "reduction": (0, 1, 2),
+    "interpolation_mode": (0, 1, 2),
+    "padding_mode": (0, 1, 2),
+    "rounding_mode": (None, "floor", "trunc"),
+    "reduce": ("sum", "prod", "mean", "amax", "amin", "add", "multiply"),
+    "approximate": ("none", "tanh"),
+    "side": ("left", "right"),
+    "driver": ("gels", "gelsy", "gelsd"),
+    "UPLO": ("L", "U"),
+    "mode": ("reduced", "complete", "r"),
+    "p": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf")),
+    "ord": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf"), -float("inf")),
+}
+"""The values of arguments that have few possible values or special values, by the name of the argument."""
+
+
+def check_other_arguments(subject: Subject, overload: str) -> None:
+    """Make the recorded call of an overload, and then with one argument changed that is not a tensor, for each such argument and several
+    values. At the end, repeat the recorded call.
+
+    The results of each call are compared with those on the CPU. Calls that the CPU rejects are left out. Differences are recorded in the
+    subject.
+
+    Raises:
+        NotSupported: If the device lacks a dtype that the recorded call needs.
+    """
+    op, func, args, kwargs = recorded_call(overload)
+    require_dtypes(subject, lambda: func(*args, **kwargs))
+    _check(subject, op, func, (args, kwargs), "as recorded")
+    for description, changed in _changed(func, args, kwargs):
+        _check(subject, op, func, changed, description)
+    _check(subject, op, func, (args, kwargs), "as recorded, at the end")
+
+
+def check_rewritten_arguments(subject: Subject, overload: str) -> None:
+    """Make the recorded call of an overload twice in each gradient mode. Between the two calls, other numbers are written into its
+    floating-point arguments.
+
+    The results of the second call are compared with those on the CPU. Differences are recorded in the subject.
+
+    Raises:
+        NotSupported: If the device lacks a dtype that the call needs.
+    """
+    op, func, args, kwargs = recorded_call(overload)
+    require_dtypes(subject, lambda: func(*args, **kwargs))
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():  # type: ignore[operator]
+            _check(subject, op, func, (args, kwargs), f"second call in {mode.__name__}", is_twice=True)
+
+
+def _check(subject: Subject, op: Any, func: Any, given: Any, description: str, *, is_twice: bool = False) -> None:
+    try:
+        reference = flat(func(*(halved := _halved(given, is_twice))[0], **halved[1]))
+    except Exception:  # the CPU does not accept these arguments
+        return
+    if lacking_dtypes(subject, lambda: func(*given[0], **given[1])):
+        return
+    sample, name = (given[0][0], given[0][1:], given[1]), func.name().removeprefix("aten::")
+    with subject.sample(f"{name} {describe_sample(sample)}, {description}", facts_of(sample, "float32")):
+        args, kwargs = to_device(given, subject.device)
+        with may_be_missing(op, given, name):
+            found = flat(func(*args, **kwargs))
+            if is_twice:
+                tree_map_only(torch.Tensor, _halve, (args, kwargs))
+                found = flat(func(*args, **kwargs))
+        changed = (halved[0][0], halved[0][1:], halved[1])
+        truth = truth_of(func, changed, reference)
+        assert len(found) == len(reference), f"gave {len(found)} results, not {len(reference)}"
+        parts = zip(*(unique_parts(name, leaves) for leaves in (found, reference, truth)), strict=True)
+        kept: list[Any] = [one for index, one in enumerate(parts) if not is_left_out(name, index, one[0], one[1])]
+        check_results(op, changed, kept, subject.device, cancels=True, overload=name)
+
+
+def _halved(given: Any, is_halved: bool) -> Any:
+    copy = to_device(given, _CPU)
+    return tree_map_only(torch.Tensor, _halve, copy) if is_halved else copy
+
+
+def _halve(one: torch.Tensor) -> torch.Tensor:
+    return one.mul_(0.5) if one.is_floating_point() and one.layout is torch.strided else one
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    """Yield descriptions and arguments in which one argument that is not a tensor has another value."""
+    name = func.name().removeprefix("aten::")
+    if _UNCHECKED.search(name):
+        return
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+        for other in _others(argument, value, is_internal=_INTERNAL.search(name) is not None):
+            if place < len(args):
+                given = (*args[:place], other, *args[place + 1 :]), kwargs
+            elif argument.kwarg_only:
+                given = args, {**kwargs, argument.name: other}
+            elif place == len(args) and argument.name not in kwargs:
+                given = (*args, other), kwargs
+            else:
+                given = args, {**kwargs, argument.name: other}
+            yield f"{argument.name}={other!r}", given
+
+
+def _others(argument: Any, value: Any, *, is_internal: bool) -> list[Any]:
+    """Return other values of an argument than ``value``. Of internal calls, only booleans are changed."""
+    kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, list | tuple) and value and all(isinstance(one, bool) for one in value):
+        return [[*value[:index], not one, *value[index + 1 :]] for index, one in enumerate(value)]
+    if is_internal:
+        return []
+    if argument.name in _BY_NAME:
+        return [one for one in _BY_NAME[argument.name] if one != value]
+    if argument.name == "dtype":
+        return [one for one in (torch.float64, torch.bfloat16, torch.int64) if one != value]
+    make = _MAKERS.get(kind)
+    return [] if make is None else [one for one in make(value) if one != value]
+
+
+def _floats(value: Any) -> list[Any]:
+    return [0.25, 1.5, -0.5, 0, 2] if not isinstance(value, int | float) else [value * 0.5 + 0.25, -value, 0, 2]
+
+
+def _ints(value: Any) -> list[Any]:
+    return [1, 2] if value is None else [value + 1, value - 1, value + 2]
+
+
+def _lists(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple) or not all(type(one) is int for one in value):
+        return [[0]]
+    longer = [[*value[:index], one + 1, *value[index + 1 :]] for index, one in enumerate(value)]
+    shorter = [[*value[:index], one - 1, *value[index + 1 :]] for index, one in enumerate(value)]
+    return [*longer, *shorter, list(value)[::-1]]
+
+
+_MAKERS: dict[str, Callable[[Any], list[Any]]] = {"number": _floats, "float": _floats, "int": _ints, "List[int]": _lists}

@@ -1,0 +1,151 @@
+"""Checks of tensors in pinned memory, and of the sources of copies that are still queued."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.oracle.queued_copies import keep_busy
+from accelkit_conformance.profiles.operators import DTYPES
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_PINNED: dict[str, Callable[[Any], torch.Tensor]] = {
+    "empty": lambda like: torch.empty(3, 4, pin_memory=True),
+    "empty_strided": lambda like: torch.empty_strided((3, 4), (1, 3), pin_memory=True),
+    "empty_like": lambda like: torch.empty_like(like, device="cpu", pin_memory=True),
+    "zeros": lambda like: torch.zeros(3, 4, pin_memory=True),
+    "zeros of integers": lambda like: torch.zeros(3, dtype=torch.int64, pin_memory=True),
+    "zeros_like": lambda like: torch.zeros_like(like, device="cpu", pin_memory=True),
+    "ones": lambda like: torch.ones(3, 4, pin_memory=True),
+    "ones_like": lambda like: torch.ones_like(like, device="cpu", pin_memory=True),
+    "full": lambda like: torch.full((3, 4), 1.5, pin_memory=True),
+    "full_like": lambda like: torch.full_like(like, 1.5, device="cpu", pin_memory=True),
+    "arange": lambda like: torch.arange(5.0, pin_memory=True),
+    "linspace": lambda like: torch.linspace(0, 1, 5, pin_memory=True),
+    "eye": lambda like: torch.eye(3, pin_memory=True),
+    "tensor": lambda like: torch.tensor([1.0, 2.0], pin_memory=True),
+    "rand": lambda like: torch.rand(3, 4, pin_memory=True),
+    "randn": lambda like: torch.randn(3, 4, pin_memory=True),
+    "randint": lambda like: torch.randint(9, (3,), pin_memory=True),
+    "randperm": lambda like: torch.randperm(9, pin_memory=True),
+    "rand_like": lambda like: torch.rand_like(like, device="cpu", pin_memory=True),
+    "new_empty": lambda like: torch.ones(2).new_empty((3, 4), pin_memory=True),
+    "new_zeros": lambda like: torch.ones(2).new_zeros((3, 4), pin_memory=True),
+    "new_full": lambda like: torch.ones(2).new_full((3, 4), 1.5, pin_memory=True),
+}
+"""Functions with the argument ``pin_memory``, by name. Each is called with a tensor of the device."""
+_IS_RANDOM = ("empty", "new_empty", "rand")
+
+
+def check_pinned_tensors(subject: Subject) -> None:
+    """Check that functions with ``pin_memory=True``, and ``pin_memory`` of tensors in every layout and dtype, return pinned tensors.
+
+    Raises:
+        AssertionError: If a tensor is not pinned, or has another dtype, another shape or other values.
+    """
+    like = torch.ones(3, 4, device=subject.device)
+    for name, make in _PINNED.items():
+        with subject.sample(f"{name} with pin_memory=True", {"name": name}):
+            made = make(like)
+            assert made.is_pinned(), f"{name} with pin_memory=True made a tensor that is not pinned"
+            assert made.device.type == "cpu", f"{name} with pin_memory=True made a tensor on {made.device}"
+            if not name.startswith(_IS_RANDOM):
+                there = made.to(subject.device, non_blocking=True).cpu()
+                unpinned = made.clone()
+                assert not unpinned.is_pinned(), f"a clone of a pinned tensor of {name} is pinned"
+                assert torch.equal(there, unpinned), f"{name} with pin_memory=True: a copy on the device has other values"
+    for name, tensor in _unpinned():
+        with subject.sample(f"pin_memory of {name}", {"name": name}):
+            pinned = tensor.pin_memory()
+            assert pinned.is_pinned() or not tensor.numel(), f"pin_memory of {name} returned a tensor that is not pinned"
+            form, right = ((one.dtype, tuple(one.shape), one.device) for one in (pinned, tensor))
+            assert form == right, f"pin_memory of {name} returned {form}, not {right}"
+            assert torch.equal(pinned, tensor), f"pin_memory of {name} returned other values"
+            again = pinned.pin_memory()
+            pinned.zero_()
+            assert torch.equal(again, pinned) or not tensor.numel(), f"pin_memory of {name} that is pinned returned a copy"
+            assert not tensor.is_pinned(), f"pin_memory of {name} pinned its argument"
+
+
+def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
+    """Return tensors in pageable memory, with their names."""
+    for dtype in DTYPES:
+        yield dtype, (torch.arange(12) % 2).to(getattr(torch, dtype)).view(3, 4)
+    base = torch.arange(24.0).view(4, 6)
+    yield "a transposed tensor", base.t()
+    yield "a strided tensor", base[1::2, ::2]
+    yield "a slice", base.view(-1)[5:17]
+    yield "a number", torch.tensor(3.0)
+    yield "an empty tensor", base[:0]
+
+
+def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return tensors whose elements equal ``value``, with their names. The smallest are those that drivers may copy in another way."""
+    for size in (1, 3, 64, 5000):
+        yield f"{size} elements", torch.full((size,), value)
+    yield "a number", torch.tensor(value)
+    yield "strided", torch.full((200, 2), value)[:, 0]
+    yield "transposed", torch.full((20, 10), value).t()
+    yield "float64", torch.full((100,), value, dtype=torch.float64)
+    yield "int32", torch.full((100,), int(value), dtype=torch.int32)
+
+
+def check_queued_sources(subject: Subject, memory: str) -> None:
+    """Check copies with ``non_blocking=True`` to a busy device whose sources are freed at once or, if they are not pinned, overwritten.
+
+    Args:
+        subject: The plugin under test, with its device.
+        memory: ``pinned`` or ``pageable``.
+
+    Raises:
+        AssertionError: If a copy has values that were written after the call.
+        NotSupported: If ``memory`` is ``pinned``, and the device has no pinned memory.
+    """
+    if memory == "pinned" and not subject.capabilities.can("pinned_memory"):
+        raise NotSupported("the device has no pinned memory")
+    pin = (lambda one: one.pin_memory()) if memory == "pinned" else (lambda one: one)
+    for way in ("to", "copy_", "to another dtype"):
+        copies: list[tuple[str, torch.Tensor, float]] = []
+        subject.synchronize()
+        _keep_busy(subject)
+        for number in range(3):
+            value = number + 2.0
+            for name, source in ((name, pin(one)) for name, one in _sources(value)):
+                copies.append((name, _copied(subject, source, way), value))
+                if memory == "pageable":
+                    source.fill_(99)
+                del source
+                for size in (1, 3, 64, 100, 200, 400, 5000):
+                    pin(torch.full((size,), 77.0))
+        for name, there, value in copies:
+            with subject.sample(f"{way}, {name}, {memory}", {"name": name, "way": way}):
+                wrong = int((there.cpu().double() != value).sum())
+                assert not wrong, f"{wrong} of {there.numel()} elements have values that were written after the call, such as {there.max()}"
+
+
+def _copied(subject: Subject, source: torch.Tensor, way: str) -> torch.Tensor:
+    if way == "copy_":
+        return torch.zeros(source.shape, dtype=source.dtype, device=subject.device).copy_(source, non_blocking=True)
+    dtype = torch.float32 if way == "to" else torch.int32
+    return source.to(subject.device, dtype, non_blocking=True, copy=True)
+
+
+@functools.cache
+def _square(device: torch.device) -> torch.Tensor:
+    return torch.ones(512, 512, device=device)
+
+
+def _keep_busy(subject: Subject) -> None:
+    """Queue work that takes some milliseconds."""
+    if subject.capabilities.can("pinned_memory"):
+        keep_busy(subject.device)
+    else:
+        x = _square(subject.device)
+        for _ in range(4):
+            x = x @ x / 512

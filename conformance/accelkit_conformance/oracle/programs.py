@@ -1,0 +1,57 @@
+"""Comparison of a program's results on the device with its results on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
+from accelkit_conformance.oracle.op_compare import flat
+from accelkit_conformance.oracle.tolerance import check_form
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+Program = Callable[[torch.device], Any]
+"""A function that computes on a device and returns nested tensors and numbers. Its results are the same on every device."""
+
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
+
+
+def compare_program(subject: Subject, name: str, program: Program) -> None:
+    """Run a program on the CPU and on the device, and compare the results.
+
+    The relative error of a float32 tensor, measured by the norm, may be at most 1e-4. The program is not run if it needs a dtype that the
+    device lacks.
+
+    Raises:
+        AssertionError: If a result has another dtype, shape, value or ``requires_grad``, or is on another device. A result that is on the
+            CPU when the program runs on the CPU may be on the CPU too if it is not among the tensors of the device, such as a saved state.
+    """
+    cpu = torch.device("cpu")
+    lacking = lacking_dtypes(subject, lambda: program(cpu))
+    subject.needs(*lacking)
+    expected, found = flat(program(cpu)), flat(program(subject.device))
+    assert len(found) == len(expected), f"{name} gave {len(found)} results, not {len(expected)}"
+    for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        if not isinstance(theirs, torch.Tensor):
+            same = mine == theirs or (isinstance(theirs, float) and abs(mine - theirs) <= 1e-4 * abs(theirs))
+            assert same, f"result {number} of {name} is {mine!r}, not {theirs!r}"
+            continue
+        check_form(mine, theirs, subject.device)
+        assert mine.requires_grad == theirs.requires_grad, f"requires_grad of result {number} of {name} is {mine.requires_grad}"
+        wrong = _difference(mine.detach().cpu(), theirs.detach())
+        assert not wrong, f"result {number} of {name}: {wrong}"
+
+
+def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> str:
+    """Return a description of the difference between two tensors of the same form, or an empty string."""
+    if not (theirs.is_floating_point() or theirs.is_complex()):
+        return "" if torch.equal(mine, theirs) else f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
+    tolerance = _TOLERANCE.get(theirs.dtype, 1e-4)
+    scale = float(theirs[theirs.isfinite()].abs().max()) if theirs.isfinite().any() else 0.0
+    if torch.allclose(mine.double(), theirs.double(), rtol=tolerance, atol=tolerance * scale + 1e-7, equal_nan=True):
+        return ""
+    return f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()} (the first eight elements)"

@@ -1,0 +1,202 @@
+"""Calls whose forward or backward pass adds numbers, possibly in another order each time, and modes of deterministic algorithms."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # the usual name
+from torch import nn
+
+from accelkit_conformance.profiles.operators import DTYPES
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def _gradients(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
+    """Return a function that calls ``make`` with random tensors of these shapes, and returns the gradients of all of them."""
+
+    def call(device: Any) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(4)
+        inputs = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in shapes]
+        result = make(*inputs)
+        weights = torch.randn(result.shape, generator=generator).to(device)
+        return torch.cat([one.flatten() for one in torch.autograd.grad((result * weights).sum(), inputs)])
+
+    return call
+
+
+def _index(device: Any, most: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, most, shape, generator=torch.Generator().manual_seed(6)).to(device)
+
+
+def _values(device: Any, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7)).to(device)
+
+
+def _assigned(device: Any) -> torch.Tensor:
+    x = torch.zeros(50, device=device)
+    x[_index(device, 50, 5000)] = _values(device, 5000)
+    return x
+
+
+def _lstm(device: Any) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        module = nn.LSTM(8, 16, num_layers=2).to(device)
+    module(_values(device, 9, 4, 8))[0].square().sum().backward()
+    return torch.cat([one.grad.flatten() for one in module.parameters() if one.grad is not None])
+
+
+REPEATED: dict[str, Callable[[Any], torch.Tensor]] = {
+    "assignment": _assigned,
+    "scatter": lambda device: torch.zeros(50, device=device).scatter(0, _index(device, 50, 5000), _values(device, 5000)),
+    "index_copy": lambda device: torch.zeros(50, 3, device=device).index_copy(0, _index(device, 50, 900), _values(device, 900, 3)),
+    "scatter_reduce_mean": lambda device: torch.zeros(50, device=device).scatter_reduce(
+        0, _index(device, 50, 5000), _values(device, 5000), "mean"
+    ),
+    "scatter_reduce_prod": lambda device: torch.ones(50, device=device).scatter_reduce(
+        0, _index(device, 50, 5000), _values(device, 5000), "prod"
+    ),
+    "index_reduce": lambda device: torch.ones(50, 2, device=device).index_reduce(
+        0, _index(device, 50, 900), _values(device, 900, 2), "mean"
+    ),
+    "bincount": lambda device: _index(device, 50, 5000).bincount(weights=_values(device, 5000)),
+    "embedding_bag": _gradients(lambda table: F.embedding_bag(_index(table.device, 40, 300, 9), table), (40, 8)),
+    "gather": _gradients(lambda x: x.gather(0, _index(x.device, 30, 900, 4)), (30, 4)),
+    "index_select": _gradients(lambda x: x.index_select(0, _index(x.device, 30, 900)), (30, 4)),
+    "indexing": _gradients(lambda x: x[_index(x.device, 30, 900), _index(x.device, 4, 900)], (30, 4)),
+    "repeat_interleave": _gradients(lambda x: x.repeat_interleave(_index(x.device, 9, 30), 0), (30, 4)),
+    "expand": _gradients(lambda x, y: x + y, (1, 64), (900, 64)),
+    "interpolate_bicubic": _gradients(lambda x: F.interpolate(x, scale_factor=2.3, mode="bicubic"), (2, 3, 9, 9)),
+    "interpolate_nearest": _gradients(lambda x: F.interpolate(x, scale_factor=2.3, mode="nearest"), (2, 3, 9, 9)),
+    "interpolate_linear": _gradients(lambda x: F.interpolate(x, scale_factor=2.3, mode="linear"), (2, 3, 40)),
+    "interpolate_trilinear": _gradients(lambda x: F.interpolate(x, scale_factor=2.3, mode="trilinear"), (2, 3, 5, 5, 5)),
+    "grid_sample": _gradients(lambda x, y: F.grid_sample(x, y, align_corners=False), (2, 3, 9, 9), (2, 20, 20, 2)),
+    "adaptive_avg_pool2d": _gradients(lambda x: F.adaptive_avg_pool2d(x, 5), (2, 3, 13, 13)),
+    "adaptive_max_pool2d": _gradients(lambda x: F.adaptive_max_pool2d(x, 5), (2, 3, 13, 13)),
+    "avg_pool3d": _gradients(lambda x: F.avg_pool3d(x, 3, 1), (2, 3, 7, 7, 7)),
+    "max_pool3d": _gradients(lambda x: F.max_pool3d(x, 3, 1), (2, 3, 7, 7, 7)),
+    "reflection_pad": _gradients(lambda x: F.pad(x, (3, 3, 3, 3), mode="reflect"), (2, 3, 9, 9)),
+    "replication_pad": _gradients(lambda x: F.pad(x, (3, 3, 3, 3), mode="replicate"), (2, 3, 9, 9)),
+    "conv1d": _gradients(F.conv1d, (4, 6, 50), (8, 6, 5), (8,)),
+    "conv3d": _gradients(F.conv3d, (2, 3, 8, 8, 8), (4, 3, 3, 3, 3)),
+    "conv_transpose2d": _gradients(F.conv_transpose2d, (2, 8, 9, 9), (8, 3, 3, 3)),
+    "fold": _gradients(lambda x: F.fold(x, (12, 12), 3), (2, 27, 100)),
+    "nll_loss": _gradients(lambda x: F.nll_loss(x.log_softmax(1), _index(x.device, 5, 3, 16, 16), reduction="none"), (3, 5, 16, 16)),
+    "ctc_loss": _gradients(
+        lambda x: F.ctc_loss(x.log_softmax(2), _index(x.device, 8, 4, 6) + 1, torch.full((4,), 30), torch.full((4,), 6), reduction="none"),
+        (30, 4, 10),
+    ),
+    "layer_norm": _gradients(lambda x, w, b: F.layer_norm(x, (32,), w, b), (500, 32), (32,), (32,)),
+    "group_norm": _gradients(lambda x, w, b: F.group_norm(x, 4, w, b), (20, 16, 9, 9), (16,), (16,)),
+    "batch_norm": _gradients(lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), (20, 16, 9, 9), (16,), (16,)),
+    "attention": _gradients(F.scaled_dot_product_attention, (2, 4, 70, 16), (2, 4, 70, 16), (2, 4, 70, 16)),
+    "cdist": _gradients(torch.cdist, (60, 8), (70, 8)),
+    "prelu": _gradients(F.prelu, (200, 6, 9), (6,)),
+    "cumprod": lambda device: (_values(device, 40, 90) / 9 + 1).cumprod(1),
+    "logcumsumexp": lambda device: _values(device, 40, 90).logcumsumexp(1),
+    "median": lambda device: torch.cat([one.double() for one in _index(device, 5, 60, 90).float().median(1)]),
+    "kthvalue": lambda device: torch.cat([one.double() for one in _index(device, 5, 60, 90).float().kthvalue(40, 1)]),
+    "mean": lambda device: _values(device, 300, 900).mean(),
+    "norm": lambda device: torch.stack([_values(device, 300, 900).norm(), torch.linalg.vector_norm(_values(device, 270_001))]),
+    "var": lambda device: torch.cat([_values(device, 300, 900).var(0), _values(device, 300, 900).std(1)]),
+    "bmm": lambda device: _values(device, 9, 60, 70) @ _values(device, 9, 70, 80),
+    "LSTM": _lstm,
+}
+"""Calls on a device, by name. Each returns one tensor."""
+
+
+_AMBIGUOUS = ("assignment", "scatter", "index_copy", "median", "kthvalue")
+"""Calls with several right results: one of several values is written to an element, or one of several equal elements is chosen."""
+
+
+def check_repeated_call(subject: Subject, name: str) -> None:
+    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that it cannot.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the call in ``REPEATED``.
+
+    Raises:
+        AssertionError: If two results differ, or if they differ from that of the CPU.
+        NotSupported: If the device lacks int64 or bool.
+    """
+    subject.needs("int64", "bool")
+    if name in ("median", "kthvalue"):
+        subject.needs("float64")
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = [REPEATED[name](subject.device).detach().cpu() for _ in range(5)]
+    except NotImplementedError:  # tests of operators report this
+        return
+    except RuntimeError as error:
+        if "determinis" not in str(error):
+            raise
+        return
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for run in runs[1:]:
+        assert torch.equal(torch.nan_to_num(runs[0]), torch.nan_to_num(run)), "five runs gave different bits"
+    if name not in _AMBIGUOUS:
+        expected = REPEATED[name](torch.device("cpu")).detach()
+        torch.testing.assert_close(
+            runs[0], expected, rtol=2e-3, atol=2e-3, equal_nan=True, msg=lambda text: f"in deterministic mode: {text}"
+        )
+
+
+def check_warnings_only(subject: Subject) -> None:
+    """Check that with ``warn_only=True``, no call raises an error, and the results are the same as outside deterministic mode.
+
+    Raises:
+        AssertionError: If a result differs from that of the CPU.
+        NotSupported: If the device lacks int64 or bool.
+    """
+    subject.needs("int64", "bool")
+    for name in ("assignment", "index_select", "embedding_bag", "interpolate_bicubic", "adaptive_max_pool2d", "nll_loss", "grid_sample"):
+        with subject.sample(name, {"name": name}), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            try:
+                found = REPEATED[name](subject.device).detach().cpu()
+                assert torch.is_deterministic_algorithms_warn_only_enabled(), f"{name} changed the mode"
+            finally:
+                torch.use_deterministic_algorithms(False)
+            expected = REPEATED[name](torch.device("cpu")).detach()
+            if name == "assignment":  # several values are assigned to one element
+                assert bool(torch.isin(found, torch.cat([expected, _values("cpu", 5000)])).all()), "an element has none of its values"
+            else:
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def check_filled_memory(subject: Subject) -> None:
+    """Check that in deterministic mode, new memory is filled: floating-point numbers are NaN, and integers are the largest of their dtype.
+
+    Raises:
+        AssertionError: If new memory has other values.
+    """
+    torch.use_deterministic_algorithms(True)
+    try:
+        for dtype in (one for one in DTYPES if one == "float32" or subject.capabilities.can(f"dtype.{one}")):
+            kind = getattr(torch, dtype)
+            makers: dict[str, Callable[[], torch.Tensor]] = {
+                "empty": lambda kind=kind: torch.empty(300, dtype=kind, device=subject.device),  # type: ignore[misc]
+                "empty_strided": lambda kind=kind: torch.empty_strided((30, 2), (1, 30), dtype=kind, device=subject.device),  # type: ignore[misc]
+                "empty_like": lambda kind=kind: torch.empty_like(torch.zeros(9, dtype=kind, device=subject.device)),  # type: ignore[misc]
+                "new_empty": lambda kind=kind: torch.zeros(9, dtype=kind, device=subject.device).new_empty(30),  # type: ignore[misc]
+                "resize_": lambda kind=kind: torch.zeros(0, dtype=kind, device=subject.device).resize_(30),  # type: ignore[misc]
+            }
+            for name, make in makers.items():
+                torch.zeros(300, dtype=kind, device=subject.device)  # memory that the next tensor may get
+                with subject.sample(f"{name} of {dtype}", {"name": name, "dtype": dtype}):
+                    found = make().cpu()
+                    if kind.is_floating_point or kind.is_complex:
+                        is_filled = bool(found.isnan().all())
+                    else:
+                        is_filled = bool((found == (True if kind is torch.bool else torch.iinfo(kind).max)).all())
+                    assert is_filled, f"in deterministic mode, {name} of {dtype} has the values {found.flatten()[:4].tolist()} ..."
+    finally:
+        torch.use_deterministic_algorithms(False)

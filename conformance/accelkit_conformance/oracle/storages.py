@@ -1,0 +1,166 @@
+"""Checks of storages and of tensors that are resized, and of the memory of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+
+from accelkit_conformance.oracle.sample_transfer import has_memory
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_MOST_HOST_BYTES = 48 << 20
+_NUM_CALLS = 1500
+
+
+def check_storages(subject: Subject) -> None:
+    """Check functions of storages, and tensors and storages that are resized.
+
+    Raises:
+        AssertionError: If a result is wrong, or if elements change that must stay.
+        NotSupported: If tensors of the device have no storage with an address.
+    """
+    if not has_memory(torch.ones(12, device=subject.device)):
+        raise NotSupported("tensors of the device have no storage with an address")
+    for name, (call, expected) in {**_resized(subject.device), **_copied(subject.device)}.items():
+        with subject.sample(name, {"name": name}):
+            try:
+                found = call()
+            except NotImplementedError:
+                continue
+            assert found == expected, f"{name}: {found}, not {expected}"
+
+
+_Cases = dict[str, tuple[Callable[[], Any], Any]]
+_NUMBERS = torch.arange(1.0, 13.0)
+
+
+def _resized(device: torch.device) -> _Cases:
+    """Return functions that resize tensors or storages, by name, with their results."""
+
+    def fresh() -> torch.Tensor:
+        return _NUMBERS.to(device, copy=True)
+
+    def grown_storage() -> Any:
+        x = fresh()
+        x.untyped_storage().resize_(4096)
+        return x.tolist() + torch.empty(0, device=device).set_(x.untyped_storage()).tolist()[:12]  # type: ignore[call-overload]
+
+    def shrunk_storage() -> Any:
+        x = fresh()
+        x.untyped_storage().resize_(16)
+        return [x.untyped_storage().nbytes(), *x[:4].tolist()]
+
+    def grown_tensor() -> Any:
+        x = fresh()
+        x.resize_(100)
+        return [*x[:12].tolist(), *x.shape, x.untyped_storage().nbytes()]
+
+    def shrunk_tensor() -> Any:
+        x = fresh()
+        view = x[2:]
+        x.resize_(2, 3)
+        view.fill_(7)
+        return x.tolist()
+
+    def resized_view() -> Any:
+        x = fresh()
+        x[4:8].resize_(2, 2).fill_(0)
+        return x.tolist()
+
+    def resized_as() -> Any:
+        x = fresh()
+        return x.resize_as_(torch.zeros(3, 2, device=device)).tolist()
+
+    return {
+        "a storage that grows": (grown_storage, _NUMBERS.tolist() * 2),
+        "a storage that shrinks": (shrunk_storage, [16, 1.0, 2.0, 3.0, 4.0]),
+        "a tensor that grows": (grown_tensor, [*_NUMBERS.tolist(), 100, 400]),
+        "a tensor that shrinks": (shrunk_tensor, [[1.0, 2.0, 7.0], [7.0] * 3]),
+        "a slice that is resized": (resized_view, [*range(1, 5), 0, 0, 0, 0, *range(9, 13)]),
+        "resize_as_": (resized_as, _NUMBERS[:6].view(3, 2).tolist()),
+    }
+
+
+def _copied(device: torch.device) -> _Cases:
+    """Return functions that write or copy storages, by name, with their results."""
+
+    def fresh() -> torch.Tensor:
+        return _NUMBERS.to(device, copy=True)
+
+    def filled_storage() -> Any:
+        x = fresh()
+        x.untyped_storage().fill_(0)
+        return x.tolist()
+
+    def copied_storage() -> Any:
+        x, y = fresh(), torch.zeros(12, device=device)
+        y.untyped_storage().copy_(x.untyped_storage())
+        return y.tolist()
+
+    def storage_from_host() -> Any:
+        y = torch.zeros(12, device=device)
+        y.untyped_storage().copy_(_NUMBERS.untyped_storage())
+        return y.tolist()
+
+    def storage_to_host() -> Any:
+        storage = fresh().untyped_storage().cpu()
+        return [storage.device.type, *torch.empty(0).set_(storage).tolist()]  # type: ignore[call-overload]
+
+    def cloned_storage() -> Any:
+        x = fresh()
+        copied = x.untyped_storage().clone()
+        x.zero_()
+        return [copied.device == device, *torch.empty(0, device=device).set_(copied).tolist()]  # type: ignore[call-overload]
+
+    def new_storage() -> Any:
+        storage = torch.UntypedStorage(64, device=device)
+        y = torch.empty(0, device=device).set_(storage, 4, (3, 4), (4, 1)).fill_(3)  # type: ignore[call-overload]
+        return [storage.nbytes(), storage.device == device, *y.flatten().tolist()]
+
+    def set_to_another() -> Any:
+        x, y = fresh(), torch.zeros(3, device=device)
+        y.set_(x[3:9].view(2, 3))
+        y[0, 0] = -1
+        return [*x.tolist(), *y.stride(), y.storage_offset()]
+
+    return {
+        "fill_ of a storage": (filled_storage, [0.0] * 12),
+        "copy_ of a storage": (copied_storage, _NUMBERS.tolist()),
+        "copy_ of a storage of the CPU": (storage_from_host, _NUMBERS.tolist()),
+        "cpu of a storage": (storage_to_host, ["cpu", *_NUMBERS.tolist()]),
+        "clone of a storage": (cloned_storage, [True, *_NUMBERS.tolist()]),
+        "a new storage": (new_storage, [64, True, *[3.0] * 12]),
+        "set_": (set_to_another, [1.0, 2.0, 3.0, -1.0, *_NUMBERS[4:].tolist(), 3, 1, 3]),
+    }
+
+
+def check_host_memory(subject: Subject) -> None:
+    """Check that calls with ever new numbers and shapes do not make the memory of the process grow.
+
+    Raises:
+        AssertionError: If it grows by 48 MiB or more.
+    """
+    x = torch.rand(3, 5, device=subject.device)
+
+    def call(number: int) -> None:
+        scalar = 1 + number / 7919
+        y = x.clip(1 - scalar / 3, scalar) + scalar
+        y = (y * scalar - scalar).pow(scalar).softmax(-1).add(x, alpha=scalar)
+        y = torch.full((2, 2), scalar, device=subject.device) @ y[:2]
+        y = torch.nn.functional.leaky_relu(y, scalar).masked_fill(y > scalar, scalar) if not subject.lacks("bool") else y
+        torch.cat([y, x]).sum().item()
+
+    process = psutil.Process()
+    for number in range(_NUM_CALLS // 3):
+        call(number)
+    before = process.memory_info().rss
+    for number in range(_NUM_CALLS // 3, _NUM_CALLS):
+        call(number)
+    growth = process.memory_info().rss - before
+    assert growth < _MOST_HOST_BYTES, f"the process has {growth >> 20} MiB more after {_NUM_CALLS} calls with different numbers"

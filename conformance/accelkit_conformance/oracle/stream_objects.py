@@ -1,0 +1,188 @@
+"""Checks of stream and event objects: where events are recorded, what they measure, current streams of threads, and reading on a stream."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle.device_streams import current_stream, is_accelerator, make_event, make_stream, on_stream
+from accelkit_conformance.oracle.places import run_at
+from accelkit_conformance.oracle.queued_copies import keep_busy
+from accelkit_conformance.results import NotSupported
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_LENGTH = 64
+
+
+def check_recording_on_a_stream(subject: Subject, way: str) -> None:
+    """Check that an event is recorded on the stream that is named, and that the right stream waits for the event.
+
+    Args:
+        subject: The plugin under test, with its device.
+        way: ``record``: ``event.record(stream)`` while another stream is current. ``record_event``: ``stream.record_event()`` while
+            another stream is current. ``given_event``: ``stream.record_event(event)``. ``wait``: the event's ``wait`` without an argument,
+            which makes the current stream wait.
+
+    Raises:
+        AssertionError: If the waiting stream sees the values from before the work.
+    """
+    for value in (1.0, 2.0):
+        producer, consumer = make_stream(subject), make_stream(subject)
+        host, source = torch.zeros(_LENGTH).pin_memory(), torch.full((_LENGTH,), value, device=subject.device)
+        target = torch.zeros(_LENGTH, device=subject.device)
+        subject.synchronize()
+        with on_stream(subject, producer):
+            keep_busy(subject.device)
+            host.copy_(source, non_blocking=True)
+        event = make_event(subject)
+        with on_stream(subject, make_stream(subject)):
+            if way == "record_event":
+                event = producer.record_event()
+            elif way == "given_event":
+                producer.record_event(event)
+            else:
+                event.record(producer)
+        with on_stream(subject, consumer):
+            if way == "wait":
+                event.wait()
+            else:
+                consumer.wait_event(event)
+            target.copy_(host, non_blocking=True)
+        event.synchronize()
+        assert host.tolist() == [value] * _LENGTH, "an event that was recorded on a stream is done before the work of the stream"
+        consumer.synchronize()
+        assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
+
+
+def _elapsed(subject: Subject, start: Any, end: Any) -> float:
+    try:
+        return float(start.elapsed_time(end))
+    except RuntimeError as error:
+        if "Backend doesn't support elapsedTime" not in str(error):
+            raise
+        raise NotSupported("the device's events do not measure time") from error
+
+
+def check_times(subject: Subject) -> None:
+    """Check the times between several events: they add up, do not change, and are not negative in the order of the recordings.
+
+    Raises:
+        AssertionError: If a time is wrong.
+        NotSupported: If the device's events do not measure time.
+    """
+    if not hasattr(make_event(subject), "elapsed_time"):
+        raise NotSupported("the device's events do not measure time")
+    x = torch.ones(256, 256, device=subject.device)
+    subject.synchronize()
+    events = [make_event(subject, enable_timing=True) for _ in range(12)]
+    for number, event in enumerate(events):
+        event.record()
+        if number < 4:
+            x = x @ x / 256
+    for event in events:
+        event.synchronize()
+        event.synchronize()
+    times = [_elapsed(subject, start, end) for start, end in itertools.pairwise(events)]
+    assert min(times) >= 0, f"the times between successive events are {times} ms"
+    for start, end in ((0, 4), (2, 9), (0, 11)):
+        whole, parts = _elapsed(subject, events[start], events[end]), sum(times[start:end])
+        assert abs(whole - parts) <= 0.05 + 0.02 * whole, f"{whole:.4f} ms are between two events, but {parts:.4f} ms via those in between"
+        again = _elapsed(subject, events[start], events[end])
+        assert again == whole, f"the time between two events was {whole} ms, and when asked again {again} ms"
+    untimed = make_event(subject, enable_timing=False)
+    untimed.record()
+    untimed.synchronize()
+    unrecorded = make_event(subject, enable_timing=True)
+    for what, other in {"an event without timing": untimed, "an event that was not recorded": unrecorded}.items():
+        with raises(subject, RuntimeError, ValueError, doing=f"elapsed_time with {what}"):
+            events[0].elapsed_time(other)
+
+
+def check_streams_of_threads(subject: Subject) -> None:
+    """Check that each thread has its own current stream, and that ``set_stream`` makes a stream current.
+
+    Raises:
+        AssertionError: If a stream that one thread makes current is current in another thread.
+    """
+    before, stream = current_stream(subject), make_stream(subject)
+    if stream == before and subject.capabilities["streams"] == "undeclared":
+        raise NotSupported("streams: undeclared, and a new stream is the current one, so the device has only one")
+
+    def current_in_thread() -> list[Any]:
+        subject.accelerator.setup_device(subject.device)
+        return [current_stream(subject)]
+
+    with on_stream(subject, stream):
+        (found,) = run_at(subject, "another thread", subject.device, current_in_thread)
+        assert found != stream, "a stream that one thread entered is current in a new thread"
+    ways: dict[str, Callable[[Any], Any]] = {}
+    if (set_stream := subject.optional_function("set_stream")) is not None:
+        ways["set_stream"] = set_stream
+    if is_accelerator(subject):
+        ways["torch.accelerator.set_stream"] = torch.accelerator.set_stream
+    for name, select in ways.items():
+
+        def select_in_thread(select: Callable[[Any], Any] = select) -> list[Any]:
+            subject.accelerator.setup_device(subject.device)
+            select(stream)
+            return [current_stream(subject)]
+
+        (found,) = run_at(subject, "another thread", subject.device, select_in_thread)
+        assert found == stream, f"after {name} in a thread, another stream is current there"
+        assert current_stream(subject) == before, f"{name} in another thread changed the current stream of the main thread"
+        try:
+            select(stream)
+            assert current_stream(subject) == stream, f"after {name}, another stream is current"
+        finally:
+            select(before)
+        assert current_stream(subject) == before, f"{name} does not restore a stream"
+    assert len({stream, stream, before}) == 2, "streams that are equal have different hashes, or streams that differ are equal"
+
+
+_READS: dict[str, Callable[[torch.Tensor], float]] = {
+    "item": lambda x: float(x[0].item()),
+    "tolist": lambda x: float(x.tolist()[-1]),
+    "cpu": lambda x: float(x.cpu()[3]),
+    "to of another dtype": lambda x: float(x.to("cpu", torch.int32)[3]),
+    "copy_": lambda x: float(torch.zeros(_LENGTH).copy_(x)[3]),
+    "copy_ of a slice": lambda x: float(torch.zeros(_LENGTH // 2).copy_(x[::2])[3]),
+    "float": lambda x: float(x[1]),
+    "int": lambda x: int(x[1]),
+    "bool": lambda x: float(bool((x == 2).all())) + 1,
+    "nonzero": lambda x: float(len((x == 2).nonzero())) / _LENGTH * 2,
+    "a mask": lambda x: float(len(x[x == 2])) / _LENGTH * 2,
+    "unique": lambda x: float(x.unique()[0]),
+    "equal": lambda x: 1.0 + torch.equal(x, torch.full_like(x, 2)),
+    "repr": lambda x: float(repr(x[:1]).split("[")[1].split(".")[0]),
+    "numpy(force=True)": lambda x: float(x.numpy(force=True)[3]),
+    "a slice of a list": lambda x: float(list(x)[5]),
+}
+"""Ways to read a tensor of the number 2 on the host. Each returns 2."""
+
+
+def check_reading_on_a_stream(subject: Subject) -> None:
+    """Check that reading a tensor on a busy stream waits for the work that was queued on this stream.
+
+    Raises:
+        AssertionError: If a value from before the work is read.
+        NotSupported: If the device lacks int32, int64 or bool.
+    """
+    subject.needs("int32", "int64", "bool")
+    two = torch.full((_LENGTH,), 2.0).pin_memory()
+    for name, read in _READS.items():
+        stream = make_stream(subject)
+        with subject.sample(name, {"name": name}):
+            x = torch.zeros(_LENGTH, device=subject.device)
+            subject.synchronize()
+            with on_stream(subject, stream):
+                keep_busy(subject.device)
+                x.copy_(two, non_blocking=True)
+                found = read(x)
+            assert found == 2, f"{name} on a busy stream read {found}, not 2"
+            stream.synchronize()

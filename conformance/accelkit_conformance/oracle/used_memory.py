@@ -1,0 +1,35 @@
+"""Memory that held other values before, so that a kernel that reads memory which it has not written computes wrong results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.oracle.layouts import canary
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def leave_nan(subject: Subject, device: torch.device, results: Iterable[Any]) -> None:
+    """Fill memory of the sizes of these results with NaN and free it, so that the allocator gives it to the next call.
+
+    Does nothing if the device lacks float32.
+
+    Args:
+        subject: The plugin under test.
+        device: The device of the next call.
+        results: Results of the next call, on any device.
+    """
+    if subject.lacks("float32"):
+        return
+    sizes = {one.numel() * one.element_size() for one in results if isinstance(one, torch.Tensor) and one.layout is torch.strided}
+    used = [torch.full((-(-size // 4),), float("nan"), device=device) for size in sorted(sizes) if size]
+    used.clear()
+
+
+def unwritten(dtype: torch.dtype) -> float:
+    """Return the value that fills the tensor of an ``out=`` argument before the call: NaN if the dtype has NaN."""
+    return float("nan") if dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1) else canary(dtype)

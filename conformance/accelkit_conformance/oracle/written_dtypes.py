@@ -1,0 +1,40 @@
+"""Calls that write a result of one dtype into a tensor of another dtype: in place, or as ``out=``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelkit_conformance.oracle.compared_calls import compare_call
+from accelkit_conformance.oracle.type_promotion import POINTWISE
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+
+def check_written_dtypes(subject: Subject, first: str, second: str) -> None:
+    """Make in-place calls on a tensor of the first dtype with an argument of the second dtype, and calls with ``out=`` of the second dtype
+    on arguments of the first dtype. Compare the results with those on the CPU.
+
+    If the CPU raises an error because the result cannot be converted, so must the device. Differences are recorded in the subject.
+    """
+    for one, other in ((first, second), (second, first)):
+        x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], one), ([2, 1.5, 1, 3, 1], other)))
+        for name in POINTWISE:
+            method: Callable[..., Any] | None = getattr(torch.Tensor, f"{name}_", None)
+            for what, argument in (("a tensor", y), ("a 0-d tensor", y[1].clone()), ("a number", y[1].item())):
+                if method is None or (name == "floor_divide" and y[1] == 0):
+                    continue
+                with subject.sample(f"{name}_ of {one} and {what} of {other}", {"name": name}):
+                    compare_call(subject, method, (x, argument), is_pure=False, must_raise=True)
+            function = getattr(torch, name)
+            with subject.sample(f"{name} of {one} with out= of {other}", {"name": name}):
+                compare_call(
+                    subject,
+                    lambda x, out: function(x, x.flip(0) + x, out=out),  # noqa: B023
+                    (x, torch.zeros_like(y)),
+                    is_pure=False,
+                    must_raise=True,
+                )
