@@ -1,6 +1,6 @@
-"""Operators give the same results as on the CPU for arguments that few samples of torch's ``op_db`` have: other values of each argument,
-empty tensors, index expressions, large integers, expanded, conjugated and repeated arguments. Calls that follow one another differ in one
-argument only, so that a device that keeps something from an earlier call is detected."""
+"""Operators give the same results as on the CPU for arguments that are rare among the samples of torch's ``op_db``, such as empty tensors,
+index expressions, large integers and expanded tensors. Some checks make several calls with the same tensors and change another argument, or
+the numbers in the tensors, between the calls. A device that reuses a value from an earlier call fails these checks."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def other_values(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU with another value of one argument that is not a tensor, for each such
-    argument and several values. All these calls have the same tensors. At the end, the first call is repeated. Calls that the CPU rejects
-    are left out."""
+    """Several calls of the overload with the same tensors give the same results as on the CPU. The first and the last call are the recorded
+    call. In each of the other calls, one argument that is not a tensor has another value. This argument is a number, a bool, a list, a
+    dtype or a string. If only torch itself calls the overload, at most bools are changed. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.other_arguments import check_other_arguments
 
     check_other_arguments(subject, overload)
@@ -33,7 +33,8 @@ def other_values(subject: Subject, overload: str) -> None:
 @check("full", requires=["dtype.float32"], over=_recorded)
 def rewritten_values(subject: Subject, overload: str) -> None:
     """A call of the overload is made twice with the same tensors. Between the two calls, the floating-point tensors are multiplied by 0.5
-    in place. The second call gives the same results as on the CPU, both under ``no_grad`` and under ``inference_mode``."""
+    in place. The second call gives the same results as on the CPU, both under ``no_grad`` and under ``inference_mode``. A call that the CPU
+    rejects is left out."""
     from accelkit_conformance.oracle.other_arguments import check_rewritten_arguments
 
     check_rewritten_arguments(subject, overload)
@@ -41,8 +42,10 @@ def rewritten_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def empty_tensors(subject: Subject, overload: str) -> None:
-    """A call of the overload and its in-place form give the same results as on the CPU if one dimension of one argument, or of several
-    arguments, has length 0. Each dimension of each tensor is emptied once. Calls that the CPU rejects are left out."""
+    """A call of the overload and its in-place form give the same results as on the CPU if a dimension of a tensor has length 0. Each
+    dimension of each tensor is emptied in turn. Each dimension of the first tensor is also emptied together with the dimensions of the same
+    length in the other tensors. Calls that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads whose
+    results for empty tensors are not defined."""
     from accelkit_conformance.oracle.empty_arguments import check_empty_arguments
 
     check_empty_arguments(subject, overload)
@@ -50,10 +53,10 @@ def empty_tensors(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("keyword_values", "KEYWORDS"))
 def keyword_values(subject: Subject, name: str) -> None:
-    """Functions give the same results as on the CPU for combinations of keyword arguments: sizes, scale factors and modes of
-    ``interpolate`` and ``grid_sample``; strides, paddings, dilations and groups of convolutions and pooling; modes and widths of ``pad``;
-    weights, ``ignore_index``, ``label_smoothing`` and reductions of losses; and arguments of ``topk``, ``sort``, ``searchsorted``,
-    ``unique`` and similar functions."""
+    """Functions give the same results as on the CPU for combinations of values of their keyword arguments. The functions are
+    ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique`` and similar
+    functions. Among their arguments are modes, sizes, strides, paddings, dilations, ``ignore_index``, ``label_smoothing`` and
+    ``reduction``. Combinations that the CPU rejects are left out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)
@@ -64,9 +67,10 @@ _ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "lo
 
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
 def attention(subject: Subject, size: str, dtype: str) -> None:
-    """``scaled_dot_product_attention`` gives the same result as on the CPU for heads of 64 and 80 numbers. The masks have every shape that
-    can be broadcast. They are bool, or are added to the scores. Other calls are causal, have a ``scale``, have fewer heads of keys
-    than of queries, or have values with another head size. Queries, keys and values are contiguous, permuted, or parts of one tensor."""
+    """``scaled_dot_product_attention`` gives the same result as on the CPU for heads of 64 and 80 numbers. Queries, keys and values are
+    contiguous, permuted, or slices of larger tensors. Some calls are causal, have a ``scale``, have fewer heads of keys and values than of
+    queries, or have values with another head size. Other calls, all with heads of 64 numbers, have a mask. A mask is bool or is added to
+    the scores, and has one of five shapes, most of which are broadcast."""
     from accelkit_conformance.oracle.attention_cases import check_attention
 
     check_attention(subject, size, dtype)
@@ -74,9 +78,9 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("ignored_values", "IGNORED"))
 def ignored_values(subject: Subject, name: str) -> None:
-    """NaN in a place that must be ignored does not appear in the result: in the addend of ``addmm`` and similar functions with ``beta=0``,
-    in elements that ``where``, ``masked_fill`` or ``scatter_reduce`` with ``include_self=False`` do not select, and in tensors that are
-    overwritten. The results are the same as on the CPU."""
+    """Functions give the same results as on the CPU if numbers that they must ignore are NaN. Such numbers are the addend of ``addmm`` and
+    similar functions with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``,
+    ``copy_`` or ``scatter_reduce`` with ``include_self=False`` overwrite."""
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
     check_ignored_values(subject, name)
@@ -92,8 +96,9 @@ def _indices() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_indices)
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is a number, a slice, a list, a tensor of
-    integers, a mask or a combination of these. The value is a number, a 0-d tensor, a row, a strided tensor or a tensor of another dtype.
-    ``index_put_`` also accumulates. ``x`` is contiguous, transposed, strided, or has gaps between its rows."""
+    integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor of the same
+    dtype or of int32. If the index is made only of tensors, ``index_put_`` with ``accumulate=True`` also gives the same result, except for
+    bool. ``x`` is contiguous, transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows."""
     from accelkit_conformance.oracle.index_expressions import check_index_expressions
 
     check_index_expressions(subject, name, dtype)
@@ -101,9 +106,9 @@ def index_expressions(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.{0}", "dtype.int64", "dtype.bool"], over=["uint8", "int8", "int16", "int32", "int64"])
 def special_integers(subject: Subject, dtype: str) -> None:
-    """For the largest and smallest integers of the dtype, for integers that float32 cannot represent, and for small positive and negative
-    integers, pointwise and copying operators give the same results as on the CPU. Divisions by zero and divisions of or by the smallest
-    integer are left out."""
+    """For small integers, for the largest and smallest integers of the dtype and, in int32 and int64, for integers that float32 cannot
+    represent, pointwise, copying and indexing operators give the same results as on the CPU. No integer is divided by zero or by the
+    smallest integer, and the smallest integer is divided only by 2 and 4."""
     from accelkit_conformance.oracle.special_integers import check_special_integers
 
     check_special_integers(subject, dtype)
@@ -111,8 +116,9 @@ def special_integers(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.{0}", "dtype.int64", "dtype.float32"], over=["bool", "uint8", "int8", "int16", "int32"])
 def sums_of_small_integers(subject: Subject, dtype: str) -> None:
-    """``sum``, ``cumsum``, ``prod``, ``mean`` and similar functions of 333 integers or booleans of the dtype give the same results as on
-    the CPU, although the results do not fit into the dtype."""
+    """``sum``, ``cumsum``, ``prod``, ``mean`` and similar functions of a matrix with rows of 333 integers or booleans give the same results
+    as on the CPU. For bool, uint8 and int8, the sums do not fit into the dtype of the matrix. ``prod`` and ``cumprod`` of bool are left
+    out."""
     from accelkit_conformance.oracle.special_integers import check_sums_of_small_integers
 
     check_sums_of_small_integers(subject, dtype)
@@ -120,8 +126,9 @@ def sums_of_small_integers(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("factory_arguments", "FACTORIES"))
 def factory_arguments(subject: Subject, name: str) -> None:
-    """A function that creates a tensor gives the same values, dtype, strides and ``requires_grad`` as on the CPU, in two calls. Among the
-    arguments are fractional bounds of integers, negative steps, large integers, empty shapes and nested lists."""
+    """A function that creates a tensor is called twice. Each time, the tensor has the same values, dtype, strides and ``requires_grad`` as
+    on the CPU. Among the arguments are fractional bounds for tensors of integers, negative steps, large integers, empty shapes and nested
+    lists."""
     from accelkit_conformance.oracle.factory_arguments import check_factory_arguments
 
     check_factory_arguments(subject, name)
@@ -129,8 +136,9 @@ def factory_arguments(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.{0}"], over=["bfloat16", "float16", "float64"])
 def default_dtype(subject: Subject, dtype: str) -> None:
-    """After ``torch.set_default_dtype``, functions whose results have the default dtype, such as ``arange`` of floats and the division of
-    integers, give the same dtype and values as on the CPU. With the default dtype float32, they do so before and afterwards."""
+    """Functions whose results have the default dtype, such as ``arange`` of floats and the division of integers, give the same dtype and
+    values as on the CPU. Each function is called with the default dtype float32, then with the tested dtype as the default, and then with
+    float32 again."""
     from accelkit_conformance.oracle.factory_arguments import check_default_dtype
 
     check_default_dtype(subject, dtype)
@@ -144,9 +152,9 @@ _PAIRS = (
 
 @check("full", requires=["dtype.{0}", "dtype.{1}", "dtype.bool"], over=_PAIRS)
 def written_dtypes(subject: Subject, first: str, second: str) -> None:
-    """An in-place operator whose other argument has another dtype, and an operator whose ``out=`` has another dtype than its result, write
-    the same values as on the CPU. If the CPU raises an error because the result cannot be converted to the dtype of the written tensor, so
-    does the device, and the tensor keeps its dtype."""
+    """Pointwise operators write the same values as on the CPU into a tensor of one of the two dtypes if an argument has the other dtype.
+    They write in place or with ``out=``, and the written tensor keeps its dtype. If the CPU raises an error, for example because the result
+    cannot be converted to the dtype of the written tensor, the device raises an error, too."""
     from accelkit_conformance.oracle.written_dtypes import check_written_dtypes
 
     check_written_dtypes(subject, first, second)
@@ -166,9 +174,9 @@ def _conjugated() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.float32", "dtype.complex64"], over=_conjugated)
 def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """For one or two samples of the operator, the results are the same as on the CPU if the operands are results of ``conj()`` (complex64)
-    or ``conj().imag`` (float32), which torch conjugates or negates only when they are read. Either all operands have this form, or only the
-    last one."""
+    """For one or two samples of the operator, the results are the same as on the CPU if operands are results of ``conj()`` (complex64) or
+    ``conj().imag`` (float32). torch conjugates or negates such operands only when they are read. All operands of the dtype have this form,
+    or only the last of them. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.lazy_operands import check_lazy_operands
 
     check_lazy_operands(subject, name, dtype)
@@ -176,8 +184,9 @@ def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def expanded_arguments(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU if the first or the last dimension of one argument has a stride of 0.
-    Each argument is expanded alone, and arguments of factorizations are left out."""
+    """A call of the overload gives the same results as on the CPU if the first or the last dimension of one floating-point tensor has a
+    stride of 0. Calls that the CPU rejects are left out. So are ``linalg`` overloads, factorizations such as ``cholesky``,
+    ``_embedding_bag`` and ``_scaled_mm``."""
     from accelkit_conformance.oracle.result_strides import check_expanded_arguments
 
     check_expanded_arguments(subject, overload)
@@ -186,8 +195,9 @@ def expanded_arguments(subject: Subject, overload: str) -> None:
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def written_operands(subject: Subject, overload: str) -> None:
     """A call of the overload gives the same results as on the CPU if an argument is also the tensor of ``out=``, and if several arguments
-    are the same tensor, one of which is changed in place. Calls that the CPU rejects, or whose result depends on the order of reading and
-    writing on the CPU, are left out."""
+    are the same tensor. In the second case, so does the in-place form of the call. A call is left out if the CPU rejects it, or if it
+    writes into an argument and its result on the CPU then differs from the result in a new tensor. ``linalg``, ``batch_norm`` and a few
+    other overloads are left out."""
     from accelkit_conformance.oracle.written_operands import check_written_operands
 
     check_written_operands(subject, overload)
@@ -201,9 +211,9 @@ _CONVERSIONS = (
 
 @check("training", requires=["dtype.{0}", "dtype.{1}", "dtype.float32"], over=_CONVERSIONS)
 def rounded_conversions(subject: Subject, source: str, target: str) -> None:
-    """Conversions to a dtype with fewer digits give the same results as on the CPU, bit for bit. They round to the nearest number, and to
-    the even one of two equally near numbers. Numbers beyond the range become infinity, and NaN stays NaN. Zeros become False, and all other
-    numbers, including NaN, become True."""
+    """Conversions to a dtype with fewer digits give exactly the same numbers as on the CPU. The CPU rounds to the nearest number, and to
+    the even one of two equally near numbers. Numbers beyond the range of a floating-point dtype become infinity, and NaN stays NaN. In a
+    conversion to bool, zeros become False, and all other numbers, including NaN, become True."""
     from accelkit_conformance.oracle.rounded_conversions import check_rounded_conversions
 
     check_rounded_conversions(subject, source, target)
@@ -211,8 +221,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
-    """The call gives the same results as on the CPU with 300 tensors of different sizes, with 65,543 matrices, or with 70,003 indices, most
-    of which are repeated. In a case that is named ``backward_of_...``, the gradient is compared."""
+    """The call gives the same results as on the CPU with 150 or 300 tensors as its arguments or results, with 65,543 matrices or vectors,
+    or with 70,003 indices that have only 11 different values. In a case that is named ``backward_of_...``, the gradient is compared."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)
@@ -220,8 +230,8 @@ def many_items(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float64"], over=names_of("many_items", "NUMBERS"))
 def precise_numbers(subject: Subject, name: str) -> None:
-    """Calls with a float64 tensor and Python numbers that float32 cannot represent give the same results as on the CPU. The numbers are
-    operands, or arguments such as ``alpha``, ``value`` and ``eps``."""
+    """Calls in float64 with Python numbers that float32 cannot represent give the same results as on the CPU. The numbers are operands, or
+    arguments such as ``alpha``, ``value`` and ``eps``."""
     from accelkit_conformance.oracle.many_items import check_precise_numbers
 
     check_precise_numbers(subject, name)

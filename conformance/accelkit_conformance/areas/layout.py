@@ -33,9 +33,9 @@ def _operators() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
-    """For two samples of the operator, the results for strided, offset and transposed copies of the input tensors, and for copies with gaps
-    between their rows, are the same as on the CPU. There are gaps in all tensors, or in all except the first, of one sample. If the call on
-    the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
+    """For at most two samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
+    on the CPU. For the first sample, so are the results if all inputs, or all except the first, are copies with gaps between their rows. If
+    the call on the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
@@ -71,8 +71,9 @@ def _is_movable(one: torch.Tensor) -> bool:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call of the overload gives the same results as on the CPU if its arguments are strided, offset, transposed or channels last in
-    memory, and also if its result is written into a strided tensor. The calls also vary the other conditions of the check
-    ``operators/conditions``, such as the gradient mode and the thread."""
+    memory. It also does so if there are gaps between the rows of an argument, or if dimensions of length 1 have unusual strides. In some
+    calls, the result is written into a strided tensor or a tensor with gaps between its rows. The calls also vary the other conditions of
+    the check ``operators/conditions``, such as the gradient mode and the thread."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -248,7 +249,8 @@ def result_strides(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("storage_calls", "STORAGES", "training"))
 def storages(subject: Subject, name: str) -> None:
     """``resize_``, ``set_``, ``as_strided_``, assignments to ``data``, views with another dtype, and writing through views of views give
-    the same values, shapes, strides and offsets as on the CPU. ``resize_`` keeps the old elements."""
+    the same values and shapes as on the CPU. The strides and offsets of some results are compared, too. ``resize_`` keeps the old
+    elements."""
     from accelkit_conformance.oracle.storage_calls import check_storages
 
     check_storages(subject, name)

@@ -34,7 +34,6 @@ def _forward() -> Iterator[Case]:
 
 def names_of(module: str, table: str, profile: Profile = "full") -> Callable[[], Iterator[Case]]:
     """Return a function that yields a case of the given profile for each name in the table ``oracle.<module>.<table>``."""
-
     return lambda: ((profile, (name,)) for name in getattr(importlib.import_module(f"accelkit_conformance.oracle.{module}"), table))
 
 
@@ -67,8 +66,8 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_forward)
 def forward(subject: Subject, name: str, dtype: str) -> None:
-    """For each sample, the result has the right values, device, dtype and shape. The result of a pointwise operator also has the right
-    strides. The values of operators that draw random numbers are not compared."""
+    """For each sample, the result has the right values, device, dtype and shape. If the CPU returns a view of an argument or a new tensor,
+    so does the device. The result of a pointwise operator has the right strides. Random values are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward
@@ -114,7 +113,8 @@ def inplace(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{1}"], over=_out)
 def out(subject: Subject, name: str, dtype: str) -> None:
-    """With ``out=``, the result is written into the given tensor, which is then returned. It holds NaN, or is empty and is resized."""
+    """With ``out=``, the result is written into the given tensor, which is then returned. Before the call, this tensor holds NaN (or
+    another number if its dtype has no NaN), or it is empty. If it is empty, the call resizes it."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -181,8 +181,8 @@ def forward_overloads() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call of the overload gives the same results as on the CPU with arguments of various sizes, with NaN and infinities, with ``out=``,
-    in place, in each gradient mode, and on another device, thread or stream. Every pair of these conditions that can be combined occurs in
-    at least one call. Every condition occurs in at least one call in bfloat16 and in at least one call in float16."""
+    in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of these conditions that can be
+    combined occurs in at least one call. Every condition occurs in at least one call in bfloat16 and in at least one call in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -208,7 +208,7 @@ def large_tensors(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
     """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, along two dimensions of an
-    eleven-dimensional tensor, and along rows or columns, of 2, 33 or 300 elements, of matrices in which one element is NaN."""
+    eleven-dimensional tensor, and along a dimension of length 2, 33 or 300 of matrices in which one element is NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)
@@ -246,8 +246,8 @@ _MIXED = (
 @check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
 def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
     """For two arguments of these dtypes, in either order, ``add``, ``maximum``, ``where``, ``cat`` and 37 other functions give results with
-    the same dtype and values as on the CPU. One argument is a tensor with one dimension. The other argument, before it or after it, is also
-    such a tensor, a 0-d tensor or a Python number. Calls that the CPU rejects are left out."""
+    the same dtype and values as on the CPU. One argument is a tensor with one dimension. The other argument, which may be the first or the
+    second, is also such a tensor, a 0-d tensor or a Python number. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.type_promotion import check_type_promotion
 
     check_type_promotion(subject, first, second)

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("arguments", "kept from an earlier call")
 class KeepsTheFirstEpsilon(Broken):
-    """``native_group_norm`` uses the ``eps`` of the first call with an input of the same shape."""
+    """``native_group_norm`` uses the ``eps`` of the first call with an input of the same shape and the same number of groups."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name != "native_group_norm":
@@ -21,7 +21,7 @@ class KeepsTheFirstEpsilon(Broken):
 
 @mutant("arguments", "kept from an earlier call")
 class PrepacksWeights(Broken):
-    """Without gradients, a convolution keeps the weight in a form of its own, and does not see what is later written into the weight."""
+    """Without gradients, a convolution copies each weight in its first call, uses this copy later, and ignores changes of the weight."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -35,7 +35,7 @@ class PrepacksWeights(Broken):
 
 @mutant("arguments", "empty tensors")
 class ForgetsTheInput(Broken):
-    """If the index is empty, ``scatter`` and ``index_add`` return zeros instead of a copy of the input."""
+    """If the index is empty, ``scatter``, ``scatter_add`` and ``index_add`` return zeros instead of a copy of the input."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -46,7 +46,7 @@ class ForgetsTheInput(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class DividesByTheLengthMinusOne(Broken):
-    """``interpolate`` with ``align_corners=True`` returns NaN if the input has only one column."""
+    """Linear and bilinear ``interpolate`` with ``align_corners=True`` return NaN if the input has only one column."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -57,7 +57,7 @@ class DividesByTheLengthMinusOne(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class SeesFutureKeys(Broken):
-    """In float16 and bfloat16, causal attention with heads of 64 numbers hides only the keys after the next multiple of four."""
+    """In float16 and bfloat16, causal attention with heads of 64 numbers hides only the keys after the query's block of four."""
 
     def install(self) -> None:
         import torch
@@ -86,7 +86,7 @@ class MultipliesTheAddendByZero(Broken):
 
 @mutant("operators", "memory that was not written")
 class AddsToOldMemory(Broken):
-    """``mm`` and ``bmm`` multiply the newly allocated memory of their result by zero instead of overwriting it."""
+    """``mm`` and ``bmm`` multiply the newly allocated memory of their result by zero and add the product, instead of overwriting it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -98,7 +98,7 @@ class AddsToOldMemory(Broken):
 
 @mutant("operators", "memory that was not written")
 class AddsToTheOutput(Broken):
-    """``mm``, ``bmm`` and ``addmm`` multiply the tensor of ``out=`` by zero instead of overwriting it."""
+    """``mm``, ``bmm`` and ``addmm`` multiply the tensor of ``out=`` by zero and add the result to it, instead of overwriting it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("mm.out", "bmm.out", "addmm.out"):
@@ -110,7 +110,7 @@ class AddsToTheOutput(Broken):
 
 @mutant("arguments", "index expressions")
 class ReadsExpandedIndices(Broken):
-    """Indexing reads an index with a stride of zero as if it were contiguous, with zeros after its first element."""
+    """Indexing reads an index with a stride of zero as if the memory after its first element held further indices, all of them 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -136,7 +136,7 @@ class DividesAsFloat(Broken):
 
 @mutant("arguments", "large integers")
 class CountsInBytes(Broken):
-    """``cumsum`` of bool and uint8 counts modulo 256."""
+    """``cumsum`` of bool and uint8 returns the sums modulo 256."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -146,7 +146,7 @@ class CountsInBytes(Broken):
 
 @mutant("arguments", "arguments of factory functions")
 class TruncatesLate(Broken):
-    """``linspace`` of integers truncates its numbers, but not its bounds."""
+    """``linspace`` of integers truncates its numbers, but does not truncate its bounds before it computes the numbers."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -182,7 +182,7 @@ class RoundsTheFirstOperand(Broken):
 
 @mutant("arguments", "dtypes of destinations")
 class TruncatesWhatItWrites(Broken):
-    """``add_`` and ``mul_`` of a tensor of integers and a tensor of floats truncate the floats instead of raising an error."""
+    """``add_`` and ``mul_`` on a tensor of integers truncate the floats of their argument instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -195,7 +195,7 @@ class TruncatesWhatItWrites(Broken):
 
 @mutant("operators", "long weights")
 class CountsChannelsIn16Bits(Broken):
-    """The channels of the result of a convolution after the first 65,536 are zero."""
+    """If the result of a convolution has more than 65,536 channels, the channels after the first 65,536 are zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -30,7 +30,7 @@ class ForgetsToConjugate(Broken):
 
 @mutant("layout", "strides of results")
 class ResultsAreContiguous(Broken):
-    """The results of ``exp``, ``sigmoid``, ``mul`` and ``maximum`` with three or five dimensions are contiguous."""
+    """Results of ``exp``, ``sigmoid``, ``mul`` and ``maximum`` with three or five dimensions are always contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -39,7 +39,7 @@ class ResultsAreContiguous(Broken):
 
 @mutant("layout", "gaps between rows")
 class IgnoresRowGaps(Broken):
-    """``mm`` and ``addmm`` read their last matrix as if its rows were adjacent in memory, unless its columns are strided."""
+    """``mm`` and ``addmm`` read their last matrix as if there were no gaps between its rows, if each row is contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         matrix = args[-1] if args else None
@@ -50,7 +50,7 @@ class IgnoresRowGaps(Broken):
 
 @mutant("arguments", "expanded arguments")
 class ReadsOneRow(Broken):
-    """``bmm`` and ``lerp`` read zeros in place of all rows but the first of their second tensor, if this tensor is expanded."""
+    """``bmm`` and ``lerp`` read zeros after the first row of their second tensor, if the first dimension of this tensor is expanded."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("bmm", "lerp.Tensor", "lerp.Scalar") or args[1].ndim < 2 or args[1].stride(0) or args[1].shape[0] < 2:

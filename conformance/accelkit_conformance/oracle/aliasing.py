@@ -1,4 +1,4 @@
-"""Check that results share memory with arguments exactly where they do on the CPU."""
+"""Check which results of a call share memory with its arguments."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_aliasing(found: Iterable[Any], reference: Iterable[Any], there: Any, here: Any) -> None:
-    """Check that each result shares memory with an argument if it is a view of this argument on the CPU, and with no argument if it shares
-    memory with none on the CPU.
+    """Check that each result that is a view on the CPU shares memory with an argument, and that each result that shares memory with no
+    argument on the CPU shares memory with none on the device.
 
-    A result that is not a view on the CPU, but the argument itself, may be a copy. Tensors that are sparse, have no elements or have no
-    address are left out.
+    A view must also start at the same offset as on the CPU. A result that is an argument itself on the CPU may be a copy on the device.
+    Results that are sparse, have no elements or have no address are left out.
 
     Args:
         found: The results on the device.
         reference: The results on the CPU.
         there: The arguments of the call on the device.
         here: The arguments of the call on the CPU.
+
+    Raises:
+        AssertionError: If a result shares memory where it must not, is a copy instead of a view, or starts at another offset.
     """
     mine, theirs = _addresses(tensors(there)), _addresses(tensors(here))
     for one, other in zip(found, reference, strict=True):

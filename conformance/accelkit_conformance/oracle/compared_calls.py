@@ -27,18 +27,23 @@ def compare_call(
 ) -> None:
     """Compare the results of a call on the device with the results of the same call on the CPU.
 
-    Does nothing if the CPU rejects the call, unless ``must_raise`` is True, or if the device lacks a dtype of the call.
+    The device must change no argument that the CPU leaves unchanged. If ``is_pure`` is True, the results must share memory with the
+    arguments as they do on the CPU, see :func:`check_aliasing`.
+
+    Does nothing if the device lacks a dtype of the call. Does nothing if the CPU rejects the call, unless ``must_raise`` is True.
 
     Args:
         subject: The plugin under test, with its device.
         call: The function to call.
         arguments: Its positional arguments, on the CPU. Memory layouts are kept.
-        is_pure: Whether the call leaves its arguments unchanged. If it does not, the arguments are compared after the call, too.
-        must_raise: Whether the device must raise RuntimeError if the CPU does.
+        is_pure: Whether the call leaves its arguments unchanged. If False, the arguments after the call are compared with those on the CPU.
+        must_raise: Whether the device must reject a call that the CPU rejects. The device must then raise RuntimeError, TypeError,
+            IndexError or ValueError, but not necessarily the same error as the CPU.
         options: Arguments of ``check_result``.
 
     Raises:
-        AssertionError: If the results differ.
+        AssertionError: If the results differ, or if an argument is wrong after the call.
+        WrongError: If ``must_raise`` is True and the device raises another kind of error.
     """
     if lacking_dtypes(subject, lambda: _succeeds(call, to_device(arguments, _CPU))):
         return
@@ -88,12 +93,12 @@ def _truth(call: Callable[..., Any], arguments: Any, reference: list[Any]) -> li
 
 
 def compare_calls(subject: Subject, name: str, calls: Mapping[str, tuple[Callable[..., Any], Any]], **options: Any) -> None:
-    """Make each call with :func:`compare_call`. Differences are recorded in the subject.
+    """Compare the results of several calls with :func:`compare_call`. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
         name: A name for the calls, for messages.
-        calls: By description, a function and its arguments.
+        calls: The functions to call, each with its arguments, by description.
         options: Arguments of ``compare_call``.
     """
     for description, (call, arguments) in calls.items():

@@ -40,7 +40,7 @@ leaves no incomplete block.
 """
 
 # Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
-# ``many rows`` with more than 2^16 elements for slow calls, too. For ``one``, the last dimension has length 1.
+# ``many rows`` with more than 2^16 elements for slow calls, too. For ``one``, the length of the last dimension is 1.
 _SIX = {"size": "six dimensions"}
 _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"})
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (

@@ -43,7 +43,8 @@ def check_function(
 ) -> None:
     """Compare a function's result and gradients on the device with those in double precision on the CPU.
 
-    The gradients are computed twice, in two backward passes through the same graph.
+    The gradients are computed and compared twice, in two backward passes through the same graph. The backward passes must not change the
+    output gradient. Differences are recorded in the subject.
 
     Does nothing if the device lacks a dtype that the function needs.
 
@@ -57,9 +58,6 @@ def check_function(
         change: A function that takes a random output gradient and returns the output gradient to use.
         num_terms: The largest number of terms that are summed in one element of a result.
         num_stages: The smallest number of operators that have to run one after another to compute a result.
-
-    Raises:
-        AssertionError: If the result or a gradient differs, or if the backward pass changes the output gradient.
     """
     chosen = range(len(inputs)) if wanted is None else wanted
 
@@ -250,7 +248,7 @@ LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "nll_loss": (lambda x: F.nll_loss(x, torch.arange(LENGTH).remainder(3).to(x.device)), ((LENGTH, 3),)),
     "topk": (lambda x: x.topk(2, 1).values, ((LENGTH, 3),)),
 }
-"""Functions of inputs with a dimension of 65,543, with the shapes of the inputs."""
+"""Functions whose inputs or results have a dimension of length 65,543, each with the shapes of its inputs."""
 
 IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2))),
@@ -275,4 +273,4 @@ IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "pixel_shuffle": (lambda x, y: F.pixel_shuffle(x, 2) * y, ((2, 4, 3, 3), (2, 1, 6, 6))),
     "flatten": (lambda x, w: x.flatten(1) @ w.flatten(1).t(), ((2, 3, 4, 5), (6, 3, 4, 5))),
 }
-"""Functions of images and volumes, with the shapes of the inputs."""
+"""Functions of images and volumes, each with the shapes of its inputs."""

@@ -1,4 +1,4 @@
-"""Recorded calls in which a dimension of one argument has length 0."""
+"""Recorded calls in which a dimension of one argument, or of several arguments, has length 0."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from accelkit_conformance.oracle.sample_transfer import tensors
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-# Calls whose CPU kernel does not check the sizes of its arguments, because only torch itself is expected to call it, and calls whose result
-# for an empty argument is not defined.
+# Calls that only torch itself is expected to make, so that their CPU kernels do not check the sizes of their arguments, and calls whose
+# results for empty arguments are not defined.
 _UNCHECKED = re.compile(
     r"^_|_backward|segment_reduce|transformer|embedding_bag|batch_norm|_scaled_mm|unfold_backward|hash_tensor|linalg|cholesky|_solve|geqrf"
     r"|ormqr|lu_unpack|unique|hist|fractional|multilabel|multi_margin|is_set_to"
@@ -27,11 +27,11 @@ _UNCHECKED = re.compile(
 
 
 def check_empty_arguments(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload, each time with a length of 0 in one dimension of one argument or of all arguments that have
-    the same length there.
+    """Repeat the recorded call of an overload, each time with a length of 0 in one dimension. This is a dimension of one tensor, or the
+    dimension of the first tensor and of all tensors that have the same length there, counted from the last dimension.
 
     The results of each call, and of the in-place form of the call, are compared with those on the CPU. Calls that the CPU rejects are left
-    out. Differences are recorded in the subject.
+    out, and so are all calls of an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.

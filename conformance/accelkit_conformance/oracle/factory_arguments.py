@@ -116,20 +116,24 @@ DEFAULTS: dict[str, Callable[[Any], torch.Tensor]] = {
     "new_tensor of floats": lambda d: torch.ones(2, dtype=torch.int64, device=d).new_tensor([0.1]),
     "tensor of float32 and a float": lambda d: torch.ones(2, dtype=torch.float32, device=d) * 0.1,
     "reciprocal of integers": lambda d: torch.arange(1, 4, device=d).reciprocal(),
-    "logit of integers": lambda d: torch.special.expit(torch.arange(3, device=d)),
+    "expit of integers": lambda d: torch.special.expit(torch.arange(3, device=d)),
 }
-"""Functions whose results have the default dtype, or do not, by name."""
+"""Functions by name. Most of them return a tensor of the default dtype. The others must not depend on the default dtype."""
 
 
 def check_factory_arguments(subject: Subject, name: str) -> None:
-    """Compare the tensor that ``FACTORIES[name]`` creates on the device with that on the CPU: its values, dtype, strides and whether it
-    requires a gradient. The function is called twice."""
+    """Compare the tensor that ``FACTORIES[name]`` creates on the device with the tensor that it creates on the CPU. The values, dtypes,
+    strides and ``requires_grad`` must be equal.
+
+    The function is called and compared twice. Differences are recorded in the subject.
+    """
     _compare(subject, name, FACTORIES[name])
     _compare(subject, name, FACTORIES[name])
 
 
 def check_default_dtype(subject: Subject, dtype: str) -> None:
-    """Compare the results of ``DEFAULTS`` with those on the CPU, with this default dtype and, before and after, with float32."""
+    """Compare the results of the functions in ``DEFAULTS`` with those on the CPU. Each function is called with the default dtype float32,
+    then with the default dtype ``dtype``, and then with float32 again. Differences are recorded in the subject."""
     for name, function in DEFAULTS.items():
         for chosen in (torch.float32, getattr(torch, dtype), torch.float32):
             with _default_dtype(chosen):

@@ -22,7 +22,7 @@ def _nan(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def _without_addend(dtype: torch.dtype) -> _Calls:
-    """Return matrix products with an addend of NaN and ``beta=0``, with and without terms."""
+    """Return matrix products with an addend of NaN and ``beta=0``. Each element of a product is a sum of four terms, or of none."""
     calls: _Calls = {}
     a, b, c = (one.to(dtype) for one in random_inputs((2, 3, 4), (2, 4, 5), (4,)))
     for terms in (4, 0):
@@ -44,13 +44,13 @@ def _without_addend(dtype: torch.dtype) -> _Calls:
 
 
 def _not_chosen() -> _Calls:
-    """Return calls that select numbers, with NaN in the places that are not selected."""
+    """Return calls that leave out or overwrite some elements of their arguments. Most of these elements are NaN."""
     mask = torch.tensor([True, False, True, False])
     x, holes, index = torch.arange(1.0, 5), torch.where(mask, torch.arange(1.0, 5), float("nan")), torch.tensor([0, 2])
     rows = torch.stack([holes, x])
     return {
         "where": (torch.where, (mask, holes, x)),
-        "where, the other way": (lambda m, x, y: torch.where(~m, x, y), (mask, x, holes)),
+        "where with the mask inverted": (lambda m, x, y: torch.where(~m, x, y), (mask, x, holes)),
         "masked_fill": (lambda m, x: x.masked_fill(~m, 0.0), (mask, holes)),
         "masked_select": (lambda m, x: x.masked_select(m), (mask, holes)),
         "masked_scatter": (lambda m, x, y: x.masked_scatter(~m, y), (mask, holes, x)),
@@ -80,12 +80,12 @@ def _not_chosen() -> _Calls:
         "zero_": (lambda x: x.clone().zero_(), (_nan(4),)),
         "copy_": (lambda x, y: x.clone().copy_(y), (_nan(4), x)),
         "nan_to_num_": (lambda x: x.clone().nan_to_num_(3.0), (holes,)),
-        "dropout of everything": (lambda x: F.dropout(x, 1.0, training=True), (x,)),
-        "nll_loss without a class": (
+        "dropout with p=1": (lambda x: F.dropout(x, 1.0, training=True), (x,)),
+        "nll_loss with ignore_index": (
             lambda x, t: F.nll_loss(x, t, ignore_index=1),
             (torch.tensor([[1.0, 2], [float("nan"), 3]]), index // 2),
         ),
-        "batch_norm without statistics": (
+        "batch_norm in training with running statistics of NaN": (
             lambda x, m, v: F.batch_norm(x, m.clone(), v.clone(), training=True, momentum=1.0),
             (random_inputs((4, 3))[0], _nan(3), _nan(3)),
         ),
@@ -98,7 +98,7 @@ IGNORED: dict[str, Callable[[], _Calls]] = {
     "complex_addend": lambda: _without_addend(torch.complex64),
     "not_selected": _not_chosen,
 }
-"""Functions that return calls, by name."""
+"""Functions by name. Each returns calls, by description."""
 
 
 def check_ignored_values(subject: Subject, name: str) -> None:

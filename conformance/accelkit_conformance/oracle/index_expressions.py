@@ -1,4 +1,4 @@
-"""Index expressions: what can stand between brackets after a tensor, read and assigned."""
+"""Index expressions, such as ``x[1:, indices]``, that are read or assigned to."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ INDICES: dict[str, _Index] = {
     "True": lambda x: True,
     "False": lambda x: False,
 }
-"""Indices by name. Each is a function of the tensor, which has the shape (4, 5, 3)."""
+"""Functions by name. Each takes a tensor of shape (4, 5, 3) and returns an index for it."""
 
 LAYOUTS = ("contiguous", "transposed", "reversed", "strided", "narrowed")
 
@@ -74,7 +74,8 @@ LAYOUTS = ("contiguous", "transposed", "reversed", "strided", "narrowed")
 def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """Read and assign the elements that an index selects, for tensors of several layouts, and compare the results with those on the CPU.
 
-    Differences are recorded in the subject.
+    If the index consists of tensors and the dtype is not bool, numbers are also added to these elements. Differences are recorded in the
+    subject.
 
     Args:
         subject: The plugin under test, with its device.
@@ -111,7 +112,7 @@ def _calls(index: _Index, dtype: str) -> dict[str, Callable[[torch.Tensor], Any]
         "assign a 0-d tensor": assign(lambda old: torch.tensor(number, dtype=old.dtype, device=old.device)),
         "assign a row": assign(lambda old: torch.arange(old.shape[-1] if old.ndim else 1, device=old.device).to(old.dtype)),
         "assign another dtype": assign(lambda old: torch.ones_like(old, dtype=torch.int32)),
-        "assign strided values": assign(lambda old: torch.stack([old, old], -1)[..., 1] * 3 if old.dtype is not torch.bool else ~old),
+        "assign a tensor": assign(lambda old: torch.stack([old, old], -1)[..., 1] * 3 if old.dtype is not torch.bool else ~old),
     }
     if dtype != "bool" and all(not isinstance(one, slice | int) for one in _flat(index)):
         calls["accumulate"] = accumulate

@@ -1,7 +1,7 @@
-"""Combinations of values of keyword arguments that samples of torch's database do not have.
+"""Calls with combinations of values of keyword arguments that are missing from the samples of torch's database.
 
-For each function, the calls with the same shapes follow one another, because a device may keep a compiled kernel for these shapes and
-must not use it for another value of an argument.
+For each function, the calls with the same shapes follow one another. A device that keeps a compiled kernel for these shapes must not use
+this kernel for another value of a keyword argument.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _convolutions() -> Iterator[Call]:
     volume, w = random_inputs((1, 4, 4, 5, 3), (4, 2, 2, 3, 1))
     yield from _product(F.conv3d, (volume, w), stride=[1, (2, 1, 3)], padding=[0, (1, 0, 2)], dilation=[1, (1, 2, 1)], groups=[2])
     yield from _product(F.conv_transpose3d, (volume, w), stride=[1, (2, 1, 3)], padding=[0, (1, 0, 0)], groups=[1, 2])
-    for long in ((300,), (300, 1), (1, 300)):  # kernels with at least 256 rows or columns
+    for long in ((300,), (300, 1), (1, 300)):  # the kernels have 257 elements, rows or columns, more than 8 bits can count
         ones = len(long) - 1
         x, w = random_inputs((3, 2, *(one + 3 * (one > 1) for one in long)), (4, 1, *(257 if one > 1 else 1 for one in long)))
         yield (F.conv2d if ones else F.conv1d), (x, w), {"groups": 2}
@@ -196,7 +196,7 @@ KEYWORDS: Mapping[str, Callable[[], Iterator[Call]]] = {
     "losses": _losses,
     "selection": _selection,
 }
-"""Functions that yield calls, by name."""
+"""Functions by name. Each yields calls."""
 
 
 def check_keyword_values(subject: Subject, name: str) -> None:

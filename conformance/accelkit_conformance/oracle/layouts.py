@@ -32,8 +32,8 @@ def strided(one: torch.Tensor) -> torch.Tensor:
 
 
 def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a tensor whose last dimension is longer by five than that of ``tensor``, and the part of it with the values of ``tensor``. The
-    other elements are canaries. A 0-d tensor is treated as a tensor of one row with one element."""
+    """Return a buffer whose last dimension is longer by five than that of ``tensor``, and the part of this buffer that holds the values of
+    ``tensor``. The other elements of the buffer hold the canary. A 0-d tensor is treated as one row with one element."""
     shape = tensor.shape or (1,)
     buffer = torch.full((*shape[:-1], shape[-1] + 5), canary(tensor.dtype), dtype=tensor.dtype, device=tensor.device)
     inside = buffer[..., 2:-3].view(tensor.shape) if not tensor.ndim else buffer[..., 2:-3]
@@ -42,7 +42,7 @@ def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def narrowed(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose rows are contiguous, with other values before and after each row."""
+    """Return a copy each of whose rows is contiguous, with other values in memory before and after each row."""
     return narrowed_buffer(one)[1]
 
 
@@ -53,7 +53,7 @@ def reversed_dimensions(one: torch.Tensor) -> torch.Tensor:
 
 
 def odd_strides(one: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy in which the strides of dimensions of length 1, which have no effect, are 1 or 1009."""
+    """Return a contiguous copy in which each dimension of length 1 has the stride 1 or 1009. These strides have no effect."""
     copy = one.clone(memory_format=torch.contiguous_format)
     strides = [(1, 1009)[dim % 2] if copy.shape[dim] == 1 else copy.stride(dim) for dim in range(copy.ndim)]
     return copy.as_strided(copy.shape, strides)
@@ -85,8 +85,8 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
     "channels_last": channels_last,
 }
-
 """The layouts that are combined with all other conditions."""
+
 MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "narrowed": narrowed,
     "reversed": reversed_dimensions,
@@ -98,7 +98,7 @@ MIXED_LAYOUTS = ("first channels_last", "others channels_last")
 """Layouts of several tensors: either only the first tensor is in channels_last, or all tensors except the first. The other tensors are
 contiguous."""
 NARROWED_LAYOUTS = ("first narrowed", "others narrowed")
-"""Layouts of several tensors, like ``MIXED_LAYOUTS``, with rows that are not adjacent in memory instead of channels_last."""
+"""Layouts of several tensors, like ``MIXED_LAYOUTS``, but with the layout ``narrowed`` instead of channels_last."""
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:

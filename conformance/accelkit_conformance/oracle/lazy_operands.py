@@ -27,11 +27,13 @@ NOT_CONJUGATED = (
     "new_empty_strided",
     "is_set_to",
 )
+"""Operators that are not called with lazy operands: they reject such operands, or their results depend on the memory of an operand or are
+uninitialised."""
 
 
 def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of an operator for operands with the conjugate bit (if the dtype is complex) or the negative bit with those on
-    the CPU. The operands are all tensors of the dtype, or only the last one.
+    """Compare the results of an operator on the device with those on the CPU, for operands that have the conjugate bit (if the dtype is
+    complex) or the negative bit (otherwise). All operands of the dtype have this bit, or only the last of them.
 
     One sample of the operator is used, or two if the dtype is complex. Differences are recorded in the subject.
     """
@@ -57,7 +59,7 @@ def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 
 def lazy(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the same values that torch conjugates or negates when it is read."""
+    """Return a tensor with the values of ``one``, whose memory torch conjugates (if it is complex) or negates when it reads the tensor."""
     if one.is_complex():
         return one.conj().resolve_conj().conj()
     return torch.complex(torch.zeros_like(one), -one).conj().imag

@@ -1,4 +1,4 @@
-"""Calls with many tensors, many matrices or many indices, and calls with numbers that float32 cannot represent."""
+"""Calls with many tensors, many matrices or many indices, and calls in float64 with Python numbers that float32 cannot represent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # the usual name
 from torch.nn.utils.rnn import pad_sequence
 
 from accelkit_conformance.oracle.compared_calls import compare_call
@@ -22,13 +22,13 @@ _PADDING = 3
 
 
 def _tensors() -> list[torch.Tensor]:
-    """Return tensors with 1 to 7 rows, whose elements are all different."""
+    """Return 300 tensors, each with 1 to 7 rows of two elements. No two elements are equal."""
     lengths = [1 + number * 5 % 7 for number in range(_NUM_TENSORS)]
     return list(torch.arange(2.0 * sum(lengths)).view(-1, 2).split(lengths))
 
 
 def _matrices() -> torch.Tensor:
-    """Return symmetric positive definite matrices, all of which are different."""
+    """Return 65,543 symmetric positive definite matrices of shape (2, 2). No two matrices are equal."""
     places = torch.arange(_NUM_MATRICES, dtype=torch.float32)
     side = (places % 97) / 97
     return torch.stack([torch.stack([2 + side, side], -1), torch.stack([side, 3 + places / _NUM_MATRICES], -1)], -1)
@@ -52,7 +52,8 @@ def _values() -> torch.Tensor:
 
 
 def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of ``function(weights, indices)`` from the output gradient ``values``."""
+    """Return a function that computes the gradient of ``function(weights, indices)`` with respect to ``weights``. Its arguments are the
+    weights, the indices and the output gradient, which may have more rows than the output. Further rows are not used."""
 
     def gradient(weights: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> Any:
         leaf = weights.detach().requires_grad_()
@@ -114,7 +115,8 @@ CALLS: Mapping[str, Call] = {
         for name, function in _GRADIENTS.items()
     },
 }  # fmt: skip
-"""Calls with 300 tensors, with 65,543 matrices or with 70,003 indices, by name: a function, and a function that returns its arguments."""
+"""Calls by name, with 150 or 300 tensors, 65,543 matrices or vectors, or 70,003 indices. Each call consists of a function and a function
+that returns its arguments."""
 
 _NUMBER = 0.1 + 2**-40
 NUMBERS: Mapping[str, Callable[[torch.Tensor], Any]] = {
@@ -153,7 +155,7 @@ NUMBERS: Mapping[str, Callable[[torch.Tensor], Any]] = {
         torch.arange(_NUMBER, 1, 1 / 3, dtype=x.dtype, device=x.device), torch.linspace(_NUMBER, 1, 5, dtype=x.dtype, device=x.device),
     ),
 }  # fmt: skip
-"""Functions of a float64 matrix that also take numbers which float32 cannot represent, by name."""
+"""Functions by name. Each takes a float64 matrix and makes calls with Python numbers that float32 cannot represent."""
 
 
 def _assigned(x: torch.Tensor) -> torch.Tensor:
@@ -173,7 +175,7 @@ def check_many_items(subject: Subject, name: str) -> None:
 
 
 def check_precise_numbers(subject: Subject, name: str) -> None:
-    """Compare the results of the function ``NUMBERS[name]`` of a float64 matrix on the device with the results on the CPU.
+    """Compare the results of ``NUMBERS[name]`` for a float64 matrix on the device with those for the same matrix on the CPU.
 
     Raises:
         AssertionError: If a result differs.

@@ -56,6 +56,8 @@ def compare_forward(
 ) -> None:
     """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
 
+    If ``variant`` is None, the results must also share memory with the arguments as they do on the CPU, see :func:`check_aliasing`.
+
     Args:
         subject: The plugin under test, with its device.
         op: The OpInfo of the operator.
@@ -64,7 +66,7 @@ def compare_forward(
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
         is_variant: If True, or if ``variant`` is given, the CPU may raise an error. Nothing is compared after an error of the CPU.
-        inputs_stay: If True, an argument that the CPU leaves unchanged must also stay unchanged on the device, with the memory around it.
+        inputs_stay: If True, each argument that the CPU leaves unchanged, and the memory around it, must stay unchanged on the device.
 
     Raises:
         AssertionError: If the results differ.

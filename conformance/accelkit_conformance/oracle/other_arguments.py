@@ -1,4 +1,4 @@
-"""Recorded calls with other values of their arguments that are not tensors, and with other values in their tensors."""
+"""Recorded calls that are repeated with another value of an argument that is not a tensor, or with other numbers in their tensors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CPU = torch.device("cpu")
-# Calls whose CPU kernel does not check these arguments, because only torch itself is expected to call it.
+# Calls that only torch itself is expected to make, so that their CPU kernels do not check their arguments. Their arguments do not change.
 _UNCHECKED = re.compile(
     r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
     r"|batch_norm|_scaled_mm|unfold_backward|hash_tensor"
 )
+# Other calls that only torch itself is expected to make. Only their booleans change.
 _INTERNAL = re.compile(r"^_|_backward|_forward")
 _BY_NAME: dict[str, tuple[Any, ...]] = {
     "reduction": (0, 1, 2),
@@ -41,15 +42,15 @@ _BY_NAME: dict[str, tuple[Any, ...]] = {
     "p": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf")),
     "ord": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf"), -float("inf")),
 }
-"""The values of arguments that have few possible values or special values, by the name of the argument."""
+"""The values of arguments that have only a few possible values, or values with a special meaning, by the name of the argument."""
 
 
 def check_other_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload, and then with one argument changed that is not a tensor, for each such argument and several
-    values. At the end, repeat the recorded call.
+    """Make the recorded call of an overload. Then repeat it several times, each time with another value of one argument that is not a
+    tensor. At the end, make the recorded call again.
 
-    The results of each call are compared with those on the CPU. Calls that the CPU rejects are left out. Differences are recorded in the
-    subject.
+    The results of each call are compared with those on the CPU. Calls that the CPU rejects are left out, and so are calls that need a dtype
+    that the device lacks. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
@@ -63,8 +64,8 @@ def check_other_arguments(subject: Subject, overload: str) -> None:
 
 
 def check_rewritten_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload twice in each gradient mode. Between the two calls, other numbers are written into its
-    floating-point arguments.
+    """Make the recorded call of an overload twice under ``no_grad``, and twice under ``inference_mode``. Between two calls, the
+    floating-point arguments are multiplied by 0.5 in place.
 
     The results of the second call are compared with those on the CPU. Differences are recorded in the subject.
 
@@ -111,7 +112,7 @@ def _halve(one: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Yield descriptions and arguments in which one argument that is not a tensor has another value."""
+    """Yield pairs of a description and the arguments of a call. One argument that is not a tensor has another value in each call."""
     name = func.name().removeprefix("aten::")
     if _UNCHECKED.search(name):
         return
@@ -130,7 +131,7 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _others(argument: Any, value: Any, *, is_internal: bool) -> list[Any]:
-    """Return other values of an argument than ``value``. Of internal calls, only booleans are changed."""
+    """Return values of an argument other than ``value``. If ``is_internal`` is True, only booleans have other values."""
     kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
     if isinstance(value, bool):
         return [not value]

@@ -1,4 +1,4 @@
-"""Calls that run along one dimension of a tensor. Each call is made with tensors of six dimensions and with matrices that contain NaN."""
+"""Calls along one dimension of a tensor, with tensors of six and eleven dimensions and with matrices that contain NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strides of the results of pointwise operators, and expanded arguments of all operators."""
+"""Strides of the results of pointwise operators, and calls with expanded arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_result_strides(subject: Subject, name: str) -> None:
-    """Compare the results of a pointwise operator, including their strides, with those on the CPU for operands in several layouts.
+    """Compare the results of a pointwise operator, and their strides, with those on the CPU, for operands in several memory layouts.
 
     Differences are recorded in the subject.
 
@@ -58,8 +58,8 @@ def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
 def check_expanded_arguments(subject: Subject, overload: str) -> None:
     """Repeat the recorded call of an overload with an argument whose first or last dimension is expanded from one element.
 
-    Each tensor argument of floating-point numbers is expanded alone. The results are compared with those on the CPU. Calls that the CPU
-    rejects are left out. Differences are recorded in the subject.
+    Each floating-point tensor is expanded alone. The results are compared with those on the CPU. Calls that the CPU rejects are left out.
+    Differences are recorded in the subject. Does nothing for linear algebra, ``_embedding_bag`` and ``_scaled_mm``.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
@@ -67,7 +67,7 @@ def check_expanded_arguments(subject: Subject, overload: str) -> None:
     _, func, args, kwargs = recorded_call(overload)
     require_dtypes(subject, lambda: func(*args, **kwargs))
     if overload.startswith(("linalg", "_linalg", "cholesky", "triangular", "geqrf", "ormqr", "lu_", "_embedding_bag", "_scaled_mm")):
-        return  # expanded matrices are singular
+        return  # expanded matrices are singular; the last two kernels do not check the layout of their arguments
     for description, given in _expanded(args, kwargs):
         with subject.sample(f"{overload}, {description}", {"name": overload}):
             compare_call(subject, lambda args, kwargs: func(*args, **kwargs), given, num_terms=16)

@@ -21,7 +21,8 @@ _WAYS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
 
 
 def check_rounded_conversions(subject: Subject, source: str, target: str) -> None:
-    """Convert numbers that lie between two numbers of the target dtype, and compare every result with the CPU's, bit for bit.
+    """Convert numbers that lie between two numbers of the target dtype, numbers beyond its range, infinities and NaN, and compare each
+    result with the CPU's. The results must be equal, or both NaN. The sign of a zero is not compared.
 
     Differences are recorded in the subject.
 
@@ -38,14 +39,14 @@ def check_rounded_conversions(subject: Subject, source: str, target: str) -> Non
             assert found.dtype is dtype, f"the result is {found.dtype}, not {dtype}"
             same = (found.cpu() == expected) | (found.cpu().isnan() & expected.isnan())
             assert bool(same.all()), (
-                f"{int((~same).sum())} of {same.numel()} numbers are wrong, first {here[~same[: len(here)]][:1].tolist()}"
+                f"{int((~same).sum())} of {same.numel()} results are wrong; the first is that of {here[~same[: len(here)]][:1].tolist()}"
             )
 
 
 def _numbers(source: torch.dtype, target: torch.dtype) -> torch.Tensor:
     if target is torch.bool:
         return torch.tensor([0.0, -0.0, 0.3, -0.7, 1e-30, float("nan"), float("inf"), 5.0]).to(source)
-    quarters = torch.arange(-9, 10, dtype=torch.float64) / 4  # fractions of the distance between two numbers of the target
+    quarters = torch.arange(-9, 10, dtype=torch.float64) / 4  # in units of the distance between two numbers of the target dtype
     digits = torch.finfo(target).eps
     if not source.is_floating_point:
         large = torch.tensor([round(1 / digits) * 2 * scale for scale in (1, 4, 64)], dtype=torch.int64)

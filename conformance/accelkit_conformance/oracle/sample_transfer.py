@@ -22,7 +22,7 @@ def tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def as_leaf(one: Any) -> Any:
-    """Make a tensor of floating-point or complex numbers require a gradient. Return the value, whatever it is."""
+    """Make a floating-point or complex tensor require a gradient, and return it. Return any other value unchanged."""
     return one.requires_grad_() if isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex()) else one
 
 

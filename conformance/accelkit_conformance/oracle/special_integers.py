@@ -1,4 +1,4 @@
-"""Pointwise operators on the largest and smallest integers of a dtype, and sums of small integers that do not fit into their dtype."""
+"""Operators on the largest and smallest integers of a dtype, and sums of integers that do not fit into the dtype of the integers."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "index_add": lambda x: torch.zeros_like(x).index_add(0, torch.arange(len(x), device=x.device), x),
     "shift": lambda x: (x >> 1) << 1,
     "tril": lambda x: x.view(2, -1).tril(),
-    "number": lambda x: x + (torch.iinfo(x.dtype).max // 2 + 1),
-    "factor": lambda x: x // 4 * 3,
+    "addition of a large number": lambda x: x + (torch.iinfo(x.dtype).max // 2 + 1),
+    "division and multiplication by numbers": lambda x: x // 4 * 3,
     "compared with a number": lambda x: torch.stack([x == torch.iinfo(x.dtype).max, x < torch.iinfo(x.dtype).max]),
     "item": lambda x: [one.item() for one in x],
     "repeat_interleave": lambda x: x.repeat_interleave(2),
@@ -74,9 +74,10 @@ def _numbers(dtype: torch.dtype) -> list[int]:
 
 
 def check_special_integers(subject: Subject, dtype: str) -> None:
-    """Compare the results of pointwise and copying operators for special integers with those on the CPU.
+    """Compare the results of pointwise, copying and indexing operators for special integers with those on the CPU.
 
-    Divisions by zero, and divisions of the smallest integer, are undefined and are left out. Differences are recorded in the subject.
+    Divisions by zero are undefined, and the smallest integer divided by -1 overflows. Therefore, no integer is divided by zero or by the
+    smallest integer, and the smallest integer is divided only by 2 and 4. Differences are recorded in the subject.
     """
     chosen = getattr(torch, dtype)
     numbers = _numbers(chosen)
@@ -114,8 +115,8 @@ _SUMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def check_sums_of_small_integers(subject: Subject, dtype: str) -> None:
-    """Compare sums and similar results for a matrix of small integers or booleans, which do not fit into the dtype of the matrix, with
-    those on the CPU. Differences are recorded in the subject."""
+    """Compare sums and similar results of a matrix of small integers or booleans with those on the CPU. Many of these results do not fit
+    into the dtype of the matrix. Differences are recorded in the subject."""
     numbers = (torch.arange(3 * 333).view(3, 333) * 7) % 121
     x = (numbers % 3 > 0) if dtype == "bool" else numbers.to(getattr(torch, dtype))
     calls = {name: (call, (x,)) for name, call in _SUMS.items() if dtype != "bool" or "prod" not in name}

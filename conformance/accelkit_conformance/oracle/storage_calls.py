@@ -1,4 +1,4 @@
-"""Operations on the storage, shape and strides of a tensor, with results that are known."""
+"""Operations on the storage, shape and strides of a tensor, and writes through views."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _numbers(device: Any) -> torch.Tensor:
 
 
 def _grown(x: torch.Tensor, *shape: int) -> torch.Tensor:
-    """Return the old elements of a tensor after it has been resized to a larger shape."""
+    """Resize a tensor of twelve elements to a larger shape, and return a copy of its first twelve elements."""
     return x.resize_(*shape).view(-1)[:12].clone()
 
 

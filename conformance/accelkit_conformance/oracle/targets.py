@@ -15,7 +15,7 @@ class Target:
     """A tensor into which a call writes."""
 
     def __init__(self, tensor: torch.Tensor, between: torch.Tensor | None = None) -> None:
-        """If ``between`` is given, it is a tensor of the elements between those of ``tensor``, in the same storage."""
+        """If ``between`` is given, it is a view of elements of the same storage that are not elements of ``tensor``."""
         self.tensor, self._between = tensor, between
         self._place = _place(tensor)
 
@@ -27,21 +27,21 @@ class Target:
 
     @classmethod
     def narrowed(cls, like: torch.Tensor) -> Target:
-        """Return a Target whose tensor has the values of ``like``, with canaries in the memory between its rows."""
+        """Return a Target whose tensor has the values of ``like``, with a canary in the memory between the rows."""
         buffer, inside = narrowed_buffer(like.detach())
         return cls(inside, buffer[..., 0])
 
     def check_gaps(self) -> None:
-        """Check that the tensor is still at the same place in memory, and that the memory between its elements was not overwritten.
+        """Check that the tensor has kept its place in memory and its strides, and that ``between`` was not overwritten.
 
         Raises:
-            AssertionError: If the tensor is at another place, or the memory was overwritten.
+            AssertionError: If the tensor has another place or other strides, or if ``between`` was overwritten.
         """
         if self._place is not None and self.tensor.numel():
-            assert _place(self.tensor) == self._place, "the given tensor has another place in memory or other strides after the call"
+            assert _place(self.tensor) == self._place, "after the call, the given tensor has another place in memory or other strides"
         if self._between is not None and self._between.numel():
             between = self._between.cpu()
-            assert bool((between == canary(between.dtype)).all()), "elements between those of a strided tensor were written"
+            assert bool((between == canary(between.dtype)).all()), "memory between the elements or rows of the given tensor was overwritten"
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]] | None:
@@ -55,7 +55,7 @@ def targets(destination: str, first: Any, results: list[Any], device: torch.devi
     """Return the tensors into which a call writes. The list is empty for a call that returns new tensors.
 
     Args:
-        destination: A value of ``condition_rows.AXES["destination"]``.
+        destination: A value of ``condition_rows.AXES["destination"]``, or ``narrowed out=``.
         first: The first argument of the call, into which an in-place call writes.
         results: The results of the call on the CPU.
         device: The device of the call.

@@ -1,4 +1,4 @@
-"""Memory that held other values before, so that a kernel that reads memory which it has not written computes wrong results."""
+"""NaN in the memory of results. If a kernel reads this memory before it writes it, the results are wrong."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def leave_nan(subject: Subject, device: torch.device, results: Iterable[Any]) -> None:
-    """Fill memory of the sizes of these results with NaN and free it, so that the allocator gives it to the next call.
+    """Fill memory of the sizes of these results with NaN and free it, so that the allocator may reuse it for the results of the next call.
 
     Does nothing if the device lacks float32.
 
     Args:
         subject: The plugin under test.
         device: The device of the next call.
-        results: Results of the next call, on any device.
+        results: The expected results of the next call, on any device. Only their sizes are used.
     """
     if subject.lacks("float32"):
         return
@@ -31,5 +31,6 @@ def leave_nan(subject: Subject, device: torch.device, results: Iterable[Any]) ->
 
 
 def unwritten(dtype: torch.dtype) -> float:
-    """Return the value that fills the tensor of an ``out=`` argument before the call: NaN if the dtype has NaN."""
+    """Return the value that fills the tensor of an ``out=`` argument before the call: NaN, or the canary if the dtype has no NaN or has
+    only eight bits."""
     return float("nan") if dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1) else canary(dtype)

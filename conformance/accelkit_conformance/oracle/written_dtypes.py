@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 
 
 def check_written_dtypes(subject: Subject, first: str, second: str) -> None:
-    """Make in-place calls on a tensor of the first dtype with an argument of the second dtype, and calls with ``out=`` of the second dtype
-    on arguments of the first dtype. Compare the results with those on the CPU.
+    """Make in-place calls on a tensor of one dtype with an argument of the other dtype, and calls on arguments of one dtype with ``out=``
+    of the other dtype. Compare the written tensors with those on the CPU.
 
-    If the CPU raises an error because the result cannot be converted, so must the device. Differences are recorded in the subject.
+    If the CPU raises an error, for example because the result cannot be converted to the dtype of the written tensor, the device must raise
+    one, too. Differences are recorded in the subject.
+
+    Args:
+        subject: The plugin under test, with its device.
+        first, second: The dtypes. Each of them is the dtype of the written tensor in half of the calls.
     """
     for one, other in ((first, second), (second, first)):
         x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], one), ([2, 1.5, 1, 3, 1], other)))

@@ -1,4 +1,4 @@
-"""Recorded calls in which arguments are the same tensor, or in which the result is written into an argument."""
+"""Recorded calls in which several arguments are the same tensor, or in which the result is written into an argument."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _LEFT_OUT = re.compile(
 
 
 def check_written_operands(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload with the same tensor as several arguments, in its functional and its in-place form, and with
-    each argument that has the form of the result as ``out=``.
+    """Repeat the recorded call of an overload with the same tensor as several arguments, in its functional form and in its in-place form.
+    Repeat it also with each argument that has the shape and dtype of the result as ``out=``.
 
-    A call is left out if the CPU rejects it, or if the CPU's result differs from that of the call with a new tensor: such a call has no
-    right result. Differences are recorded in the subject.
+    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it, or if it
+    writes into an argument and the CPU's result then differs from the result in a new tensor: such a call has no right result. Overloads
+    that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
@@ -63,7 +64,7 @@ def _with_out(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Callable
 
 
 def _broadcast(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Any:
-    """Return the arguments with each tensor broadcast to the shape of the result, or the arguments if that changes the result."""
+    """Return the arguments with each tensor broadcast to the shape of the result. If that changes the result, return them unchanged."""
 
     def broadcast(one: Any) -> Any:
         can_be = isinstance(one, torch.Tensor) and one.ndim <= result.ndim
