@@ -30,8 +30,9 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """For each sample input of an operator and a random output gradient, the gradient with respect to every input has the right values,
-    dtype and shape, and is on the device. If the operator draws random numbers, the values of its gradients are not compared."""
+    """For up to eight sample inputs of an operator and a random output gradient, the gradients of all inputs that require one have the
+    right values, dtype and shape, and are on the device. If the operator draws random numbers, the values of its gradients are not
+    compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_backward
@@ -56,8 +57,8 @@ def _differentiable() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_differentiable)
 def recorded_graphs(subject: Subject, name: str) -> None:
-    """The results of an operator that require a gradient and have a ``grad_fn`` are the same as on the CPU, when gradients are recorded and
-    under ``no_grad``. Operators on sparse tensors are left out."""
+    """Whether a result of an operator requires a gradient and has a ``grad_fn`` is the same as on the CPU, both when gradients are recorded
+    and under ``no_grad``. The check uses up to two samples in float32. Operators with ``sparse`` in their names are left out."""
     from accelkit_conformance.oracle.recorded_graphs import check_graphs
 
     check_graphs(subject, name)
@@ -110,7 +111,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs_require_grad(subject: Subject, name: str) -> None:
     """The gradients of a function with several inputs match the gradients that the CPU computes, both if only one input requires a gradient
-    and if all inputs except one require gradients. A second backward pass through the same graph gives the same gradients."""
+    and if all inputs except one require gradients. So do the gradients of a second backward pass through the same graph."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]
@@ -131,7 +132,7 @@ def one_output_gets_a_gradient(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
-    """Indexing functions give the right gradients if several indices, positive or negative, name the same element. For example, if an
+    """Indexing functions give the right gradients if several indices, positive or negative, refer to the same element. For example, if an
     element is read several times, its gradient is the sum of the gradients of all reads, divided by their number if
     ``scale_grad_by_freq=True``."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
@@ -151,8 +152,9 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Mistakes with autograd raise RuntimeError or TypeError: changes of leaves, of inference tensors and of saved tensors in place, in
-    many ways; gradients of the wrong shape or dtype; unused inputs; and graphs that do not exist."""
+    """Mistakes with autograd raise RuntimeError or TypeError, most of them with a word of torch's own message, such as ``leaf``. A leaf, an
+    inference tensor, a saved tensor or an output of ``unbind`` is changed in place. A gradient or output gradient is missing, has the wrong
+    shape or dtype, or belongs to an unused input or an integer. A tensor in a graph is copied with ``deepcopy`` or converted to NumPy."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)
@@ -209,10 +211,10 @@ def _derivatives() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
 def derivatives(subject: Subject, name: str, kind: str) -> None:
-    """Further derivatives of a function have the same values as those that the CPU computes in double precision. ``second`` stands for the
-    gradients of the gradients, with respect to the inputs and to the output gradient; ``forward_mode`` for ``torch.func.jvp``; and
-    ``vectorized`` for ``torch.vmap`` of the function and of ``torch.func.grad``. Derivatives that torch cannot compute on the CPU are left
-    out."""
+    """The derivatives of a function match those that the CPU computes in double precision. ``second`` stands for the gradients, and for
+    their gradients with respect to the inputs and the output gradient. ``forward_mode`` stands for ``torch.func.jvp``. ``vectorized``
+    stands for ``torch.vmap`` of the function, and of ``torch.func.grad`` of a loss. Derivatives that torch cannot compute on the CPU are
+    left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)
@@ -220,9 +222,9 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("special_gradients", "FUNCTIONS", "training"))
 def special_points(subject: Subject, name: str) -> None:
-    """Where a function is not smooth, its gradient is the same as on the CPU: at the bounds of activations, at zero, infinity and NaN, and
-    where several elements are equal. For example, the gradient of ``relu`` at 0 is 0, that of ``maximum`` of two equal numbers is divided
-    between them, and that of the norm of zeros is 0 and not NaN."""
+    """Where a function is not smooth, its result and gradients differ from those on the CPU by at most 1e-6 plus 1e-5 of the value. The
+    points are bounds of activations, zero, infinity and NaN, and points where several elements are equal. For example, the gradient of
+    ``relu`` at 0 is 0, that of ``maximum`` of two equal numbers is divided between them, and that of the norm of zeros is 0 and not NaN."""
     from accelkit_conformance.oracle.special_gradients import check_gradients
 
     check_gradients(subject, name)
@@ -231,7 +233,8 @@ def special_points(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32", "random_state"], over=names_of("random_gradients", "FUNCTIONS", "training"))
 def random_functions(subject: Subject, name: str) -> None:
     """The gradient of a function that draws random numbers, such as an LSTM with dropout between its layers, matches finite differences of
-    the function in three directions. The same seed is set before each call. With the same seed, two calls give the same result."""
+    the function in three directions. Two calls with the same seed give the same result, and a call with another seed gives another
+    result."""
     from accelkit_conformance.oracle.random_gradients import check_gradient
 
     check_gradient(subject, name)
@@ -240,7 +243,7 @@ def random_functions(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("in_place_programs", "DIFFERENTIATED", "training"))
 def in_place(subject: Subject, name: str) -> None:
     """If an intermediate result, or a view of it, is changed in place, the result, a view that existed before the change, and the gradients
-    are the same as on the CPU. The change increases the version of the tensor, and the tensor and its views have the same version."""
+    are the same as on the CPU. The change increases the version of the tensor, and the view has the same version."""
     from accelkit_conformance.oracle import in_place_programs
     from accelkit_conformance.oracle.programs import compare_program
 
@@ -249,9 +252,9 @@ def in_place(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64", "dtype.bool"])
 def versions(subject: Subject) -> None:
-    """Calls that write to a tensor increase its version, with which autograd detects that a saved tensor has changed. The tensor and its
-    views have the same version. The calls are in-place operators, random draws, assignments, ``out=``, functions of torch.nn, and changes
-    of a detached tensor or of a view."""
+    """Calls that write to a tensor increase its version. Autograd compares versions to detect that a saved tensor has changed. A view has
+    the same version as its base. The calls are in-place operators, random draws, assignments, ``out=``, functions of torch.nn, and changes
+    of a detached tensor or of a view. Calls that do not increase the version on the CPU are left out."""
     from accelkit_conformance.oracle.in_place_programs import check_versions
 
     check_versions(subject)
@@ -260,9 +263,9 @@ def versions(subject: Subject) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("autograd_programs", "PROGRAMS", "training"))
 def programs(subject: Subject, name: str) -> None:
     """A program that uses autograd gives the same results, gradients and values of ``requires_grad`` as on the CPU. The programs use hooks
-    of tensors, modules and saved tensors, ``save_on_cpu``, custom functions, activation checkpointing with nested arguments, gradients
-    for unused inputs, batched output gradients, passes that are repeated with ``retain_graph=True``, gradients through other dtypes and
-    through the CPU, threads, and anomaly detection."""
+    for tensors, modules and saved tensors, custom functions, activation checkpointing with nested arguments, gradient modes, threads and
+    anomaly detection. They compute Hessians, gradients for batched output gradients and unused inputs, and gradients through other dtypes
+    and through the CPU. They repeat backward passes with ``retain_graph=True``, and add to gradients that exist already."""
     from accelkit_conformance.oracle.autograd_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

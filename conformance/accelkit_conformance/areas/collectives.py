@@ -1,6 +1,5 @@
-"""Every collective of the accelerator's process-group backend gives the right result: on two and on three processes, for each
-reduction and dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Values are small integers, so that results
-are exact."""
+"""Every collective of the accelerator's process-group backend gives the right result: on two and on three processes, for each reduction and
+dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Sums and products of the values are exact."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def broadcast(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def reduce(subject: Subject, size: str) -> None:
-    """Whichever rank is the destination, it receives the sum of all ranks' tensors with SUM, and the average of these tensors with AVG."""
+    """Each rank in turn is the destination. It receives the sum of all ranks' tensors with SUM, and their average with AVG."""
     import torch.distributed as dist
 
     for destination in range(int(size)):
@@ -248,16 +247,17 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """Each call of the collective gives the right result, leaves its inputs unchanged unless they are also its results, and writes nothing
-    outside its tensors, or raises an error. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a
-    storage, reduction, root, group, and whether the call is asynchronous. For any two settings, the calls contain every pair of values.
-    Except with PRODUCT, the values of int64, int32, float64 and float32 tensors have more digits than a type of half the size can hold. If
-    the collective does not reduce, no call with contiguous float32 tensors may raise an error. If it reduces, no call with contiguous
-    float32 tensors and SUM may raise an error. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths,
-    where one part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty.
-    ``send`` stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If
-    a rank rejects a strided tensor, it repeats the call with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous
-    tensor to the next rank of the group. A group of one rank sends nothing."""
+    """Each call of the collective gives the right result or raises an error. Inputs that are not also results stay unchanged, and nothing
+    outside the tensors is written. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage,
+    reduction, root, group, and whether the call is asynchronous. For any two settings, the calls contain every pair of values that is
+    defined. Averages may have an error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64
+    and float32 tensors have more digits than a dtype of half the size can hold. No call with contiguous float32 tensors may raise an error,
+    unless the collective reduces with another reduction than SUM. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of
+    different lengths, where one part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one
+    of them is empty. ``send`` stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is
+    asynchronous. If one of these calls rejects a strided tensor, the rank repeats it with a contiguous tensor. With ``batch_isend_irecv``,
+    each rank sends a contiguous tensor to the next rank. A group of one rank sends nothing. If the backend is gloo, no tensor is
+    strided."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)
@@ -271,11 +271,11 @@ def _programs() -> Iterator[Case]:
 
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
-    """Collectives that only move data keep every bit, also of infinities, negative zero and the smallest numbers; sums of infinities and
-    NaN follow IEEE 754. An input may be a part of the output. Tensors may have several dimensions. Asynchronous calls may be awaited in
-    any order, and calls may alternate between sizes and dtypes. Python objects can be gathered, scattered and sent. ``group_src`` and
-    ``group_dst`` count ranks within a group. After a call that raised an error, the next call gives the right result. Gradients flow
-    through the functions of ``torch.distributed.nn``."""
+    """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and keep NaN a NaN. Sums of
+    infinities and NaN follow IEEE 754. The input of a gathering collective may be a part of its output. Tensors may have several
+    dimensions. Results of asynchronous calls may be awaited in reverse order, and consecutive calls may differ in size, dtype or reduction.
+    Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a group. A call with
+    wrong arguments raises an error, and the next call gives the right result. Gradients flow through ``torch.distributed.nn``."""
     from accelkit_conformance.oracle.collective_programs import CASES
 
     CASES[name](subject)

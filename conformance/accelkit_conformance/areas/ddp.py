@@ -1,4 +1,4 @@
-"""DistributedDataParallel on the accelerator's backend: gradients on every rank equal those of one process on the whole batch."""
+"""DistributedDataParallel on the accelerator's backend: gradients on every rank equal those of one process that has the whole batch."""
 
 from __future__ import annotations
 
@@ -86,8 +86,9 @@ def initial_weights_are_equal(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def buffers_of_every_dtype(subject: Subject, size: str) -> None:
-    """Buffers of each dtype that the device has, of shape () and of 300 elements, are those of rank 0 after a model has been wrapped. If
-    the buffers are different again, they are those of rank 0 after the next forward pass."""
+    """After a model has been wrapped, its buffers have the values of rank 0. If the ranks then change their buffers to different values,
+    the buffers have the values of rank 0 again after the next forward pass. There are buffers of shape () and of 300 elements, in each
+    dtype that the device has among float32, float64, float16, bfloat16, int64, int32, int8, uint8 and bool."""
     import torch
 
     model = torch.nn.Linear(3, 3)
@@ -200,11 +201,12 @@ def _programs() -> Iterator[Case]:
 
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
-    """DDP with less common options and models gives the gradients and steps of one process that has the whole batch. The models have
-    shared, frozen and channels_last parameters, parameters in two dtypes, nested outputs and activation checkpointing. The options are
-    ``static_graph``, small buckets, ``gradient_as_bucket_view``, communication hooks, ``broadcast_buffers``, a group of one rank, ``join``
-    with uneven inputs, ``no_sync`` over several passes, and ``ZeroRedundancyOptimizer``. If the gradients of one rank overflow, the
-    gradient scalers of all ranks skip the step."""
+    """DDP with less common options and models gives the gradients, and after several steps the parameters, of one process that has the
+    whole batch. The models have shared, frozen and channels_last parameters, parameters in two dtypes, nested outputs and activation
+    checkpointing. The options are ``static_graph``, ``find_unused_parameters``, small buckets, ``gradient_as_bucket_view`` and
+    communication hooks. Further cases are ``no_sync`` over several passes, ``join`` with uneven inputs, and ``ZeroRedundancyOptimizer``. In
+    a group of one rank, each rank keeps its own gradients. With ``broadcast_buffers=False``, each rank keeps its own buffers. If the
+    gradients of one rank overflow, the gradient scalers of all ranks skip the step and halve their scale."""
     from accelkit_conformance.oracle.ddp_programs import CASES
 
     CASES[name](subject)

@@ -147,9 +147,10 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training", requires=["dtype.float32"], over=["transformer", "cnn", "diffusion", "rnn", "gnn"])
 def typical_models(subject: Subject, name: str) -> None:
-    """A small language model, an image classifier, a denoiser, a sequence classifier and a graph network, each trained with the optimizer
-    that is common for it, have the same losses, gradients, buffers and parameters as on the CPU in each of three steps. Two batches are
-    accumulated in each step, and the gradients are clipped. In evaluation mode under ``no_grad``, the loss is the same too."""
+    """A small language model, an image classifier, a denoiser, a sequence classifier and a graph network have the same losses, gradients,
+    buffers and parameters as on the CPU in double precision, in each of three steps. Each model is trained with an optimizer that is common
+    for it, and without dropout. In each step, the gradients of two batches are accumulated and clipped. After each step, the parameters and
+    buffers of the CPU are copied to the device, so that errors do not grow. In evaluation mode under ``no_grad``, the loss is the same."""
     from accelkit_conformance.oracle.model_steps import check_model
 
     check_model(subject, name)
@@ -157,8 +158,9 @@ def typical_models(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "numbered_devices"])
 def layers_on_two_devices(subject: Subject) -> None:
-    """A model whose layers are on two devices has the same parameters as on the CPU after three steps: gradients flow between the devices,
-    ``clip_grad_norm_`` uses the norm of all gradients, and the gradient scaler skips a step if a gradient on either device is infinite."""
+    """A model whose layers are on two devices has the same parameters as on the CPU after three steps. Gradients flow between the devices,
+    and ``clip_grad_norm_`` uses the norm of all gradients. If a gradient on either device is infinite, the gradient scaler skips a fourth
+    step and halves the scale. The optimizer is AdamW with the for-loop implementation and with ``foreach``."""
     from accelkit_conformance.oracle.two_devices import check_two_devices
 
     check_two_devices(subject)

@@ -122,7 +122,7 @@ class CopiesToTheCPUWithoutGraph(_Functions):
 
 @mutant("modules", "cached modes")
 class CachesTheModeOfLSTM(_Functions):
-    """An LSTM uses the training mode in which an LSTM was first called with an input of the same shape."""
+    """An LSTM runs in the mode, training or evaluation, in which an LSTM was first called with an input of the same shape."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         if name != "lstm" or len(args) != 9:
@@ -180,7 +180,7 @@ class RecordsUnderNoGrad(_Functions):
 
 @mutant("modules", "low precision")
 class ForgetsGatesInBfloat16(Broken):
-    """A step of a GRU in bfloat16 returns the mean of its result and of the hidden state."""
+    """A step of a GRU in bfloat16 returns the mean of the right hidden state and the previous hidden state."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.distributed import _Collectives
 
 @mutant("collectives", "bits")
 class BroadcastsASum(_Collectives):
-    """``broadcast`` is a sum in which the other ranks have zeros, so negative zero becomes positive zero."""
+    """``broadcast`` computes a sum in which the other ranks have zeros, so negative zero becomes positive zero."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
@@ -47,7 +47,7 @@ class ForwardKeepsBuffers(Broken):
 
 @mutant("fsdp", "partial results")
 class KeepsPartialResults(Broken):
-    """If each rank has a part of a sum, as in the norm of sharded gradients, each rank returns its own part."""
+    """If each rank has a part of a sum, as in the norm of sharded gradients, the parts are not added up: each rank keeps its own part."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0].clone() if name.startswith("_c10d_functional::all_reduce") else call()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Region:
-    """The device, its autocast region and some tensors."""
+    """A device with a dtype of autocast, and tensors to compute with."""
 
     def __init__(self, subject: Subject, dtype: str) -> None:
         self.low: torch.dtype = getattr(torch, dtype)
@@ -101,7 +101,7 @@ def _threads(region: _Region) -> None:
         thread.start()
         thread.join()
         assert region.dtype() == region.low, "another thread switched autocast off"
-    assert found == [torch.float32], f"in another thread, the dtype is {found}, although autocast is on only in this thread"
+    assert found == [torch.float32], f"in another thread, the dtype is {found}, although autocast is not on there"
 
 
 def _without_gradients_first(region: _Region) -> None:
@@ -111,7 +111,7 @@ def _without_gradients_first(region: _Region) -> None:
         second = region.x @ region.weight
         third = region.x @ region.weight
     assert not first.requires_grad
-    assert second.requires_grad, "a weight that was first used under no_grad has no gradient later in the same region"
+    assert second.requires_grad, "a weight that was first used under no_grad gets no gradient from a later call in the same region"
     (second.float().sum() + third.float().sum()).backward()
     expected = 2 * region.x.sum(0)[:, None].expand(4, 4)
     assert region.weight.grad is not None
@@ -255,7 +255,7 @@ CASES: Mapping[str, Callable[[_Region], None]] = {
 
 
 def check_region(subject: Subject, dtype: str, name: str) -> None:
-    """Check one way of using autocast in a dtype.
+    """Check one case of autocast in a dtype.
 
     Raises:
         AssertionError: If a dtype, value or state is wrong.

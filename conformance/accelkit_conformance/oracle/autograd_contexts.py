@@ -1,4 +1,4 @@
-"""Backward passes to leaves, on another device, under ``torch.no_grad`` and ``torch.inference_mode``, and with activation checkpointing."""
+"""Gradients of leaves and of custom functions, backward passes on another device, gradient modes, and activation checkpointing."""
 
 from __future__ import annotations
 

@@ -77,33 +77,48 @@ CASES: Mapping[str, tuple[str, Callable[[torch.device], Any]]] = {
     "an element of a leaf is assigned": ("leaf", lambda device: _leaf(device).__setitem__((0, 0), 1.0)),
     "a leaf is the output": ("out=", lambda device: torch.add(torch.ones(2, 3, device=device), 1, out=_leaf(device))),
     "an integer requires a gradient": ("floating point", lambda device: torch.ones(2, dtype=torch.int64, device=device).requires_grad_()),
-    "a vector without a gradient": ("scalar", lambda device: (_leaf(device) * 2).backward()),  # type: ignore[no-untyped-call]
-    "an output gradient of another shape": ("shape", lambda device: (_leaf(device) * 2).backward(torch.ones(3, 2, device=device))),  # type: ignore[no-untyped-call]
-    "a gradient of another shape": ("", lambda device: _set_gradient(device, torch.ones(3, 2, device=device))),
-    "a gradient of another dtype": ("", lambda device: _set_gradient(device, torch.ones(2, 3, dtype=torch.int64, device=device))),
-    "an unused input": ("", lambda device: torch.autograd.grad(_leaf(device).sum(), _leaf(device))),
-    "an inference tensor in a graph": ("nference", _inference),
-    "an inference tensor changed in place": ("nference", _inference_in_place),
-    "a gradient without a graph": ("does not require grad", _graph_of_another_pass),
-    "a part of several changed in place": ("view", _part_of_several),
-    "a copy of an intermediate result": ("", lambda device: copy.deepcopy(_leaf(device) * 2)),
-    "numpy of a leaf": ("", lambda device: _leaf(device).cpu().numpy()),
-    "a saved tensor, add_": ("modified", lambda device: _changed(device, lambda one: one.add_(1), _PRODUCT)),
-    "a saved tensor, a view": ("modified", lambda device: _changed(device, lambda one: one[0].zero_(), _PRODUCT)),
-    "a saved tensor, copy_": ("modified", lambda device: _changed(device, lambda one: one.detach().copy_(one.detach() * 3), _PRODUCT)),
-    "a saved tensor, normal_": ("modified", lambda device: _changed(device, lambda one: one.normal_(), _PRODUCT)),
-    "a saved tensor, an assignment": ("modified", lambda device: _changed(device, lambda one: one.__setitem__(0, 5.0), _PRODUCT)),
-    "a saved tensor, out=": ("modified", lambda device: _changed(device, lambda one: torch.neg(one.detach(), out=one.detach()), _PRODUCT)),
-    "a saved weight": ("modified", lambda device: _changed(device, lambda one: one.mul_(2), lambda saved, leaf: leaf @ saved.t())),
-    "a saved result": ("modified", _changed_result),
-    "a saved input": ("modified", lambda device: _one_changed_input(device, 0)),
-    "another saved input": ("modified", lambda device: _one_changed_input(device, 1)),
+    "backward of several elements without an output gradient": ("scalar", lambda device: (_leaf(device) * 2).backward()),  # type: ignore[no-untyped-call]
+    "an output gradient has another shape": ("shape", lambda device: (_leaf(device) * 2).backward(torch.ones(3, 2, device=device))),  # type: ignore[no-untyped-call]
+    "a gradient of another shape is assigned": ("", lambda device: _set_gradient(device, torch.ones(3, 2, device=device))),
+    "a gradient of another dtype is assigned": (
+        "",
+        lambda device: _set_gradient(device, torch.ones(2, 3, dtype=torch.int64, device=device)),
+    ),
+    "an input is unused": ("", lambda device: torch.autograd.grad(_leaf(device).sum(), _leaf(device))),
+    "an inference tensor is saved for a backward pass": ("inference", _inference),
+    "an inference tensor is changed in place": ("inference", _inference_in_place),
+    "backward of a gradient without a graph": ("does not require grad", _graph_of_another_pass),
+    "an output of unbind is changed in place": ("view", _part_of_several),
+    "an intermediate result is copied": ("", lambda device: copy.deepcopy(_leaf(device) * 2)),
+    "a leaf is converted to NumPy": ("", lambda device: _leaf(device).cpu().numpy()),
+    "a saved tensor is changed by add_": ("modified", lambda device: _changed(device, lambda one: one.add_(1), _PRODUCT)),
+    "a view of a saved tensor is changed": ("modified", lambda device: _changed(device, lambda one: one[0].zero_(), _PRODUCT)),
+    "a saved tensor is changed by copy_": (
+        "modified",
+        lambda device: _changed(device, lambda one: one.detach().copy_(one.detach() * 3), _PRODUCT),
+    ),
+    "a saved tensor is changed by normal_": ("modified", lambda device: _changed(device, lambda one: one.normal_(), _PRODUCT)),
+    "a saved tensor is changed by an assignment": (
+        "modified",
+        lambda device: _changed(device, lambda one: one.__setitem__(0, 5.0), _PRODUCT),
+    ),
+    "a saved tensor is changed by out=": (
+        "modified",
+        lambda device: _changed(device, lambda one: torch.neg(one.detach(), out=one.detach()), _PRODUCT),
+    ),
+    "a saved operand of matmul is changed": (
+        "modified",
+        lambda device: _changed(device, lambda one: one.mul_(2), lambda saved, leaf: leaf @ saved.t()),
+    ),
+    "a saved result of sigmoid is changed": ("modified", _changed_result),
+    "the first saved input of addcmul is changed": ("modified", lambda device: _one_changed_input(device, 0)),
+    "the last saved input of addcmul is changed": ("modified", lambda device: _one_changed_input(device, 1)),
 }
-"""Calls that raise RuntimeError or a subclass of it, each with a part of the message."""
+"""Calls that raise RuntimeError or TypeError, by description. Each has a text that the message must contain, which may be empty."""
 
 
 def check_rejected(subject: Subject) -> None:
-    """Check that each call in ``CASES`` raises RuntimeError on the device."""
+    """Check that each call in ``CASES`` raises RuntimeError or TypeError on the device."""
     for name, (about, call) in CASES.items():
         with subject.sample(name, {"call": name}), raises(subject, RuntimeError, TypeError, about=about, doing=name):
             call(subject.device)

@@ -1,4 +1,5 @@
-"""Programs that use autograd in less common ways: hooks, saved tensors, modes, custom functions, and gradients that are not ordinary."""
+"""Programs that use autograd in less common ways: hooks, saved tensors, gradient modes, custom functions, and unused or repeated
+gradients."""
 
 from __future__ import annotations
 
@@ -202,7 +203,8 @@ def _modes(device: torch.device) -> Any:
 
 
 class _Scaled(torch.autograd.Function):
-    """Multiply by a number, with a result that is not differentiable, and with gradients that may be missing."""
+    """Return ``x * factor + y``, the sign of ``x``, which is not differentiable, and ``x.exp()``. The gradient of ``y`` is computed only if
+    it is needed."""
 
     @staticmethod
     def forward(ctx, x, y, factor):  # type: ignore[no-untyped-def]

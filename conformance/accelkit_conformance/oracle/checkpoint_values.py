@@ -65,15 +65,22 @@ def check_values(subject: Subject) -> None:
             assert found == expected, f"{expected!r} was loaded as {found!r}"
             continue
         subject.assert_on_device(found)
-        assert found.dtype == expected.dtype, f"a tensor in {expected.dtype} was loaded in {found.dtype}"
-        assert torch.equal(found.cpu(), expected), f"a tensor in {expected.dtype} of shape {tuple(expected.shape)} has other values"
+        assert found.dtype == expected.dtype, f"a tensor of {expected.dtype} was loaded as {found.dtype}"
+        assert torch.equal(found.cpu(), expected), f"a tensor of {expected.dtype} and shape {tuple(expected.shape)} has other values"
     around = whole.clone()
     around[1:4, 1:4] = _FILL
     assert bool((around.cpu() == _FILL).all()), "loading a slice changed the elements around it"
 
 
 def check_saved_states(subject: Subject) -> None:
-    """Save the states of a model, an optimizer, a scheduler and a scaler with torch.save, load them, and continue with the same results."""
+    """Check that training continues with the same results after states have been saved with ``torch.save`` and loaded.
+
+    The states are those of a model, an optimizer, a scheduler and a gradient scaler.
+
+    Raises:
+        NotSupported: If torch's gradient scaler does not support the device.
+        AssertionError: If a parameter, a buffer or the scale is wrong after the next step.
+    """
 
     require_scaler(subject)
 

@@ -1,4 +1,5 @@
-"""Collectives in less common ways: special values, in place, several dimensions, orders of waits, objects, groups and gradients."""
+"""Collectives in less common cases: special values, results in place, several dimensions, orders of waits, objects, groups and
+gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.float
 
 
 def _patterns(subject: Subject, dtype: torch.dtype, rank: int) -> torch.Tensor:
-    """Return a rank's numbers on the CPU: NaN with two payloads, infinities, zeros, the largest and the smallest numbers, and 1 + eps."""
+    """Return a rank's numbers on the CPU: NaN, infinities, zeros, the largest and the smallest numbers, and 1 + eps and its negative. The
+    numbers include a subnormal number unless the device declares that it has none."""
     size = torch.finfo(dtype)
     smallest = size.smallest_normal if subject.capabilities["subnormals"] == "none" else size.smallest_normal / 2
     numbers = [math.nan, math.inf, -math.inf, -0.0, 0.0, size.max, size.min, size.tiny, smallest, 1 + size.eps, -1 - size.eps]
@@ -27,7 +29,7 @@ def _patterns(subject: Subject, dtype: torch.dtype, rank: int) -> torch.Tensor:
 
 
 def _is_same(found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits, except those of NaN."""
+    """Return whether two tensors have the same bits. Any NaN is equal to any other NaN."""
     here = found.cpu()
     wide = _INTEGERS[here.dtype]
     return bool(((here.view(wide) == expected.view(wide)) | (here.isnan() & expected.isnan())).all())
@@ -123,7 +125,7 @@ def _dimensions(subject: Subject) -> None:
 
 
 def _orders(subject: Subject) -> None:
-    """Many asynchronous calls, whose results are awaited in the reverse order and after other work."""
+    """Make many asynchronous calls, and wait for their results in the reverse order, after other work."""
     n, rank = subject.world_size, subject.rank
     tensors = [tensor_of(subject, *[rank + number] * (number + 1)) for number in range(24)]
     works = []
@@ -141,7 +143,7 @@ def _orders(subject: Subject) -> None:
 
 
 def _alternating(subject: Subject) -> None:
-    """Calls that differ in one property from the call before, as a cached plan might confuse them."""
+    """Make calls that differ from the previous call in length, dtype or reduction, which a backend that caches plans might overlook."""
     n, rank = subject.world_size, subject.rank
     for repeat in range(3):
         for length in (3, 5, 4096, 3):
@@ -206,13 +208,13 @@ def _groups(subject: Subject) -> None:
         dist.all_reduce(x, group=alone)
         dist.barrier(group=alone)
     else:
-        assert alone is dist.GroupMember.NON_GROUP_MEMBER, "a rank that is not in a new group is a member of it"
+        assert alone is dist.GroupMember.NON_GROUP_MEMBER, "a rank that is not in the list of a new group is a member of the group"
     check_equal(subject, x, rank)
     dist.barrier(group=group)
 
 
 def _after_errors(subject: Subject) -> None:
-    """Calls with wrong arguments raise an error on each rank, and the next call gives the right result."""
+    """Check that calls with wrong arguments raise an error on each rank, and that the next call gives the right result."""
     n, rank = subject.world_size, subject.rank
     mine = tensor_of(subject, rank, rank + 1)
     wrong: tuple[Callable[[], Any], ...] = (
@@ -234,7 +236,7 @@ def _after_errors(subject: Subject) -> None:
 
 
 def _gradients(subject: Subject) -> None:
-    """Collectives of ``torch.distributed.nn``, through which gradients flow."""
+    """Check gradients through collectives of ``torch.distributed.nn``, and collectives of a parameter under ``no_grad``."""
     from torch.distributed.nn import functional
 
     n, rank = subject.world_size, subject.rank

@@ -23,7 +23,8 @@ _ROWS = 4
 
 
 class _Several(nn.Module):
-    """A model with a convolution in channels_last, a shared weight, a frozen parameter, and outputs in a dict."""
+    """A model with a convolution in channels_last, a frozen parameter, and nested outputs. ``_Training`` makes its linear layers share a
+    weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +79,7 @@ class _Training:
     def check(self, tolerance: float = 1e-4, factor: float = 1.0) -> None:
         """Compare the gradients of both models."""
         for (name, ours), theirs in zip(self.ddp.module.named_parameters(), self.single.parameters(), strict=True):
-            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient on only one of DDP and one process"
+            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in DDP or only in one process"
             if ours.grad is not None and theirs.grad is not None:
                 self.subject.assert_on_device(ours.grad)
                 expected = theirs.grad * factor
@@ -146,7 +147,7 @@ def _several_dtypes(subject: Subject) -> None:
 
 
 def _buffers(subject: Subject) -> None:
-    """With ``broadcast_buffers``, the buffers of rank 0 are used in each forward pass in training mode; otherwise each rank has its own."""
+    """Check that each forward pass starts with the buffers of rank 0, and that each rank keeps its own with ``broadcast_buffers=False``."""
     for is_broadcast in (True, False):
         layer = nn.Sequential(nn.Flatten(), batch_norm(subject, 27)).to(subject.device)
         ddp = DistributedDataParallel(layer, broadcast_buffers=is_broadcast)
@@ -163,7 +164,7 @@ def _buffers(subject: Subject) -> None:
 
 
 def _group_of_one(subject: Subject) -> None:
-    """With a group of one rank, each rank keeps its own gradients."""
+    """Check that each rank keeps its own gradients in a group of one rank."""
     groups = [dist.new_group([one]) for one in range(subject.world_size)]
     training = _Training(subject, process_group=groups[subject.rank])
     _loss(training.ddp(training.mine(0))).backward()
@@ -172,7 +173,7 @@ def _group_of_one(subject: Subject) -> None:
 
 
 def _uneven(subject: Subject) -> None:
-    """Inside ``join``, ranks that have no more batches take part in the reductions of the other ranks."""
+    """Check that inside ``join``, ranks that have no more batches take part in the reductions of the other ranks."""
     rank, n = subject.rank, subject.world_size
     torch.default_generator.manual_seed(0)
     model = nn.Linear(3, 2)
@@ -194,7 +195,7 @@ def _uneven(subject: Subject) -> None:
 
 
 def _without_reduction(subject: Subject) -> None:
-    """Forward passes in evaluation mode and under ``no_grad`` change nothing; ``no_sync`` accumulates over several passes."""
+    """Check that ``no_sync`` accumulates gradients over several passes, also after a forward pass in evaluation mode under ``no_grad``."""
     training = _Training(subject)
     with torch.no_grad():
         training.ddp.eval()(training.mine(3))
@@ -226,7 +227,7 @@ def _sharded_optimizer(subject: Subject) -> None:
 
 
 def _scaled(subject: Subject) -> None:
-    """If the gradients of one rank overflow, the gradient scalers of all ranks skip the step and halve their scale."""
+    """Check that the gradient scalers of all ranks skip the step and halve their scale if the gradients of one rank overflow."""
     training = _Training(subject)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
     optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.1)

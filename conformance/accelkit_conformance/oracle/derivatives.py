@@ -23,7 +23,7 @@ Shapes = tuple[tuple[int, ...], ...]
 _PAIR: Shapes = ((3, 4), (3, 4))
 _IMAGE: Shapes = ((2, 3, 5, 6),)
 _STAGES = 8
-"""The number of operators whose errors add up in a second derivative."""
+"""The number of operators whose errors add up in a derivative. It is chosen for second derivatives, which need the most operators."""
 
 
 def _classes(x: torch.Tensor) -> torch.Tensor:
@@ -83,7 +83,7 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
     "flip": (lambda x: (x.flip(0) * x.roll(1, 1)).tril(), ((3, 4),)),
     "complex": (lambda x, y: torch.view_as_real(torch.complex(x, y).square().exp()), _PAIR),
 }
-"""Functions that can be differentiated twice, by name, each with the shapes of its inputs."""
+"""Differentiable functions, by name, each with the shapes of its inputs."""
 
 
 def _second(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -103,7 +103,7 @@ def _forward_mode(function: Function, name: str, given: Sequence[torch.Tensor]) 
 
 
 def _vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the results for three inputs at once, and the gradient of each result with respect to its own first input."""
+    """Return the results for three sets of inputs at once, and the gradients of a loss of each result with respect to its first input."""
     several = [torch.stack([one, one.flip(-1), one * 0.5]) for one in given]
     loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
     return [torch.vmap(function)(*several), torch.vmap(torch.func.grad(loss))(*several)]

@@ -48,7 +48,7 @@ class _Training:
     def check(self, tolerance: float = 1e-4) -> None:
         """Compare the gradients of both models."""
         for (name, ours), theirs in zip(self.model.named_parameters(), self.single.parameters(), strict=True):
-            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient on only one of FSDP and one process"
+            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in FSDP or only in one process"
             if theirs.grad is not None:
                 found = ours.grad.full_tensor().cpu()
                 atol = tolerance * float(theirs.grad.abs().max()) + 1e-7
@@ -82,7 +82,7 @@ def _mixed_precision(subject: Subject) -> None:
 
 
 def _accumulated(subject: Subject) -> None:
-    """Without gradient synchronisation each rank accumulates; the last pass reduces the gradients of all passes."""
+    """Check that the last pass reduces the gradients of all passes, if gradients are not synchronized in the others."""
     training = _Training(subject)
     for number in range(3):
         training.model.set_requires_gradient_sync(number == 2)
@@ -99,12 +99,12 @@ def _clipped(subject: Subject) -> None:
     for norm in (2.0, float("inf")):
         found, expected = (nn.utils.clip_grad_norm_(one.parameters(), 0.01, norm_type=norm) for one in (training.model, training.single))
         total = float(found.full_tensor() if isinstance(found, DTensor) else found)
-        assert abs(total - float(expected)) < 1e-3 * float(expected), f"the norm {norm} of all gradients is {total}, not {float(expected)}"
+        assert abs(total - float(expected)) < 1e-3 * float(expected), f"the {norm}-norm of all gradients is {total}, not {float(expected)}"
         training.check(1e-3)
 
 
 def _states(subject: Subject) -> None:
-    """A full state dict has the whole parameters, and a saved state of model and optimizer can be continued."""
+    """Check that a full state dict has the whole parameters, and that training continues from a saved state of model and optimizer."""
     training = _Training(subject)
     optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.05)
     whole = get_model_state_dict(training.model, options=StateDictOptions(full_state_dict=True))
@@ -138,7 +138,7 @@ def _states(subject: Subject) -> None:
 
 
 def _replicated(subject: Subject) -> None:
-    """A mesh of two dimensions, in one of which the parameters are replicated."""
+    """Train on meshes of two dimensions: parameters are replicated over the first and sharded over the second. One has the length 1."""
     n = subject.world_size
     for grid in ([list(range(n))], [[one] for one in range(n)]):
         _steps(subject, mesh=DeviceMesh(subject.device_type, grid, mesh_dim_names=("replicate", "shard")))
@@ -164,7 +164,7 @@ def _tensor_parallel(subject: Subject) -> None:
 
 
 def _tensors(subject: Subject) -> None:
-    """Operators on DTensors whose rows or columns are divided unevenly."""
+    """Check operators on DTensors whose rows or columns are divided unevenly."""
     mesh = DeviceMesh(subject.device_type, list(range(subject.world_size)))
     torch.default_generator.manual_seed(1)
     x, y = torch.randn(5, 7), torch.randn(5, 7)
@@ -193,7 +193,7 @@ def _tensors(subject: Subject) -> None:
 
 
 def _scaled(subject: Subject) -> None:
-    """If one rank's part of the gradients overflows, the gradient scalers of all ranks skip the step and halve their scale."""
+    """Check that the gradient scalers of all ranks skip the step and halve their scale if one rank's shard of the gradients overflows."""
     training = _Training(subject)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
     optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)

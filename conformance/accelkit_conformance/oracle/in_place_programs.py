@@ -77,8 +77,8 @@ def run(call: Call, device: torch.device) -> Any:
     """Change an intermediate result in place, and run a backward pass.
 
     Returns:
-        The changed tensor, a view of it that existed before the change, the gradients of both inputs, and whether the changed tensor and
-        the view have the same version.
+        The changed tensor, a view of it that existed before the change, the gradients of both inputs, whether the version of the tensor has
+        increased, whether the view has the same version, and whether the tensor is still the base of the view.
     """
     leaves = [torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).to(device).requires_grad_() for seed in (1, 2)]
     x = leaves[0] * 1.5

@@ -20,8 +20,8 @@ _TOLERANCE = 2e-3
 def check_model(subject: Subject, name: str) -> None:
     """Compare the losses, gradients, parameters and buffers of a model on the device with those on the CPU in double precision.
 
-    Dropout is switched off, because its random numbers differ between devices. Before each step, the device's parameters are replaced by
-    those of the CPU, so that a small error does not grow.
+    Dropout is switched off, because its random numbers differ between devices. After each step, the parameters and buffers of the CPU are
+    copied to the device, so that a small error does not grow.
 
     Raises:
         AssertionError: If a value is wrong.
@@ -66,7 +66,7 @@ def _step(model: Any, optimizer: Any, batches: Any, device: torch.device, dtype:
     """Accumulate the gradients of the batches, clip them and make a step.
 
     Returns:
-        The losses, the clipped gradients by name, and the largest element of a gradient.
+        The losses, the clipped gradients by name, and the largest absolute value in a gradient.
     """
     optimizer.zero_grad()
     model.train()

@@ -20,11 +20,11 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and the keyword arguments of a call."""
 
 _STAGES = 2
-"""The number of operators whose errors add up: most modules call at least two, one after the other, in the forward and the backward
+"""The number of operators whose errors add up. Most modules call at least two, one after the other, in the forward and the backward
 pass."""
 _MORE_STAGES = {"MultiheadAttention": 5, "RNN": 8, "GRU": 8, "LSTM": 8}
-"""The number for modules that call more operators: attention computes three products and a softmax, and recurrent modules repeat their
-operators in each time step."""
+"""This number for modules that call more operators, by class. Attention computes three products and a softmax, and recurrent modules repeat
+their operators in each time step."""
 
 
 def compare_module(
@@ -62,7 +62,7 @@ def compare_module(
 
 
 def _compare(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: str) -> None:
-    is_low = any(one.dtype in (torch.bfloat16, torch.float16) for one in here.parameters())  # eight eps are already some percent
+    is_low = any(one.dtype in (torch.bfloat16, torch.float16) for one in here.parameters())  # in which 8 eps is 0.8 to 6 %
     stages = 1 if is_low else _MORE_STAGES.get(type(here).__name__, _STAGES)
     try:
         double = copy.deepcopy(here).double()
@@ -75,11 +75,11 @@ def _compare(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: 
     found = run_module(there, to_device(call, subject.device), seed)
     subject.compute()
     for part, expected in reference.items():
-        assert len(found[part]) == len(expected), f"{part}: {len(found[part])}, not {len(expected)}"
+        assert len(found[part]) == len(expected), f"the device gave {len(found[part])} {part}, not {len(expected)}"
         true = truth[part] if truth is not None and len(truth[part]) == len(expected) else [None] * len(expected)
         others = max((relative_error(*one) for one in zip(expected, true, strict=True) if one[0] is not None), default=0.0)
         for mine, theirs, exact in zip(found[part], expected, true, strict=True):
-            assert (mine is None) == (theirs is None), f"{part}: one exists on only one of the device and the CPU"
+            assert (mine is None) == (theirs is None), f"{part}: one of them is None on the device or on the CPU, but not on both"
             if theirs is None:
                 continue
             try:

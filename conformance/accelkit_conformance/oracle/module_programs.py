@@ -1,4 +1,4 @@
-"""Programs that use modules in less common ways: lazy modules, changing modes, state dicts, functional calls and utilities of torch.nn."""
+"""Programs that use modules in less common ways: lazy modules, changing modes, state dicts, functional calls and ``torch.nn.utils``."""
 
 from __future__ import annotations
 

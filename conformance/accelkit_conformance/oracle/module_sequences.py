@@ -1,4 +1,5 @@
-"""Modules that are called several times, with one property changed from call to call, which cached kernels or graphs might confuse."""
+"""Modules that are called several times. One property changes from call to call, and a cached kernel or graph might not notice the
+change."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def _values(device: torch.device, *shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
-    """Return the output of a module, the gradients of its parameters and the gradient of its first argument."""
+    """Return the output of a module, the gradient of its first argument if it is floating-point, and the gradients of its parameters."""
     first = given[0].detach().requires_grad_(given[0].is_floating_point())
     output = layer(first, *given[1:])
     output = output[0] if isinstance(output, tuple) else output
@@ -89,7 +90,7 @@ _LAYERS: tuple[tuple[_Layer, tuple[int, ...]], ...] = (
 
 
 def _changing_batches(device: torch.device) -> Any:
-    """Batches of different sizes, memory layouts and offsets, and inputs that need no gradient."""
+    """Call modules with batches of different sizes, memory layouts and offsets, then with frozen parameters and under ``no_grad``."""
     found = []
     for make, shape in _LAYERS:
         torch.default_generator.manual_seed(2)
@@ -119,7 +120,7 @@ def _changing_dtypes(device: torch.device) -> Any:
 
 
 def _empty_batches(device: torch.device) -> Any:
-    """Batches without elements, whose outputs are empty and whose gradients are zero, and then a batch with elements."""
+    """Call modules with an empty batch, and then with a batch that has elements. Call an embedding and two losses with empty batches."""
     found = []
     for make, shape in _LAYERS:
         torch.default_generator.manual_seed(2)

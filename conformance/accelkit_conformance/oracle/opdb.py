@@ -202,7 +202,8 @@ def modules() -> dict[str, Any]:
 def module_inputs(info: Any, most: int, *, training: bool) -> list[tuple[int, Any]]:
     """Return ModuleInputs of a module, each with its index: arguments for its constructor and its calls, in float32 on the CPU.
 
-    The inputs are the same every time. If there are more than ``most``, the returned inputs are evenly spaced.
+    The inputs are the same every time. If there are more than ``most``, or more than eight for Transformer, which is slow, the returned
+    inputs are evenly spaced.
     """
     torch.default_generator.manual_seed(0)
     every = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)

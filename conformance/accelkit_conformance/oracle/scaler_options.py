@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def require_scaler(subject: Subject) -> None:
-    """Require that torch's gradient scaler supports the device: it computes the inverse of the scale in float64, except on MPS.
+    """Require that torch's gradient scaler supports the device. The scaler computes the inverse of the scale in float64, except on MPS.
 
     Raises:
         NotSupported: If the device lacks float64 and is not an MPS device.
@@ -136,7 +136,9 @@ def _layouts(subject: Subject) -> None:
             assert scaler.get_scale() == (4.0 if is_finite else 2.0), f"with NaN in gradient {place}, the scale is {scaler.get_scale()}"
             for number, (parameter, one) in enumerate(zip(parameters, whole, strict=True)):
                 expected = -one if is_finite else one * 0
-                assert torch.equal(parameter.detach().cpu(), expected.cpu()), f"parameter {number} in {dtype} is wrong, with NaN in {place}"
+                assert torch.equal(parameter.detach().cpu(), expected.cpu()), (
+                    f"parameter {number} in {dtype} is wrong, with NaN in gradient {place}"
+                )
 
 
 CASES: Mapping[str, Callable[[Subject], None]] = {

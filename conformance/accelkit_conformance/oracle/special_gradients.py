@@ -107,14 +107,15 @@ FUNCTIONS: Mapping[str, tuple[_Function, tuple[_Values, ...]]] = {
     **{name: (function, (_AROUND,)) for name, function in _POINTWISE.items()},
     **_OTHERS,
 }
-"""Functions with the values of their inputs."""
+"""Functions, by name, each with the values of its inputs."""
 
 
 def check_gradients(subject: Subject, name: str) -> None:
     """Compare a function's result and gradients at special points with those on the CPU.
 
     Raises:
-        AssertionError: If an element differs by more than 1e-5, relative, or if only one of the two is NaN or infinite.
+        AssertionError: If an element differs by more than 1e-6 plus 1e-5 of its absolute value, or if only one of the two is NaN or
+            infinite.
     """
     function, values = FUNCTIONS[name]
 

@@ -15,11 +15,15 @@ if TYPE_CHECKING:
 
 _STEPS = 4
 _POISONED = 2
-"""The step in which a gradient on the second device is infinite, so that the scaler skips the step."""
+"""The index of the step in which a gradient on the second device is infinite, so that the scaler skips the step."""
 
 
 def _train(devices: Sequence[torch.device], dtype: torch.dtype, scaler: Any, **options: Any) -> tuple[list[Any], list[float]]:
-    """Train a model whose first layers are on the first device. Return its parameters, and the norms of the gradients before clipping."""
+    """Train a model whose first layers are on the first device. Without a scaler, the step that would be skipped is left out.
+
+    Returns:
+        The parameters, and the norms of the gradients before clipping in each step that is not skipped.
+    """
     torch.default_generator.manual_seed(3)
     upper: Any
     lower = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.Tanh()).to(devices[0], dtype)
@@ -69,6 +73,6 @@ def check_two_devices(subject: Subject) -> None:
             found, own = _train(devices, torch.float32, scaler, foreach=is_foreach)
             assert scaler.get_scale() == 32.0, f"after an infinity on the second device, the scale is {scaler.get_scale()}, not 32"
             for one, right in zip(own, norms, strict=True):
-                assert abs(one - right) < 1e-3 * right, f"the norm of all gradients is {one}, not {right}"
+                assert abs(one - right) < 1e-3 * right, f"the norm of the gradients on both devices is {one}, not {right}"
             for mine, theirs in zip(found, expected, strict=True):
                 torch.testing.assert_close(mine.detach().cpu(), theirs.detach().float(), rtol=1e-3, atol=1e-4)
