@@ -99,8 +99,9 @@ def training_steps(subject: Subject) -> None:
 
 @check("full", requires=["compile"], seconds=180)
 def other_arguments(subject: Subject) -> None:
-    """A compiled function that is called again with another number, shape or dtype gives the results of the eager function, with the
-    same dtypes. It has several results, among them a view of its argument."""
+    """A compiled function is called with a tensor and a number, then with a tensor of another shape and another number, and then with the
+    first arguments again. If the device declares float64, the function is also called with a float64 tensor. Each time, its three results,
+    one of which is a view of its argument, are on the device and have the values and dtypes of the eager results."""
     from accelkit_conformance.oracle.compiled_calls import check_other_arguments
 
     check_other_arguments(subject, _compiled)
@@ -108,8 +109,9 @@ def other_arguments(subject: Subject) -> None:
 
 @check("full", requires=["compile"], seconds=180)
 def state_of_modules(subject: Subject) -> None:
-    """A compiled module changes its buffers as the eager module does. It gives the results of the eager module after both have been
-    switched to evaluation mode, and after a parameter has been changed."""
+    """A compiled module with batch normalization and a counter gives the results of the eager module in three calls, and changes its
+    buffers as the eager module does. It also gives the results of the eager module after both have been switched to evaluation mode, and
+    after the same parameter of both has been changed."""
     from accelkit_conformance.oracle.compiled_calls import check_state
 
     check_state(subject, _compiled)
@@ -117,8 +119,9 @@ def state_of_modules(subject: Subject) -> None:
 
 @check("full", requires=["compile", "random_state"], seconds=180)
 def random_numbers(subject: Subject) -> None:
-    """Random numbers of a compiled function are new in each call, and the same again after the same seed. Its backward pass has the dropout
-    mask of the forward pass, which keeps half of the elements."""
+    """``dropout`` and ``rand_like`` in a compiled function give different numbers in two calls, and the same numbers again after
+    ``torch.manual_seed`` with the same seed. Dropout with ``p=0.5`` keeps between 40 % and 60 % of the elements, and the backward pass has
+    the mask of the forward pass."""
     from accelkit_conformance.oracle.compiled_calls import check_random_numbers
 
     check_random_numbers(subject, _compiled)

@@ -1,5 +1,5 @@
-"""DataLoaders with forked workers, with spawned workers and with pinned batches deliver the right samples. Using the device in a forked
-process works or raises an error."""
+"""DataLoaders with forked workers, with spawned workers, with pinned batches and with datasets on the device deliver the right samples.
+Using the device in a forked process works or raises an error."""
 
 from __future__ import annotations
 
@@ -105,8 +105,9 @@ def spawned_workers(subject: Subject) -> None:
 
 @check("full", requires=["dtype.int64"])
 def datasets_on_the_device(subject: Subject) -> None:
-    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device, with and without shuffling. So do
-    a dataset of dicts, a ``Subset``, a ``random_split`` and a loader with a batch sampler."""
+    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. This is tested with and without
+    shuffling, with a random batch sampler, with ``batch_size=None``, with a dataset of dicts, with a reversed ``Subset`` and with a
+    ``random_split``. The samples are in order if a ``TensorDataset`` is read without shuffling, and not in order in all other cases."""
     from accelkit_conformance.oracle.batches import check_datasets_on_the_device
 
     check_datasets_on_the_device(subject)
@@ -114,8 +115,9 @@ def datasets_on_the_device(subject: Subject) -> None:
 
 @check("full", requires=["pinned_memory"])
 def a_stream_of_pinned_batches(subject: Subject) -> None:
-    """In a loop over pinned batches, each batch is copied to the device with ``non_blocking=True`` and is then freed on the host. All
-    copies have the right values, although later batches reuse the pinned memory."""
+    """In a loop over pinned batches, with and without a worker process, each batch is copied to the device with ``non_blocking=True`` and
+    is then freed on the host. The device is busy when the first batches are copied. All copies have the right values, even if later batches
+    reuse the pinned memory."""
     from accelkit_conformance.oracle.batches import check_stream_of_batches
 
     check_stream_of_batches(subject)

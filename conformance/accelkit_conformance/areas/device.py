@@ -263,9 +263,10 @@ def tensors_print(subject: Subject) -> None:
 
 @check("full", requires=["numbered_devices"])
 def forms_of_a_device(subject: Subject) -> None:
-    """Functions of the device's module and of ``torch.accelerator`` return the same for a device, for its name and for its index, whichever
-    device is current, and for the current device if they get no argument. The context manager ``device``, ``set_device`` and
-    ``synchronize`` accept these forms too, and so does ``device=`` of tensors if the device is torch's accelerator."""
+    """Functions that describe a device, such as ``get_device_name``, return the same for a ``torch.device``, its name and its index while
+    another device is current, and without an argument while it is current. ``set_device`` and the context manager ``device`` select the
+    device for each form, and ``synchronize`` accepts each form. If the device is torch's accelerator, functions of ``torch.accelerator``,
+    ``torch.ones``, ``Tensor.to`` and ``Module.to`` are tested as well."""
     from accelkit_conformance.oracle.device_arguments import check_forms
 
     check_forms(subject)
@@ -273,8 +274,8 @@ def forms_of_a_device(subject: Subject) -> None:
 
 @check("full", requires=["numbered_devices"])
 def missing_devices(subject: Subject) -> None:
-    """Functions that describe a device, ``to``, ``zeros_like`` and ``torch.Generator`` raise RuntimeError, AssertionError, ValueError or
-    IndexError for a device that does not exist. The device works afterwards."""
+    """For a device whose index does not exist, functions that describe a device, such as ``get_device_name``, raise RuntimeError,
+    AssertionError, ValueError or IndexError. So do ``Tensor.to``, ``zeros_like`` and ``torch.Generator``. The device works afterwards."""
     from accelkit_conformance.oracle.device_arguments import check_missing_devices
 
     check_missing_devices(subject)
@@ -282,8 +283,8 @@ def missing_devices(subject: Subject) -> None:
 
 @check("full")
 def default_device(subject: Subject) -> None:
-    """Under ``torch.set_default_device`` and in the context ``with device:``, functions without ``device=`` create their tensors on this
-    device. Afterwards, they create them on the CPU again."""
+    """Under ``torch.set_default_device`` and ``with device:``, factory functions that are given no device create their tensors on this
+    device. Under the former, ``device="cpu"`` still means the CPU. After ``set_default_device(None)``, the default is the CPU."""
     from accelkit_conformance.oracle.device_arguments import check_default_device
 
     check_default_device(subject)
@@ -291,8 +292,9 @@ def default_device(subject: Subject) -> None:
 
 @check("full")
 def accelerator_functions_agree(subject: Subject) -> None:
-    """If the device is torch's accelerator, ``torch.accelerator`` and ``torch.get_device_module`` give the number of devices, the current
-    device, the current stream and the module that ``torch.<device_type>`` gives, also while another device is current."""
+    """If the device is torch's accelerator, ``torch.get_device_module`` returns its module, and ``torch.accelerator`` is available and has
+    the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever of them
+    selected it. If the capability ``streams`` is declared, they agree on the current stream."""
     from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
 
     check_accelerator_functions(subject)

@@ -1,4 +1,4 @@
-"""Samplers and dropout draw from the right distribution in every dtype, with parameters that are tensors, and in every special case."""
+"""Samplers and dropout draw from the right distribution in every dtype, with parameters that are tensors, and in special cases."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ def tensor_parameters(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
-    """Samplers draw numbers of this dtype: 20,000 numbers are finite, and their mean is correct to within six standard errors.
-    ``random_`` without arguments draws from all integers that the dtype represents without gaps, beginning with 0."""
+    """Samplers draw numbers of this dtype: 20,000 numbers are finite, and their mean is correct to within six standard errors and the
+    rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n, where n is the largest number up to which the
+    dtype represents every integer: no number is outside this range, the largest is at most 2 % below n, and the mean is correct to within
+    six standard errors."""
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 
     check_dtype_of_samplers(subject, dtype)
@@ -33,8 +35,9 @@ def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.int64"])
 def wide_ranges(subject: Subject) -> None:
-    """``randint`` and ``random_`` draw int64 numbers from ranges of up to 2**63 integers, from negative ranges and from a range above
-    2**40. All numbers are in the range, and each of their lower bits is set in half of 20,000 draws, within six standard errors."""
+    """``randint`` and ``random_`` draw int64 numbers from ranges of 8 to 2**63 integers. Some ranges begin with a negative number, and one
+    begins with 2**40. All numbers are in the range. Each bit of their distance from the start of the range is set in half of 20,000 draws,
+    within six standard errors."""
     from accelkit_conformance.oracle.distributions import check_wide_ranges
 
     check_wide_ranges(subject)
@@ -42,8 +45,9 @@ def wide_ranges(subject: Subject) -> None:
 
 @check("full")
 def certain_outcomes(subject: Subject) -> None:
-    """Calls that can have only one result have this result: probabilities of 0 and 1, deviations and rates of 0, ranges of one number,
-    one weight that is not zero among up to 65,537, dropout of nothing and of everything, and draws of no number."""
+    """Calls that can have only one result have this result, with the right dtype and shape. Samplers are called with probabilities of 0 and
+    1, standard deviations and rates of 0, ranges of one number, one nonzero weight among up to 65,537, and sizes of zero. Dropout is called
+    with ``p=0``, with ``p=1`` and outside training. ``rrelu`` is called with equal bounds of the slope."""
     from accelkit_conformance.oracle.certain_outcomes import check_certain_outcomes
 
     check_certain_outcomes(subject)
@@ -51,9 +55,10 @@ def certain_outcomes(subject: Subject) -> None:
 
 @check("full", requires=["dtype.int64"])
 def rare_categories(subject: Subject) -> None:
-    """``multinomial`` draws one or two samples for each of 4,000 rows of weights, most of which are zero. It draws no category without
-    weight, and three categories as often as expected, within six standard errors, in every floating-point dtype, with and without
-    replacement."""
+    """``multinomial`` draws one or two samples, with and without replacement, for each of 4,000 rows of weights. Most of the weights are
+    zero. It draws no category whose weight is zero. As the first sample, it draws each of three categories as often as expected, within six
+    standard errors. The weights have each declared floating-point dtype; in float16 and bfloat16, only two samples with replacement are
+    drawn."""
     from accelkit_conformance.oracle.distributions import check_rare_categories
 
     check_rare_categories(subject)
@@ -61,8 +66,9 @@ def rare_categories(subject: Subject) -> None:
 
 @check("full")
 def numbers_are_new(subject: Subject) -> None:
-    """Of up to 5,000 uniform random numbers of a draw, fewer than 40 were also drawn by one of the earlier draws, at whatever place. The
-    draws have several sizes and layouts, and there are draws of dropout and of normal numbers in between."""
+    """Any two of sixteen draws of uniform random numbers have fewer than 40 numbers in common, at whatever places in the draws. The draws
+    have 1 to 5,000 numbers and several layouts. Between the first eight draws and the last eight, dropout and ``randn`` draw numbers as
+    well."""
     from accelkit_conformance.oracle.random_calls import check_numbers_are_new
 
     check_numbers_are_new(subject)
@@ -70,9 +76,10 @@ def numbers_are_new(subject: Subject) -> None:
 
 @check("full", requires=["random_state", "dtype.bool"], over=names_of("dropout", "DROPOUTS"))
 def every_dropout(subject: Subject, name: str) -> None:
-    """Each kind of dropout drops the expected share of the elements or channels, independently of each other, and scales the others. The
-    gradient has the mask of the forward pass, even if elements of the input are zero. The inputs are contiguous, channels last, transposed
-    or strided, in every floating-point dtype."""
+    """Each kind of dropout drops the expected share of the elements or channels, and scales the others. Elements or channels are dropped
+    independently: neighbours have the same outcome as often as expected, and the second half of the mask does not repeat the first. The
+    same seed gives the same mask for other values of the input. The gradient has the mask of the forward pass, even where the input is
+    zero. The inputs are contiguous, channels last, transposed or strided, in each declared floating-point dtype."""
     from accelkit_conformance.oracle.dropout import check_dropout
 
     check_dropout(subject, name)
@@ -80,9 +87,9 @@ def every_dropout(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.int64"])
 def large_draws(subject: Subject) -> None:
-    """In draws of 16,777,244 numbers, the mean of the last 300,000 numbers is correct to within six standard errors, and three groups of
-    four of them occur nowhere else. All of 2,000,003 numbers from 0 to 2**62 are distinct. The samplers are ``rand``, ``randn``,
-    ``bernoulli_``, ``randint`` and dropout."""
+    """In draws of 16,777,244 numbers with ``rand``, ``randn``, ``bernoulli_``, ``randint`` and dropout, the mean of the last 300,000
+    numbers is correct to within six standard errors. For ``rand``, ``randn`` and ``randint``, three groups of four successive numbers among
+    these occur nowhere else in the draw. Of 2,000,003 numbers that ``randint`` draws from 0 to 2**62, at least 2,000,001 are distinct."""
     from accelkit_conformance.oracle.large_draws import check_large_draws
 
     check_large_draws(subject)
@@ -91,7 +98,8 @@ def large_draws(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def permutations(subject: Subject) -> None:
     """In 400 permutations of 40 numbers, each number is in each place equally often: the chi-squared statistic is at most six standard
-    deviations above its mean. Two permutations of 100,000 numbers are not correlated with the order of the numbers, nor with each other."""
+    deviations above its mean. A permutation of 100,000 numbers, in int64 and in int32, contains each number once. It is correlated neither
+    with the order of the numbers nor with the next permutation, and fewer than 30 pairs of neighbours differ by 1."""
     from accelkit_conformance.oracle.large_draws import check_permutations
 
     check_permutations(subject)
@@ -99,8 +107,9 @@ def permutations(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def outputs_of_samplers(subject: Subject) -> None:
-    """With ``out=``, samplers return the given tensor and write the numbers that they draw without ``out=`` after the same seed. An empty
-    tensor is resized first. If the tensor is strided, the elements in between stay unchanged."""
+    """With ``out=``, samplers return the given tensor. An empty tensor and a tensor of the right size get the numbers that the sampler
+    draws without ``out=`` after the same seed. The empty tensor is resized first; ``normal`` with a tensor of means and one standard
+    deviation is not tested with it. If the tensor is strided, it gets new numbers, and the elements in between stay unchanged."""
     from accelkit_conformance.oracle.sampler_outputs import check_outputs
 
     check_outputs(subject)

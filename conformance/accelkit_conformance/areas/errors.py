@@ -210,9 +210,10 @@ def _with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_with_invalid_calls)
 def invalid_calls(subject: Subject, name: str) -> None:
-    """The invalid calls of an operator in torch's ``op_db``, such as calls with shapes, dimensions or dtypes that do not fit, raise
-    RuntimeError, IndexError, ValueError or TypeError. So does the in-place variant if it does on the CPU, and it leaves its argument
-    unchanged. Calls that are invalid only because of the values of a tensor are left out."""
+    """The invalid calls that torch's ``op_db`` lists for an operator, such as calls with shapes, dimensions or dtypes that do not fit,
+    raise RuntimeError, IndexError, ValueError or TypeError. If the in-place variant raises such an error on the CPU and leaves its argument
+    unchanged, it does the same on the device. Calls with an index or a probability that is out of range, and calls that are invalid only
+    because the CPU does not implement a dtype, are left out."""
     from accelkit_conformance.oracle.error_inputs import check_error_inputs
 
     check_error_inputs(subject, name)
@@ -227,8 +228,9 @@ def _modules_with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_modules_with_invalid_calls)
 def invalid_calls_of_modules(subject: Subject, name: str) -> None:
-    """A module raises RuntimeError, IndexError, ValueError or TypeError for the arguments that torch's database of modules lists as
-    invalid."""
+    """If a call of a module with arguments that torch's database of modules lists as invalid raises an error on the CPU, it raises
+    RuntimeError, IndexError, ValueError or TypeError on the device. Calls with an index or a probability that is out of range, and calls
+    that are invalid only because the CPU does not implement a dtype, are left out."""
     from accelkit_conformance.oracle.error_inputs import check_module_errors
 
     check_module_errors(subject, name)
@@ -237,8 +239,9 @@ def invalid_calls_of_modules(subject: Subject, name: str) -> None:
 
 @check("full", over=["draws", "sizes"])
 def invalid_arguments(subject: Subject, kind: str) -> None:
-    """Samplers with invalid parameters or dtypes (``draws``), and tensors, views, copies and assignments with invalid sizes, strides or
-    shapes (``sizes``), raise RuntimeError, IndexError, ValueError or TypeError, and do not change their argument."""
+    """Samplers with invalid parameters, dtypes or shapes (``draws``) raise RuntimeError, IndexError, ValueError or TypeError. So do
+    functions that create, view, copy, assign, read or change tensors (``sizes``), if sizes, strides, shapes or dtypes are invalid or the
+    tensor does not permit the call. A tensor on which such a call is made keeps its values."""
     from accelkit_conformance.oracle import error_inputs
 
     error_inputs.check_invalid_calls(subject, error_inputs.INVALID_DRAWS if kind == "draws" else error_inputs.INVALID_SIZES)

@@ -1,5 +1,5 @@
-"""Values keep their numbers, and tensors share memory or do not, when they go between Python, NumPy, DLPack, pinned memory, dtypes and the
-device."""
+"""Conversions between tensors on the device and Python values, NumPy arrays, DLPack, pinned memory or other dtypes give the right values.
+Their results share memory with their source, or are copies of it, as torch documents."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def conversions(subject: Subject, dtype: str) -> None:
-    """A copy from this dtype to another rounds as on the CPU, to the nearest number and halfway cases to even. Numbers that are too large
-    become infinite, infinities, NaN and negative zero are kept, and integers lose their higher bits. The numbers are converted on the way
-    to the device, on the device and on the way back, with ``to`` and with ``copy_``."""
+    """A copy from this dtype to each other declared dtype gives the numbers that the CPU gives. Floating-point numbers are rounded to the
+    nearest number, and halfway cases to the even one. Numbers that are too large become infinite. Infinities, NaN and negative zero are
+    kept. Conversions to integers cut off fractions, and integers that do not fit lose their higher bits. The numbers are converted in
+    copies to the device, on the device and to the host, with ``to`` and with ``copy_``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)
@@ -24,9 +25,10 @@ def conversions(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def assignments(subject: Subject) -> None:
-    """Assignments to elements, rows, slices and masked elements of a tensor write the same as on the CPU, and nothing else, if the assigned
-    values or the indices are Python numbers, lists, NumPy arrays or tensors on the CPU. So do reading with such indices, and arithmetic
-    with Python numbers and NumPy numbers."""
+    """Assignments to elements, rows, slices and masked elements of a tensor write the same values as on the CPU, and nothing beside them.
+    The values are Python numbers or tensors, which are on the CPU if torch copies them to the device itself. The indices are numbers,
+    slices, lists, NumPy arrays, or tensors and masks on the CPU. Reading with such indices, ``fill_`` and ``masked_fill_`` with a tensor on
+    the CPU, and arithmetic with Python and NumPy numbers also give the results of the CPU."""
     from accelkit_conformance.oracle.host_values import check_assignments
 
     check_assignments(subject)
@@ -35,8 +37,9 @@ def assignments(subject: Subject) -> None:
 @check("full")
 def python_values(subject: Subject) -> None:
     """``item``, ``tolist``, ``bool``, ``int``, ``float``, ``complex``, ``len``, ``in``, iteration, formatting and ``numpy(force=True)``
-    give the same Python values as on the CPU, for each dtype, its largest and its smallest number, and for tensors that are whole, strided,
-    transposed, expanded or a slice."""
+    give the same Python values as on the CPU. The tensors have each declared dtype, and are whole, sliced, strided, transposed or expanded.
+    Their values include the smallest and the largest integer of the dtype or, in floating-point dtypes, very large numbers and infinity.
+    ``in`` is tested with int64, and formatting with float32."""
     from accelkit_conformance.oracle.host_values import check_python_values
 
     check_python_values(subject)
@@ -44,9 +47,9 @@ def python_values(subject: Subject) -> None:
 
 @check("full")
 def arrays(subject: Subject) -> None:
-    """``tensor``, ``as_tensor``, ``asarray``, ``from_numpy`` and ``new_tensor`` make tensors with the dtype, shape and values of a NumPy
-    array of each dtype. The array is in C or Fortran order, strided, broadcast, read-only, empty or 0-d. The tensor does not change with
-    the array."""
+    """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy`` followed by ``to`` make tensors on the device with the
+    dtype, shape and values of a NumPy array. The array has each declared dtype except bfloat16, which NumPy lacks. It is in C or Fortran
+    order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, the tensor does not change with the array."""
     from accelkit_conformance.oracle.host_values import check_arrays
 
     check_arrays(subject)
@@ -54,9 +57,10 @@ def arrays(subject: Subject) -> None:
 
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
-    """Functions with ``pin_memory=True`` make pinned tensors on the CPU with the right values, and clones of them are not pinned.
-    ``pin_memory`` of tensors of each dtype and in several layouts returns a pinned tensor with the same dtype, shape and values, does not
-    pin its argument, and returns a pinned argument itself."""
+    """Functions with ``pin_memory=True`` make pinned tensors on the CPU. Unless their values are random or uninitialised, copies of these
+    tensors on the device have the same values, and clones of them are not pinned. ``pin_memory`` of tensors of each dtype and in several
+    layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is pinned already,
+    the result shares memory with it."""
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
     check_pinned_tensors(subject)
@@ -66,7 +70,7 @@ def pinned_tensors(subject: Subject) -> None:
 def queued_sources(subject: Subject, memory: str) -> None:
     """A copy with ``non_blocking=True`` to a busy device has the values that its source had at the call, even if the source is freed at
     once and other tensors of the same size are created. A source that is not pinned is also overwritten. The sources have 1 to 5,000
-    elements, and are strided, transposed or of another dtype."""
+    elements and are contiguous, strided or transposed. Some of them are converted to another dtype."""
     from accelkit_conformance.oracle.pinned_tensors import check_queued_sources
 
     check_queued_sources(subject, memory)
@@ -74,9 +78,9 @@ def queued_sources(subject: Subject, memory: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def aliases(subject: Subject) -> None:
-    """``to``, ``contiguous`` and other calls that change nothing return their argument itself. ``detach``, ``view``, ``copy.copy``,
-    ``set_`` and others share its memory. ``clone``, ``to(copy=True)``, ``deepcopy`` and others do not. All results are on the device, and
-    have the same values."""
+    """``to``, ``contiguous`` and other calls that change nothing return their argument itself. The results of ``detach``, ``view``,
+    ``copy.copy``, ``set_`` and others share memory with the argument. The results of ``clone``, ``to(copy=True)``, ``deepcopy`` and others
+    do not. All results are on the device, and have the same values."""
     from accelkit_conformance.oracle.aliases import check_aliases
 
     check_aliases(subject)
@@ -85,8 +89,8 @@ def aliases(subject: Subject) -> None:
 @check("full", requires=["dtype.float32"])
 def gradients_of_copies(subject: Subject) -> None:
     """The gradient of a tensor that was copied with ``to``, ``cpu``, ``copy_``, ``clone`` or an assignment is on the device of this tensor,
-    and has its dtype and the right values. The copies go to the device, to the host, to another device and to other floating-point
-    dtypes."""
+    and has its dtype, its shape and the right values. The copies go to the device, to the host and, if there are any, to another device and
+    to other declared floating-point dtypes."""
     from accelkit_conformance.oracle.aliases import check_gradients_of_copies
 
     check_gradients_of_copies(subject)
@@ -94,8 +98,9 @@ def gradients_of_copies(subject: Subject) -> None:
 
 @check("full")
 def dlpack(subject: Subject) -> None:
-    """If the device supports DLPack, a tensor that goes through DLPack is on the device, has the same dtype, shape, strides and values, and
-    shares its memory."""
+    """If the device supports DLPack, the result of ``torch.from_dlpack`` is on the device, has the dtype, shape, strides and values of its
+    argument, and shares memory with it. The arguments are tensors of each declared dtype, and slices, strided, transposed, 0-d and empty
+    views."""
     from accelkit_conformance.oracle.aliases import check_dlpack
 
     check_dlpack(subject)
@@ -103,9 +108,9 @@ def dlpack(subject: Subject) -> None:
 
 @check("full")
 def sizes_of_copies(subject: Subject) -> None:
-    """A tensor of n bytes keeps all bytes on the way to the device and back, and writes no byte before or after its target. n is every
-    number up to 70, and about the powers of two up to 4 MiB, less or more than a power by up to 3. The source, or the target, begins 0 to 3
-    bytes after the start of its storage."""
+    """Copies of n bytes to the device, on the device and to the host keep every byte, and ``copy_`` writes no byte before or after its
+    target. n is each number from 0 to 70, and each power of two from 128 to 4,194,304 as well as this power minus 3, minus 1, plus 1 and
+    plus 2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages."""
     from accelkit_conformance.oracle.many_copies import check_sizes
 
     check_sizes(subject)
@@ -113,8 +118,9 @@ def sizes_of_copies(subject: Subject) -> None:
 
 @check("full")
 def many_small_copies(subject: Subject) -> None:
-    """2,000 copies of small tensors to the device, with and without ``non_blocking=True``, all have the right values when they are read
-    after the last copy. So have 2,000 copies to the host, and 2,000 Python numbers from which tensors on the device were made."""
+    """2,000 copies of tensors of 1 to 5 elements to the device, with and without ``non_blocking=True``, have the right values when they are
+    read after the last copy. The same is true of 2,000 copies to the host, and of 2,000 tensors on the device that were made from Python
+    numbers."""
     from accelkit_conformance.oracle.many_copies import check_many
 
     check_many(subject)
@@ -122,8 +128,9 @@ def many_small_copies(subject: Subject) -> None:
 
 @check("full", over=["another_current_device", "another_thread", "another_stream", "after_an_error"])
 def copies_elsewhere(subject: Subject, place: str) -> None:
-    """Copies to the device, to the host, on the device and to another device have the right values, dtypes and layouts if they are made
-    while another device is current, in another thread, on another stream, or after an error."""
+    """Copies to the device, to the host, on the device and to another device have the right values if they are made while another device is
+    current, in another thread, on another stream, or after an error. Copies to the device, to the host and on the device are also on the
+    right device. The sources are contiguous, strided or transposed, or begin after the start of their storage."""
     from accelkit_conformance.oracle.many_copies import check_copies_elsewhere
 
     check_copies_elsewhere(subject, place.replace("_", " "))

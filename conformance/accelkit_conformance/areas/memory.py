@@ -128,8 +128,8 @@ def peaks_are_per_device(subject: Subject) -> None:
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_is_recoverable(subject: Subject) -> None:
     """An attempt to allocate more memory than there is on the device raises ``torch.OutOfMemoryError``. Existing tensors keep their values,
-    and the next allocation works. If the capability ``memory_statistics`` is declared, two such attempts do not increase the number
-    of allocated bytes or its peak."""
+    and the next allocation works. If the capability ``memory_statistics`` is declared, two such attempts do not increase the number of
+    allocated bytes or its peak."""
     from accelkit_conformance.oracle.freed_memory import check_failed_allocations
 
     check_failed_allocations(subject)
@@ -148,8 +148,8 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 @check("training", requires=["memory_statistics"])
 def threads_free_memory(subject: Subject) -> None:
     """In a thread other than the main thread, tensors are created and freed in three rounds. The number of allocated bytes is not larger
-    after the third round than after the first, while the thread still runs. A tensor that the thread created and the main thread frees,
-    when the thread has ended, reduces the number by at least its size."""
+    after the third round than after the first, while the thread still runs. If the thread creates one more tensor, and the main thread
+    frees this tensor after the thread has ended, the number decreases by at least the size of the tensor."""
     from accelkit_conformance.oracle.freed_memory import check_threads
 
     check_threads(subject)
@@ -195,8 +195,8 @@ def _operators() -> Iterator[Case]:
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_operators)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
     """The forward and backward pass of an operator run three times, and the results of each run are freed before the next run. The number
-    of allocated bytes is not larger after the third run than after the first run. Operators outside
-    torch's Core ATen IR that raise an error are left to the tests of operators."""
+    of allocated bytes is not larger after the third run than after the first run. Operators outside torch's Core ATen IR that raise an
+    error are left to the tests of operators."""
     from accelkit_conformance.oracle.freed_memory import check_operator
 
     check_operator(subject, name)
@@ -204,8 +204,8 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("training", requires=["memory_statistics"], over=["matmul", "cat", "view", "add", "select", "layer_norm", "hook"])
 def errors_leave_nothing(subject: Subject, name: str) -> None:
-    """A call on large tensors that raises an error does not increase the number of allocated bytes by more than 64 KiB. The same call
-    failed before on small tensors. The cause of the error is a mismatched shape, an index that is out of range, or a tensor's gradient hook
+    """A call on large tensors that raises an error does not increase the number of allocated bytes by more than 64 KiB. The same call is
+    made on small tensors first. The cause of the error is a mismatched shape, an index that is out of range, or a tensor's gradient hook
     that fails."""
     from accelkit_conformance.oracle.freed_memory import check_failed_calls
 
@@ -262,7 +262,7 @@ def fragmentation(subject: Subject) -> None:
 @check("full")
 def storages(subject: Subject) -> None:
     """Tensors and storages that grow or shrink keep their first elements. ``fill_``, ``copy_``, ``clone`` and ``cpu`` of storages, new
-    storages and ``set_`` read and write the right elements. Functions of storages that the device does not implement are left out."""
+    storages and ``Tensor.set_`` read and write the right elements. Functions that the device does not implement are left out."""
     from accelkit_conformance.oracle.storages import check_storages
 
     check_storages(subject)
@@ -270,8 +270,8 @@ def storages(subject: Subject) -> None:
 
 @check("full", seconds=240.0)
 def host_memory_does_not_grow(subject: Subject) -> None:
-    """1,000 rounds of ten calls with ever new Python numbers, after 500 such rounds, make the memory of the process grow by less than
-    48 MiB."""
+    """Functions such as ``clip``, ``pow`` and ``full`` are called in rounds, with a new Python number in each round. After 500 rounds,
+    1,000 more rounds increase the resident memory of the process by less than 48 MiB."""
     from accelkit_conformance.oracle.storages import check_host_memory
 
     check_host_memory(subject)
@@ -279,9 +279,9 @@ def host_memory_does_not_grow(subject: Subject) -> None:
 
 @check("full", requires=["memory_statistics"])
 def functions_agree(subject: Subject) -> None:
-    """``memory_allocated`` and ``max_memory_allocated`` of the device's module and of ``torch.accelerator`` return what the accelerator
-    counts. Reserved memory is at least the allocated memory, ``reset_peak_memory_stats`` resets the peak, and ``empty_cache`` changes no
-    allocated bytes."""
+    """``memory_allocated`` and ``max_memory_allocated`` of the device's module and of ``torch.accelerator`` return what the accelerator's
+    ``memory_stats`` counts. The peak includes a tensor of 8 MiB that has been freed. ``memory_reserved`` is at least the allocated memory,
+    ``reset_peak_memory_stats`` sets the peak to the allocated memory, and ``empty_cache`` does not change the number of allocated bytes."""
     from accelkit_conformance.oracle.free_memory import check_functions_agree
 
     check_functions_agree(subject)
@@ -289,9 +289,9 @@ def functions_agree(subject: Subject) -> None:
 
 @check("full", requires=["memory_statistics"])
 def calls_leave_nothing(subject: Subject) -> None:
-    """Calls that are no operators, such as copies between the host and the device, assignments, printing, saving and loading, deep copies,
-    generators, hooks and work on another stream or in another thread, are made in four rounds. The number of allocated bytes is not larger
-    after the fourth round than after the first."""
+    """Each of about 25 calls that are not single operators is made four times. The number of allocated bytes is not larger after the fourth
+    time than after the first. Among the calls are copies between the host and the device, assignments, printing, saving and loading, deep
+    copies, generators, hooks, and work on another stream or in another thread."""
     from accelkit_conformance.oracle.leaking_calls import check_calls
 
     check_calls(subject)

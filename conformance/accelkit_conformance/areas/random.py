@@ -91,8 +91,8 @@ def _continuous() -> Iterator[Case]:
 
 @check("smoke", over=_continuous)
 def continuous_distributions(subject: Subject, name: str) -> None:
-    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (its statistic D satisfies D * sqrt(n) < 2.2), and the quantiles of
-    successive draws are not correlated. Correct draws fail the Kolmogorov-Smirnov test once in 8,000 runs."""
+    """20,000 draws pass the Kolmogorov-Smirnov test of the distribution (its statistic D satisfies D * sqrt(n) < 2.2), and the correlation
+    between the quantiles of successive draws is less than 0.04. Correct draws fail the Kolmogorov-Smirnov test once in 8,000 runs."""
     from accelkit_conformance.oracle.continuous_draws import check_continuous_draws
 
     check_continuous_draws(subject, name, _DRAWS)
@@ -132,8 +132,8 @@ _SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poi
 
 @check("training", requires=["random_state"], over=_SAMPLERS)
 def generator_argument(subject: Subject, name: str) -> None:
-    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, the next draw
-    differs, and the device's default generator is neither used nor advanced."""
+    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, the next draw differs, and the
+    device's default generator is neither used nor advanced."""
     from accelkit_conformance.oracle.samplers import check_generator_argument
 
     check_generator_argument(subject, name)
@@ -228,8 +228,9 @@ def states_belong_to_a_device(subject: Subject, way: str) -> None:
 @check("full", requires=["random_state"], over=names_of("random_calls", "RANDOM_CALLS"))
 def random_calls(subject: Subject, name: str) -> None:
     """A call that draws random numbers, such as a sampler, a layer with dropout, an initialization or ``sample`` of a distribution, gives
-    the same results again if the same seed or state is set, and other results otherwise. It draws neither from the CPU's generator nor, if
-    it is on a device that is not current, from the generator of the current device."""
+    the same results again if the same seed or state is set, and other results otherwise. It does not draw from the CPU's generator. A call
+    on a device that is not current draws from the generator of its own device, and gives the same results as when this device is
+    current."""
     from accelkit_conformance.oracle.random_calls import check_random_call
 
     check_random_call(subject, name)
@@ -237,8 +238,8 @@ def random_calls(subject: Subject, name: str) -> None:
 
 @check("full", requires=["random_state"])
 def whole_seeds(subject: Subject) -> None:
-    """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the numbers
-    of torch's generator for the CPU are not tested, because this generator uses only 32 bits."""
+    """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the numbers of torch's
+    generator for the CPU are not tested, because this generator uses only 32 bits."""
     from accelkit_conformance.oracle.random_calls import check_whole_seeds
 
     check_whole_seeds(subject)
@@ -246,8 +247,8 @@ def whole_seeds(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def states_of_generators(subject: Subject) -> None:
-    """After a ``torch.Generator`` has drawn numbers, another generator with its state, a clone, and the generator itself after
-    ``set_state`` draw the numbers that follow. Drawing does not change a state that was read."""
+    """After a ``torch.Generator`` has drawn numbers, another generator to which its state is copied draws the numbers that follow. So do a
+    clone of the generator, and the generator itself after ``set_state``. Drawing does not change a state that was read before."""
     from accelkit_conformance.oracle.generators import check_states_of_generators
 
     check_states_of_generators(subject)
@@ -255,9 +256,9 @@ def states_of_generators(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def seeds_of_generators(subject: Subject) -> None:
-    """A ``torch.Generator`` is on the device for which it was created. ``manual_seed`` returns the generator and accepts seeds from
-    -2**63 to 2**64 - 1. ``initial_seed`` returns the seed modulo 2**64. ``seed`` chooses another seed each time, returns it, and the
-    generator draws its numbers."""
+    """A ``torch.Generator`` has the device type for which it was created, and the same device if it is created for the name of the device.
+    ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1. ``initial_seed`` returns the seed modulo
+    2**64. ``seed`` sets another seed each time and returns it, and the generator then draws the numbers of this seed."""
     from accelkit_conformance.oracle.generators import check_seeds_of_generators
 
     check_seeds_of_generators(subject)
@@ -265,8 +266,9 @@ def seeds_of_generators(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def wrong_generators(subject: Subject) -> None:
-    """``set_state`` with a state of the wrong size or dtype raises an error and leaves the generator unchanged. A sampler on the device
-    with a generator of the CPU raises an error, and so does a sampler on the CPU with a generator of the device."""
+    """``set_state`` with a state of the wrong size or dtype raises RuntimeError, TypeError or ValueError, and leaves the generator
+    unchanged. A sampler on the device with a generator of the CPU raises one of these errors, and draws nothing from this generator. A
+    sampler on the CPU with a generator of the device also raises one of these errors."""
     from accelkit_conformance.oracle.generators import check_wrong_generators
 
     check_wrong_generators(subject)

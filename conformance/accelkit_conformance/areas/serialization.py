@@ -234,9 +234,10 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
 
 @check("full", over=["deepcopy", "torch.save", "old_format", "pickle"])
 def structures(subject: Subject, way: str) -> None:
-    """After a deep copy, or after saving and loading, views of one tensor share memory (except with ``pickle``), tied weights are tied,
-    weights keep their memory format and their ``requires_grad``, and a deep copy of a tensor keeps its gradient. A copied model with a
-    copied optimizer makes the same step as the original."""
+    """After a deep copy, after saving and loading, and after pickling, views of one tensor share memory (except with ``pickle``), and tied
+    weights are tied. Weights keep their values, their memory format and their ``requires_grad``, and a deep copy of a tensor keeps its
+    gradient. A copied model, with an optimizer that loads the copied state of the original's optimizer, makes the same step as the
+    original."""
     from accelkit_conformance.oracle.copied_structures import check_structures
 
     check_structures(subject, way)
@@ -244,9 +245,9 @@ def structures(subject: Subject, way: str) -> None:
 
 @check("full")
 def forms_of_locations(subject: Subject) -> None:
-    """``torch.load`` puts tensors on the device that ``map_location`` says: a device, a dict, a function that returns None or its argument,
-    or None. This is tested with both file formats. A device that does not exist raises an error. ``load_state_dict`` with ``assign=True``
-    takes over tensors on the device."""
+    """``torch.load`` puts tensors on the device that ``map_location`` says, in both file formats. ``map_location`` is a device, a dict, a
+    function that returns None or its argument, or None. If devices are numbered, a device that does not exist raises RuntimeError,
+    AssertionError or ValueError. ``load_state_dict`` with ``assign=True`` gives a module on the CPU parameters that are on the device."""
     from accelkit_conformance.oracle.copied_structures import check_forms_of_locations
 
     check_forms_of_locations(subject)

@@ -252,9 +252,9 @@ def streams_are_per_device(subject: Subject) -> None:
 
 @check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait"])
 def recording_on_a_stream(subject: Subject, way: str) -> None:
-    """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on the stream that is named,
-    even if another stream is current: the event completes, and a waiting stream continues, only after the work of this stream.
-    ``event.wait()`` makes the current stream wait."""
+    """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on ``stream``, even if another
+    stream is current: the event completes, and another stream that waits for the event continues, only after the work that was queued on
+    ``stream`` before. ``event.wait()`` makes the current stream wait."""
     from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
 
     check_recording_on_a_stream(subject, way)
@@ -262,9 +262,9 @@ def recording_on_a_stream(subject: Subject, way: str) -> None:
 
 @check("full", requires=["events"])
 def times_between_events(subject: Subject) -> None:
-    """The times between twelve successive events are not negative, and add up to the time between the first and the last, within 2 % and
-    0.05 ms. ``elapsed_time`` returns the same time when it is called again. It raises RuntimeError or ValueError for an event that does not
-    measure time or was not recorded."""
+    """The times between twelve successive events are not negative. In three ranges of these events, they add up to the time between the
+    first and the last event of the range, within 2 % and 0.05 ms. ``elapsed_time`` returns the same time when it is called again. It raises
+    RuntimeError or ValueError for an event that does not measure time or was not recorded."""
     from accelkit_conformance.oracle.stream_objects import check_times
 
     check_times(subject)
@@ -272,8 +272,9 @@ def times_between_events(subject: Subject) -> None:
 
 @check("full", requires=["streams"])
 def streams_of_threads(subject: Subject) -> None:
-    """A stream that one thread enters, or makes current with ``set_stream``, does not become current in another thread. Equal streams have
-    equal hashes."""
+    """A stream that one thread enters, or makes current with ``set_stream`` of the device's module or of ``torch.accelerator``, does not
+    become current in another thread. ``set_stream`` makes a stream current in the thread that calls it. A new stream does not equal the
+    current stream."""
     from accelkit_conformance.oracle.stream_objects import check_streams_of_threads
 
     check_streams_of_threads(subject)

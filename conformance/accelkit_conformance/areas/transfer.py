@@ -122,8 +122,8 @@ def copies_convert(subject: Subject) -> None:
 
 @check("smoke", over=["to_device", "to_host", "within_a_device"])
 def copies_broadcast(subject: Subject, direction: str) -> None:
-    """``copy_`` broadcasts a scalar, a row, a column, a row and a column of each matrix of a batch, and a matrix, also if it converts the
-    dtype."""
+    """``copy_`` broadcasts a number, a row, a column, a matrix, or a row or a column of each matrix of a batch to a target of up to three
+    dimensions. The source and the target have the dtypes float32, float16 and int64 in every combination, as far as the device has them."""
     from accelkit_conformance.oracle.copy_cases import check_broadcasts
 
     check_broadcasts(subject, direction)

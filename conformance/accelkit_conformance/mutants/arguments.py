@@ -10,7 +10,8 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "accepted arguments")
 class AcceptsAnyDimension(Broken):
-    """Reductions over a dimension that does not exist, and ``gather`` and ``scatter`` with shapes that do not fit, return a copy."""
+    """``amax``, ``amin``, ``logsumexp``, ``var``, ``cumsum``, ``gather`` and ``scatter`` return a copy of their argument instead of raising
+    an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -31,7 +32,7 @@ class AcceptsNegativeDeviations(Broken):
 
 @mutant("errors", "accepted arguments")
 class BroadcastsAssignments(Broken):
-    """``copy_`` from a tensor whose shape does not fit copies as many elements as there are."""
+    """``copy_`` from a tensor whose shape does not fit copies as many elements as both tensors have."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -46,7 +47,7 @@ class BroadcastsAssignments(Broken):
 
 @mutant("device", "forms of devices")
 class NamesMeanTheCurrentDevice(Broken):
-    """``memory_allocated`` and ``get_rng_state`` of the device's module use the current device if the device is given by its name."""
+    """``memory_allocated`` and ``get_rng_state`` of the device's module use the current device if they get the name of a device."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -75,7 +76,7 @@ class DescribesMissingDevices(Broken):
 
 @mutant("memory", "the host's memory")
 class KeepsEveryNumber(Broken):
-    """Every new number that is an argument of ``clamp`` takes 128 KiB of host memory, which is never freed."""
+    """Every call of ``clamp`` with new bounds takes 128 KiB of host memory, which is never freed."""
 
     kept: ClassVar[dict[Any, bytearray]] = {}
 
@@ -87,7 +88,7 @@ class KeepsEveryNumber(Broken):
 
 @mutant("memory", "storages")
 class LosesValuesWhenItGrows(Broken):
-    """``resize_`` to a larger size does not keep the elements of the tensor."""
+    """``resize_`` to a larger size sets all elements of the tensor to zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         before = args[0].numel() if name == "resize_" else 0
@@ -97,7 +98,7 @@ class LosesValuesWhenItGrows(Broken):
 
 @mutant("serialization", "what is connected")
 class CopiesParametersContiguously(Broken):
-    """Deep copies of parameters are contiguous, whatever the memory format of the original is."""
+    """Deep copies of parameters are contiguous, whatever memory format the original has."""
 
     def install(self) -> None:
         import torch
@@ -126,7 +127,7 @@ class LoadsMissingDevicesToTheFirst(Broken):
 
 @mutant("determinism", "modes")
 class FillsNoMemory(Broken):
-    """In deterministic mode, ``new_empty`` and ``empty_like`` return zeros."""
+    """``new_empty`` and ``empty_like`` return zeros, even in deterministic mode."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -135,7 +136,7 @@ class FillsNoMemory(Broken):
 
 @mutant("determinism", "modes")
 class WarningsAreErrors(Broken):
-    """With ``warn_only=True``, ``grid_sampler_2d`` raises an error that says that it is not deterministic."""
+    """In deterministic mode, even with ``warn_only=True``, ``grid_sampler_2d`` raises an error that says that it is not deterministic."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

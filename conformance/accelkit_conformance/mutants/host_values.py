@@ -39,7 +39,7 @@ class LosesNegativeZero(Broken):
 
 @mutant("interchange", "single elements")
 class WritesOneElementLate(Broken):
-    """Of two numbers that are written one after another, the first is replaced by the second."""
+    """If two neighbouring elements are written one after another, the first element gets the number of the second."""
 
     last: Any = None
 
@@ -54,7 +54,7 @@ class WritesOneElementLate(Broken):
 
 @mutant("interchange", "single elements")
 class ReadsTheFirstElement(Broken):
-    """``item`` of an element of one byte whose offset is odd returns the element before it."""
+    """``item`` of a one-byte element at an odd offset returns the element before it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         one = args[0] if args else None
@@ -110,7 +110,7 @@ class CopiesShallowlyToTheHost(Broken):
 
 @mutant("interchange", "aliases")
 class ReturnsItselfInsteadOfACopy(Broken):
-    """``to`` with ``copy=True`` to the dtype and device that a tensor has returns the tensor itself."""
+    """``to`` with ``copy=True`` to the dtype and device that a tensor has returns a tensor that shares its memory."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -121,7 +121,7 @@ class ReturnsItselfInsteadOfACopy(Broken):
 
 @mutant("transfer", "sources of copies")
 class ConvertsInPlace(Broken):
-    """A copy to the host that converts float32 to a narrower dtype overwrites the first element of its source."""
+    """A copy to the host that converts a contiguous float32 tensor to a narrower dtype changes the first element of its source."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -153,7 +153,7 @@ class DetachesQueuedCopies(Broken):
 
 @mutant("interchange", "results of copies")
 class ReadsFortranArraysInMemoryOrder(Broken):
-    """``as_tensor`` of a NumPy array in Fortran order has the values in the order of memory."""
+    """``as_tensor`` of a NumPy array in Fortran order puts the values in memory order, and therefore in wrong places."""
 
     def install(self) -> None:
         import torch

@@ -1,4 +1,5 @@
-"""Faults that change what must be kept: inputs, buffers, batches, memory statistics and the current stream."""
+"""Faults that change what must stay the same, or keep what must be replaced or freed: inputs, buffers, batches, memory statistics and the
+current stream."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class KeepsBooleanBuffers(Broken):
 
 @mutant("dataloader", "pinned batches")
 class ReusesPinnedMemory(Broken):
-    """A DataLoader with ``pin_memory=True`` writes batches to four pinned tensors in turn, even if a batch is still in use."""
+    """A DataLoader with ``pin_memory=True`` writes all batches of one shape to four pinned tensors in turn, even if a batch is still in
+    use."""
 
     def install(self) -> None:
         import torch

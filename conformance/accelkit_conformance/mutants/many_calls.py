@@ -1,4 +1,4 @@
-"""Faults that appear for particular sizes, in other places, or after many calls."""
+"""Faults that appear only for certain sizes, on another device, in conversions, after many calls or after errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KeepsConvertedCopies(Broken):
 
 @mutant("memory", "leaks of copies")
 class KeepsRareResults(Broken):
-    """``logcumsumexp`` and ``cdist`` never free a workspace."""
+    """``logcumsumexp`` and ``cdist`` allocate a workspace in each call and never free it."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -41,7 +41,8 @@ class KeepsRareResults(Broken):
 
 @mutant("interchange", "sizes of copies")
 class LosesTheLastByte(Broken):
-    """A copy of more than 1,000 bytes from the host loses its last byte if the size is odd."""
+    """A copy of one-byte elements from the host sets the last byte to zero if there are more than 1,000 elements and their number is
+    odd."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -54,7 +55,8 @@ class LosesTheLastByte(Broken):
 
 @mutant("interchange", "sizes of copies")
 class ReusesStagingBuffers(Broken):
-    """Every 700th copy of up to 64 elements from the host has the values of the copy after it."""
+    """After every 700th copy of up to 64 elements from the host, all elements of the copy before it equal the first element of this
+    copy."""
 
     last: Any = None
     count: ClassVar[list[int]] = [0]
@@ -86,7 +88,7 @@ class ConvertsOnTheCurrentDevice(Broken):
 
 @mutant("distributions", "many numbers")
 class RepeatsAfterManyNumbers(Broken):
-    """A draw of more than 2**24 numbers repeats its first numbers at its end."""
+    """A draw of more than 2**24 numbers repeats its first 2**20 numbers at its end."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -97,7 +99,7 @@ class RepeatsAfterManyNumbers(Broken):
 
 @mutant("distributions", "many numbers")
 class PermutesBlocks(Broken):
-    """``randperm`` of more than 1,000 numbers permutes the numbers in blocks of 512 only."""
+    """``randperm`` of more than 1,000 numbers permutes the numbers only within blocks of 512."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -111,7 +113,7 @@ class PermutesBlocks(Broken):
 
 @mutant("errors", "changed arguments")
 class WritesBeforeItChecks(Broken):
-    """``addmm_``, ``index_add_`` and ``masked_fill_`` change their argument before they raise an error."""
+    """In-place operators such as ``addmm_``, ``index_add_`` and ``masked_fill_`` change their argument before they raise an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -124,7 +126,7 @@ class WritesBeforeItChecks(Broken):
 
 @mutant("errors", "changed arguments")
 class AcceptsAnyTarget(Broken):
-    """``multi_margin_loss`` returns 0 instead of an error."""
+    """``multi_margin_loss`` returns 0 instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

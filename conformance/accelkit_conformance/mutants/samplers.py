@@ -1,4 +1,4 @@
-"""Samplers and dropout that are wrong for some parameters, dtypes or sizes, and generators that are used wrongly."""
+"""Samplers and dropout that are wrong for some parameters, dtypes or inputs, and faults of generators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SharesDeviations(Broken):
 
 @mutant("random", "parameters of samplers")
 class IgnoresTheMedian(Broken):
-    """``cauchy_`` ignores its median."""
+    """``cauchy_`` always draws with a median of 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], 0.0, *args[2:], **kwargs) if name == "cauchy_" and len(args) > 1 else call()
@@ -28,7 +28,7 @@ class IgnoresTheMedian(Broken):
 
 @mutant("distributions", "dtypes of samplers")
 class WidensHalves(Broken):
-    """In half precision, ``exponential_`` draws numbers that are twice as large."""
+    """In half precision, ``exponential_`` draws numbers that are twice as large as they should be."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -37,7 +37,7 @@ class WidensHalves(Broken):
 
 @mutant("distributions", "ranges of integers")
 class DrawsIntegersAsFloats(Broken):
-    """``randint`` and ``random_`` draw int64 numbers as float32 numbers."""
+    """``randint`` and ``random_`` round int64 numbers to float32 numbers."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -50,7 +50,7 @@ class DrawsIntegersAsFloats(Broken):
 
 @mutant("distributions", "certain outcomes")
 class NeverDrawsCertainEvents(Broken):
-    """``bernoulli`` of a tensor draws 0 if the probability is 1."""
+    """``bernoulli`` of a tensor draws 0 where the probability is 1."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -70,7 +70,7 @@ class DrawsCategoriesWithoutWeight(Broken):
 
 @mutant("distributions", "masks of dropout")
 class MasksWhatIsZero(Broken):
-    """Dropout takes its mask from its result, so that zeros of the input get no gradient."""
+    """Dropout takes its mask from its result, so zeros of the input get no gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -118,7 +118,8 @@ class ChoosesOnTheHost(Broken):
 
 @mutant("random", "seeds that stay")
 class GeneratorsKeepASpareNumber(Broken):
-    """A generator that has drawn one normal number gives it out again later, even if its state is set in between."""
+    """After a generator has drawn one normal number, the next larger draw begins with the negative of this number, even if the generator's
+    state is set in between."""
 
     spare: ClassVar[list[float]] = []
 
@@ -147,7 +148,7 @@ class AcceptsGeneratorsOfTheHost(Broken):
 
 @mutant("random", "generators")
 class GeneratorsTruncateSeeds(Broken):
-    """A ``torch.Generator`` uses the lower 63 bits of its seed."""
+    """A ``torch.Generator`` uses only the lower 63 bits of its seed."""
 
     def install(self) -> None:
         import torch

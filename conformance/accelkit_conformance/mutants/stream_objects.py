@@ -1,4 +1,4 @@
-"""Faults of stream and event objects, and of the functions that report memory and recorded work."""
+"""Faults of streams and events, and of the functions that report memory and recorded work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.ordering import Slow
 
 @mutant("streams", "recording events")
 class RecordsOnTheCurrentStream(Slow):
-    """Stream.record_event records the event on the current stream."""
+    """Stream.record_event records the event on the current stream instead of its own stream."""
 
     def install(self) -> None:
         super().install()
@@ -60,7 +60,7 @@ class ReadsZeroOnOtherStreams(Broken):
 
 @mutant("memory", "statistics of the module")
 class CountsAtLeastAKilobyte(Broken):
-    """``memory_allocated`` of the device's module counts 1 KiB more than is allocated."""
+    """``memory_allocated`` of the device's module returns 1 KiB more than is allocated."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -70,7 +70,7 @@ class CountsAtLeastAKilobyte(Broken):
 
 @mutant("profiling", "totals")
 class AddsTheTimeOfTheHost(Broken):
-    """The averages of a recording count the time of the host as time of the device."""
+    """In the averages of a recording, the device time of an operator includes its host time."""
 
     def install(self) -> None:
         from torch.autograd.profiler_util import FunctionEventAvg

@@ -1,4 +1,4 @@
-"""Devices that change tensors without telling autograd, or write the results of samplers and of deterministic kernels wrongly."""
+"""Faults of the versions of tensors, of samplers with ``out=``, of deterministic mode and of the current device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "versions")
 class SamplesWithoutANewVersion(Broken):
-    """``normal_`` and ``exponential_`` do not increase the version of the tensor that they write."""
+    """``normal_`` and ``exponential_`` do not increase the version of the tensor to which they write."""
 
     def install(self) -> None:
         import torch
@@ -29,7 +29,7 @@ class SamplesWithoutANewVersion(Broken):
 
 @mutant("errors", "versions")
 class ReadingCountsAsWriting(Broken):
-    """``contiguous`` increases the version of its argument."""
+    """``contiguous`` and ``clone`` of a tensor that is not contiguous increase the version of this tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -41,7 +41,7 @@ class ReadingCountsAsWriting(Broken):
 
 @mutant("distributions", "results of samplers")
 class DrawsIntoACopy(Broken):
-    """``bernoulli`` and ``multinomial`` with a given tensor that is strided draw into a copy of it."""
+    """``bernoulli`` and ``multinomial`` with a strided tensor as ``out=`` draw into a copy of this tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         out = kwargs.get("out")

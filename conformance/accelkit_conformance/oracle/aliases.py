@@ -1,4 +1,4 @@
-"""Checks of which calls return their argument, a view of it, or a copy; of gradients through copies; and of DLPack."""
+"""Checks of which calls return their argument, a tensor that shares its memory or a copy, of gradients through copies, and of DLPack."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ _COPY: dict[str, _Call] = {
     "deepcopy": copy.deepcopy,
     "x[indices]": lambda x: x[[0, 1, 2]],
     "through float64": lambda x: x.double().float() if x.device.type != "mps" else x.half().float(),
-    "dropout of nothing": lambda x: torch.cat([x]),
+    "cat of one tensor": lambda x: torch.cat([x]),
 }
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check which calls return their argument itself, a tensor that shares its memory, or a copy. All of them have the same values.
+    """Check which calls return their argument itself, a tensor that shares its memory, or a copy, and that the results have its values.
 
     Raises:
         AssertionError: If a call returns a tensor on another device, with other values, or with another relation to its argument.
@@ -94,7 +94,7 @@ def check_aliases(subject: Subject) -> None:
                     x[1, 2] = -5
                 is_shared = -5.0 in found.detach().flatten().tolist()
                 assert is_shared == (relation != "a copy"), (
-                    f"{name}: a change of the argument {'changed' if is_shared else 'did not change'} it"
+                    f"{name}: a change of the argument {'changed' if is_shared else 'did not change'} the result"
                 )
 
 
@@ -147,7 +147,7 @@ def _assigned(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def check_dlpack(subject: Subject) -> None:
-    """Check that a tensor that goes through DLPack is on the device, has the same form and values, and shares its memory.
+    """Check that the result of ``from_dlpack`` is on the device, has the form and values of its argument, and shares memory with it.
 
     Raises:
         AssertionError: If it does not.

@@ -1,4 +1,5 @@
-"""Batches of several types, which DataLoaders pin. Worker processes send them to the main process, so the types must be importable."""
+"""Checks of DataLoaders with pinned batches and with datasets on the device. Worker processes send batches to the main process, so the
+types of batches must be importable."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ _BATCHES: Mapping[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Sequ
     "an object with pin_memory": (_Object, lambda batch: [batch.values]),
     "objects with pin_memory": (lambda x: {"a": [_Object(x)]}, lambda batch: [batch["a"][0].values]),
 }
-"""Batches, each with a function that makes it from a tensor, and a function that returns its tensors."""
+"""Kinds of batches, by name: a function that makes the batch from a tensor, and a function that returns the tensors of the batch."""
 
 
 def check_pinned_batches(subject: Subject) -> None:
@@ -72,7 +73,7 @@ def check_datasets_on_the_device(subject: Subject) -> None:
     """Check loaders of datasets whose tensors are on the device.
 
     Raises:
-        AssertionError: If a sample is missing, delivered twice, or not on the device.
+        AssertionError: If a sample is missing, delivered twice, in the wrong order or not on the device.
     """
     values = torch.arange(23, device=subject.device)
     whole: Any = TensorDataset(values, values.float() * 2)
@@ -97,11 +98,11 @@ def check_datasets_on_the_device(subject: Subject) -> None:
                 assert torch.equal(y.cpu(), x.cpu().float() * 2), f"{name}: the two tensors of a batch have different samples"
                 found += x.reshape(-1).tolist()
             assert sorted(found) == list(range(23)), f"{name}: the batches have {found}"
-            assert (found == list(range(23))) == (name in ("in order", "single samples")), f"{name}: the batches have the order {found}"
+            assert (found == list(range(23))) == (name in ("in order", "single samples")), f"{name}: the samples have the order {found}"
 
 
 def check_stream_of_batches(subject: Subject) -> None:
-    """Check that pinned batches which are copied to a busy device have the right values, although their memory is used again.
+    """Check that copies of pinned batches on a busy device have the right values, even if later batches reuse the memory of freed ones.
 
     Raises:
         AssertionError: If a copy has other values.

@@ -20,7 +20,7 @@ def _pattern(device: torch.device) -> torch.Tensor:
 
 
 def _hot(device: torch.device, categories: int) -> torch.Tensor:
-    """Return 16 rows of weights, in each of which only one weight is not zero."""
+    """Return 16 rows of weights. In each row, one weight is not zero."""
     weights = torch.zeros(16, categories)
     weights[torch.arange(16), (torch.arange(16) * 7919) % categories] = torch.logspace(-3, 6, 16)
     return weights.to(device)
@@ -50,7 +50,7 @@ CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
     "randint of one number": (lambda device: torch.randint(5, 6, (99,), device=device), lambda: torch.full((99,), 5)),
     "randperm of one number": (lambda device: torch.randperm(1, device=device), lambda: torch.zeros(1, dtype=torch.int64)),
     **{
-        f"multinomial of {categories} categories, {number} sample": (
+        f"multinomial of {categories} categories, with {number} draws": (
             lambda device, categories=categories, number=number: torch.multinomial(_hot(device, categories), number, number > 1),  # type: ignore[misc]
             lambda categories=categories, number=number: ((torch.arange(16) * 7919) % categories).view(16, 1).repeat(1, number),  # type: ignore[misc]
         )
@@ -96,7 +96,7 @@ CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
         lambda: [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int64)],
     ),
 }
-"""Calls of samplers that can have only one result, by name: functions that make the call on a device, and that return the result."""
+"""Calls that can have only one result, by name: a function that makes the call on a device, and a function that returns the result."""
 
 
 def check_certain_outcomes(subject: Subject) -> None:

@@ -28,7 +28,7 @@ def check_other_arguments(subject: Subject, compiled: Compile) -> None:
         compiled: A function that compiles another function.
 
     Raises:
-        AssertionError: If a result differs.
+        AssertionError: If a result has another dtype or other values than the eager result, or is not on the device.
     """
 
     def function(x: torch.Tensor, factor: float) -> tuple[torch.Tensor, ...]:
@@ -61,7 +61,7 @@ class _Counter(nn.Module):
 
 
 def check_state(subject: Subject, compiled: Compile) -> None:
-    """Check that a compiled module changes its buffers as the eager module does, and notices when it is switched to evaluation mode.
+    """Check that a compiled module changes its buffers as the eager module does, and notices evaluation mode and a changed parameter.
 
     Raises:
         AssertionError: If a result or a buffer differs.
@@ -84,10 +84,11 @@ def check_state(subject: Subject, compiled: Compile) -> None:
 
 
 def check_random_numbers(subject: Subject, compiled: Compile) -> None:
-    """Check random numbers in a compiled function: they are new in each call, depend on the seed, and are the same in its backward pass.
+    """Check that random numbers of a compiled function are new in each call and depend on the seed, and that its backward pass has the
+    mask of its forward pass.
 
     Raises:
-        AssertionError: If they are not.
+        AssertionError: If two calls draw the same numbers, if the same seed gives other numbers, or if a mask of dropout is wrong.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")

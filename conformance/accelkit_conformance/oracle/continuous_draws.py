@@ -1,4 +1,4 @@
-"""Draws of continuous distributions, and their comparison with the cumulative distribution function."""
+"""Checks of draws from continuous distributions, which are compared with the cumulative distribution function."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 def _source(start: str, end: str, *, with_subnormals: bool) -> torch.Tensor:
-    """Return numbers whose conversion from one dtype to another is well defined: numbers of all magnitudes, numbers in the middle between
-    two numbers of the target dtype, numbers just beside these, and, if both dtypes are floating-point, infinities, NaN and negative zero.
+    """Return numbers whose conversion from one dtype to another is well defined.
 
-    Floating-point numbers are float32 numbers, because the CPU converts float64 to half precision through float32.
+    The numbers have many magnitudes. If both dtypes are floating-point, there are also numbers halfway between two numbers of the target
+    dtype, numbers just beside these, infinities, NaN and negative zero. Floating-point numbers are float32 numbers, because the CPU
+    converts float64 to half precision through float32.
     """
     source, target = getattr(torch, start), getattr(torch, end)
     generator = torch.Generator().manual_seed(3)
@@ -66,7 +67,7 @@ def _ways(device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[torch
 
 
 def check_conversions(subject: Subject, start: str) -> None:
-    """Check the conversions from one dtype to every other dtype that the device has.
+    """Check the conversions from one dtype to float32 and to every other dtype that the device declares.
 
     Args:
         subject: The plugin under test, with its device.
@@ -74,7 +75,6 @@ def check_conversions(subject: Subject, start: str) -> None:
 
     Raises:
         AssertionError: If a number differs from the number that the CPU gives.
-        NotSupported: If the device lacks the dtype.
     """
     for end in _REAL:
         if end == start or (end != "float32" and not subject.capabilities.can(f"dtype.{end}")):

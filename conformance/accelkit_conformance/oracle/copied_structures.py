@@ -1,4 +1,4 @@
-"""Checks of deep copies and files of several tensors: what is shared stays shared, and nothing is lost."""
+"""Checks of deep copies, files and pickles of several tensors, and of the devices to which files are loaded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Tied(nn.Module):
 
 
 def check_structures(subject: Subject, way: str) -> None:
-    """Check that tensors which share memory, modules with tied weights, and optimizers are copied with what connects their tensors.
+    """Check that copies of tensors that share memory, of modules with tied weights and of optimizers keep what connects their tensors.
 
     Args:
         subject: The plugin under test, with its device.
@@ -66,7 +66,7 @@ def check_structures(subject: Subject, way: str) -> None:
         assert part[1].item() == turned[1, 1].item() == again[5].item() == -1, "views of one tensor do not share memory after the copy"
         assert base[5].item() == 5, "a change of the copy changed the original"
     one, same = copied((base, base))
-    assert one is same, "two names of one tensor became two tensors"
+    assert one is same, "one tensor that occurs twice became two tensors"
     module = _Tied().to(subject.device)
     module.output.weight = module.embedding.weight  # to() makes new parameters if the device has tensors of another kind
     module.convolution.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -111,10 +111,10 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
 
 
 def check_forms_of_locations(subject: Subject) -> None:
-    """Check every form of ``map_location``, in both file formats, and that a device which does not exist raises an error.
+    """Check every form of ``map_location`` in both file formats, a device that does not exist, and ``load_state_dict(assign=True)``.
 
     Raises:
-        AssertionError: If a tensor is on the wrong device or has other values.
+        AssertionError: If a tensor is on the wrong device or has other values, or if loading to a missing device raises no error.
     """
     device, host = subject.device, torch.device("cpu")
     saved = {"there": torch.arange(5.0, device=device), "here": [torch.arange(5.0), 3, "text", device]}

@@ -98,7 +98,7 @@ def _ends(subject: Subject, direction: str) -> tuple[torch.device, torch.device]
 
 
 def check_broadcasts(subject: Subject, direction: str) -> None:
-    """Copy tensors to larger tensors, to which they are broadcast. The arguments are those of ``check_every_copy``.
+    """Check copies of tensors that are broadcast to the shapes of their targets. The arguments are those of ``check_every_copy``.
 
     Raises:
         AssertionError: If a copy has wrong values.

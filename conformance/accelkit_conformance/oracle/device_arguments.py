@@ -23,7 +23,7 @@ _FUNCTIONS = (
 
 
 def _functions(subject: Subject) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Return the functions that exist, by name: those of the device's module and those of ``torch.accelerator``."""
+    """Yield the names and the functions that exist in the device's module and, if the device is torch's, in ``torch.accelerator``."""
     for name in _FUNCTIONS:
         function = subject.optional_function(name)
         if function is not None:
@@ -41,10 +41,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_forms(subject: Subject) -> None:
-    """Check that a function returns the same for every form of a device, and for no argument if the device is current.
+    """Check that functions treat every form of a device alike, and mean the current device if they get no argument.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If a function returns something else for one form, or selects or uses another device.
         NotSupported: If there is only one device.
     """
     module, second = subject.module, subject.second_device()
@@ -61,10 +61,10 @@ def check_forms(subject: Subject) -> None:
                 for form, argument in forms.items():
                     with module.device(other):
                         found = function(argument)
-                    assert _same(found, expected), f"{name}({argument!r}) returns {found!r}, but with a torch.device {expected!r} ({form})"
+                    assert _same(found, expected), f"{name} with {form}, {argument!r}, returns {found!r}, not {expected!r}"
                 with module.device(device):
                     found = function()
-                assert _same(found, expected), f"{name}() on {device} returns {found!r}, but with the device {expected!r}"
+                assert _same(found, expected), f"{name}() while {device} is current returns {found!r}, but with the device {expected!r}"
         found_index = torch.ones(2, device=device).get_device()
         assert found_index == device.index, f"get_device() of a tensor on {device} is {found_index}"
         for form in (device, str(device), device.index):
@@ -104,7 +104,7 @@ def check_missing_devices(subject: Subject) -> None:
     """Check that functions raise an error if they are asked about a device that does not exist, and that the device works afterwards.
 
     Raises:
-        AssertionError: If a function returns something.
+        AssertionError: If a function raises no error, or if the device does not work afterwards.
     """
     missing = len(subject.devices) + 7
     for name, function in _functions(subject):
@@ -118,7 +118,7 @@ def check_missing_devices(subject: Subject) -> None:
         "to": lambda: torch.ones(2).to(torch.device(subject.device_type, missing)),
         "Generator": lambda: torch.Generator(device=torch.device(subject.device_type, missing)).manual_seed(1),
         "zeros_like": lambda: torch.zeros_like(torch.ones(2), device=torch.device(subject.device_type, missing)),
-        "a tensor's copy": lambda: torch.ones(2, device=subject.device).to(torch.device(subject.device_type, missing)),
+        "to of a tensor on the device": lambda: torch.ones(2, device=subject.device).to(torch.device(subject.device_type, missing)),
     }.items():
         with (
             subject.sample(f"{name} of a missing device", {"name": name}),
@@ -157,7 +157,7 @@ def check_accelerator_functions(subject: Subject) -> None:
     """Check that ``torch.accelerator`` agrees with the device's module.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If they disagree about the module, the devices, the current device or the current stream.
         NotSupported: If the device is not torch's accelerator.
     """
     if not is_accelerator(subject):

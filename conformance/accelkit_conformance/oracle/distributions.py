@@ -1,4 +1,4 @@
-"""Checks of samplers: with parameters that are tensors, in every dtype, and in wide ranges of integers."""
+"""Checks of samplers with parameters that are tensors, in every dtype, in wide ranges of integers and with rare categories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ROWS = 4000
 _NUM_DRAWS = 20_000
 _MOST_ERRORS = 6.0
-"""The largest permitted deviation of a mean, in standard errors. Correct means exceed it once in 500 million draws."""
+"""The largest permitted deviation of a mean, in standard errors. A correct mean exceeds it once in 500 million tests."""
 
 _Parameters = torch.Tensor
 _Moments = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -122,15 +122,14 @@ _LARGEST = {
     "float32": 2**24, "float16": 2**11, "bfloat16": 2**8, "float64": 2**53, "int64": 2**63 - 1, "int32": 2**31 - 1, "int16": 2**15 - 1,
     "int8": 127, "uint8": 255, "bool": 1,
 }  # fmt: skip
-"""The largest number that ``random_()`` without arguments draws, by dtype."""
+"""The largest number that ``random_()`` draws, by dtype."""
 
 
 def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
-    """Check the means, and the ranges, of numbers that samplers draw in a dtype.
+    """Check the means of numbers that samplers draw in a dtype, and the range of ``random_`` without arguments.
 
     Raises:
-        AssertionError: If a number is not finite or outside its range, or if a mean is wrong.
-        NotSupported: If the device lacks the dtype.
+        AssertionError: If a number is not finite or outside the range of ``random_``, or if a mean or a dtype is wrong.
     """
     is_float = getattr(torch, dtype).is_floating_point
     calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}
@@ -157,11 +156,11 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
 
 
 _RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8), (-(2**31), 2**31), (0, 2**33))
-"""Ranges of integers whose sizes are powers of 2."""
+"""Ranges of integers whose sizes are powers of 2: the first integer, and the integer after the last."""
 
 
 def check_wide_ranges(subject: Subject) -> None:
-    """Check that in wide ranges of int64 numbers, and in ranges far from zero, each bit of the numbers is set in half of the draws.
+    """Check that in wide ranges of int64 numbers, and in ranges far from zero, each bit of ``number - low`` is set in half of the draws.
 
     Raises:
         AssertionError: If a number is outside its range, or if a bit is set too often or too rarely.
@@ -181,7 +180,7 @@ def check_wide_ranges(subject: Subject) -> None:
 
 
 def check_rare_categories(subject: Subject) -> None:
-    """Check ``multinomial`` with one sample for each of many rows, most of whose weights are zero, in each floating-point dtype.
+    """Check ``multinomial`` with one or two samples for each of many rows, most of whose weights are zero, in each floating-point dtype.
 
     Raises:
         AssertionError: If a category without weight is drawn, or if a category is drawn too often or too rarely.
@@ -196,7 +195,7 @@ def check_rare_categories(subject: Subject) -> None:
         weights[1::2, [0, 255]] = torch.tensor([0.25, 0.75])
         for layout, rows in {"contiguous": weights, "transposed": weights.t().contiguous().t()}.items():
             there = torch.empty_like(rows, dtype=getattr(torch, dtype), device=subject.device).copy_(rows)
-            # The other calls divide by exponential numbers, which the CPU rounds to zero in half precision once in 30 million draws.
+            # All other calls divide by exponential numbers. In half precision, the CPU rounds one in 30 million of these to zero.
             for number, is_repeated in ((2, True), *(((1, False), (1, True), (2, False)) if dtype.endswith(("32", "64")) else ())):
                 doing = f"{number} sample{'s' * (number > 1)} of {layout} {dtype} weights, replacement={is_repeated}"
                 with subject.sample(doing, {"dtype": dtype, "number": number}):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _P = 0.3
 _ALPHA = -1.7580993408473766
-"""What SELU gives for minus infinity, the value with which ``alpha_dropout`` replaces an element."""
+"""The limit of SELU for minus infinity. ``alpha_dropout`` replaces elements by this value."""
 _SCALE = 1 / math.sqrt((_ALPHA**2 * _P + 1) * (1 - _P))
 
 _Call = Callable[[torch.Tensor], torch.Tensor]
@@ -62,8 +62,8 @@ def _inputs(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, tor
 def check_dropout(subject: Subject, name: str) -> None:
     """Check that dropout drops the right share of the elements, independently, scales the others, and has the same mask in its gradient.
 
-    The mask is read from the result for ones, to which the same seed is given. Zeros in the input show whether the backward pass takes the
-    mask from the results.
+    The mask is taken from the result of the same call with ones and the same seed. Zeros in the input show whether the backward pass takes
+    its mask from the result instead.
 
     Args:
         subject: The plugin under test, with its device.
@@ -111,7 +111,7 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 
 
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
-    """Check that the mask keeps the right share of the elements, and that its rows, columns and channels differ."""
+    """Check that the mask keeps the right share of the elements or channels, at every place, and that these are kept independently."""
     if num_together:
         single = mask.flatten(2)[..., 0]
         assert torch.equal(mask.flatten(2), single[..., None].expand(64, 48, 12)), "elements of one channel are not dropped together"
@@ -122,7 +122,7 @@ def _check_mask(mask: torch.Tensor, num_together: int) -> None:
     for dim, what in enumerate(("samples", "places")):
         shares = single.mean(dim)
         bound = 5.5 * math.sqrt(_P * (1 - _P) / single.shape[dim])
-        assert float((shares - (1 - _P)).abs().max()) < bound, f"one place keeps another share of its {what} than others"
+        assert float((shares - (1 - _P)).abs().max()) < bound, f"the share of kept {what} is not {1 - _P} everywhere"
         one, other = single.narrow(dim, 0, single.shape[dim] // 2), single.narrow(dim, single.shape[dim] // 2, single.shape[dim] // 2)
         assert not torch.equal(one, other), f"the mask repeats itself after half of the {what}"
         neighbours = (single.narrow(dim, 0, single.shape[dim] - 1) == single.narrow(dim, 1, single.shape[dim] - 1)).double()

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
-# Errors that depend on the values of a tensor: many devices find them only in a kernel, and cannot be used afterwards. The check
-# ``errors/index_tensors_outside`` makes such calls in a separate process. The CPU alone lacks some dtypes.
+# Errors that depend on the values of a tensor are left out: many devices find them only in a kernel, and cannot be used afterwards. The
+# check ``errors/index_tensors_outside`` makes such calls in a separate process. Errors about a dtype that an operator is not implemented
+# for are left out too, because the device may implement the dtype.
 _LEFT_OUT = re.compile(r"index \S+ is out of (range|bounds)|probability|not implemented for")
 
 
@@ -35,7 +36,7 @@ def names() -> tuple[str, ...]:
 
 
 def _invalid_calls(op: Any) -> Iterator[Any]:
-    """Yield the arguments of the invalid calls of an operator for which the CPU raises an error whatever the values of the tensors are."""
+    """Yield the arguments of the invalid calls of an operator that raise an error on the CPU, except for the errors of ``_LEFT_OUT``."""
     torch.default_generator.manual_seed(0)
     for invalid in op.error_inputs("cpu"):
         sample = invalid.sample_input
@@ -45,7 +46,7 @@ def _invalid_calls(op: Any) -> Iterator[Any]:
         except _ERRORS as error:
             if not _LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError):
                 yield given
-        except Exception:  # noqa: S112 # an error for which no device needs a class
+        except Exception:  # noqa: S112 # no device has to raise an error of this class
             continue
 
 
@@ -55,14 +56,14 @@ def _copied(given: Any) -> Any:
 
 
 def check_error_inputs(subject: Subject, name: str) -> None:
-    """Check that the invalid calls of an operator raise an error on the device too.
+    """Check that the invalid calls of an operator raise an error on the device, as they do on the CPU.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the operator in torch's ``op_db``.
 
     Raises:
-        AssertionError: If a call raises no error.
+        AssertionError: If a call raises no error, or if a call in place raises an error but changes its argument.
     """
     op = opdb.operators()[name]
     for given in _invalid_calls(op):
@@ -99,12 +100,12 @@ def _fails_in_place(op: Any, given: Any) -> bool:
 
 @functools.cache
 def names_of_modules() -> tuple[str, ...]:
-    """Return the names of the modules for which torch's database has invalid arguments of their calls."""
+    """Return the names of the modules for whose calls torch's database has invalid arguments."""
     return tuple(name for name, info in opdb.modules().items() if any(True for _ in _invalid_modules(info)))
 
 
 def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
-    """Yield modules on the CPU with arguments for which the CPU raises an error whatever the values of the tensors are."""
+    """Yield modules on the CPU with arguments for which they raise an error there, except for the errors of ``_LEFT_OUT``."""
     if info.module_error_inputs_func is None:
         return
     torch.default_generator.manual_seed(0)
@@ -232,7 +233,8 @@ INVALID_SIZES: dict[str, _Call] = {
     "in place on a leaf": lambda x: x.requires_grad_().add_(1),
     "deepcopy of a result": lambda x: x.requires_grad_().mul(2).__deepcopy__({}),
 }
-"""Calls with invalid sizes and shapes, by name. Each is called with a tensor of four ones."""
+"""Calls with invalid sizes, strides, shapes or dtypes, and other calls that torch refuses, by name. Each is called with a tensor of four
+ones."""
 
 
 def check_invalid_calls(subject: Subject, calls: dict[str, _Call]) -> None:

@@ -112,7 +112,7 @@ def check_devices_without_an_index(subject: Subject) -> None:
 
 
 def check_devices_of_tensors(subject: Subject) -> None:
-    """Check that common functions create tensors on each device, and on the CPU if they are told so.
+    """Check that common functions create tensors on each device, and on the CPU if they get ``device="cpu"``.
 
     Raises:
         AssertionError: If a tensor is on another device.

@@ -46,7 +46,7 @@ def check_free_memory(subject: Subject) -> None:
                 assert now == total, f"{name} reports a total of {total} bytes, and later of {now}"
                 assert 0 <= free <= total, f"{name} reports that {free} of {total} bytes are free"
             decreases.append(before[0] - during[0])
-        assert max(decreases) >= _BYTES, f"{_BYTES} bytes were allocated, but {name} reported {decreases} free bytes less"
+        assert max(decreases) >= _BYTES, f"{_BYTES} bytes were allocated, but the free memory that {name} reports decreased by {decreases}"
 
 
 def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
@@ -71,7 +71,7 @@ def check_functions_agree(subject: Subject) -> None:
 
     Raises:
         AssertionError: If they do not.
-        NotSupported: If the device's module counts no memory.
+        NotSupported: If neither the device's module nor ``torch.accelerator`` has functions that count memory.
     """
     sources: dict[str, Any] = {f"torch.{subject.device_type}": subject.module}
     if is_accelerator(subject) and hasattr(torch.accelerator, "memory_allocated"):
@@ -87,9 +87,9 @@ def check_functions_agree(subject: Subject) -> None:
         del block
         allocated, peak = source.memory_allocated(subject.device), source.max_memory_allocated(subject.device)
         expected = subject.accelerator.memory_stats(subject.device)
-        assert allocated == expected["memory.allocated.bytes"], f"{name}.memory_allocated returns {allocated}, but {expected} is counted"
-        assert peak == expected["memory.peak.bytes"], f"{name}.max_memory_allocated returns {peak}, but {expected} is counted"
-        assert peak - allocated >= 4 << 21, f"{name}.max_memory_allocated is {peak - allocated} bytes above {name}.memory_allocated"
+        assert allocated == expected["memory.allocated.bytes"], f"{name}.memory_allocated returns {allocated}, not the number in {expected}"
+        assert peak == expected["memory.peak.bytes"], f"{name}.max_memory_allocated returns {peak}, not the number in {expected}"
+        assert peak - allocated >= 4 << 21, f"{name}: the peak is only {peak - allocated} bytes above the allocated memory"
         if hasattr(source, "memory_reserved"):
             reserved = source.memory_reserved(subject.device)
             assert reserved >= allocated, f"{name} has {allocated} allocated bytes, but only {reserved} reserved bytes"

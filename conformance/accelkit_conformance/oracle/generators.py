@@ -29,10 +29,10 @@ def check_default_and_other(subject: Subject) -> None:
 
 
 def check_states_of_generators(subject: Subject) -> None:
-    """Check that the state of a generator that has drawn numbers can be copied to another generator, and that clones are independent.
+    """Check that the state of a generator that has drawn numbers can be copied, restored and cloned.
 
     Raises:
-        AssertionError: If the generators do not draw the same numbers, or if one of them changes the other.
+        AssertionError: If the generators do not draw the same numbers, or if drawing changes a state that was read.
     """
     draws = {name: SAMPLERS[name] for name in ("rand", "randn", "exponential_", "bernoulli_", "normal_", "uniform_")}
     for name, draw in draws.items():
@@ -82,7 +82,7 @@ def check_seeds_of_generators(subject: Subject) -> None:
 
 
 def check_wrong_generators(subject: Subject) -> None:
-    """Check that a generator of another device and a state of the wrong form raise an error, and that the state of a generator stays.
+    """Check that a generator of another device and a state of the wrong form raise an error and change no generator.
 
     Raises:
         AssertionError: If there is no error, or if a generator changes.

@@ -21,7 +21,11 @@ _Call = Callable[[torch.Tensor], Any]
 
 
 def _set(key: Any, value: Any) -> _Call:
-    """Return an assignment. torch copies the assigned values to the device itself if ``key`` has only numbers and slices."""
+    """Return a function that assigns ``value`` to ``x[key]``.
+
+    torch copies a value on the CPU to the device itself if the value is 0-d, or if ``key`` has only numbers and slices. Otherwise, the
+    returned function copies it.
+    """
     is_basic = not any(isinstance(one, torch.Tensor | list | np.ndarray) for one in (key if isinstance(key, tuple) else (key,)))
 
     def assign(x: torch.Tensor) -> torch.Tensor:
@@ -32,6 +36,8 @@ def _set(key: Any, value: Any) -> _Call:
 
 
 def _several(*pairs: tuple[Any, Any]) -> _Call:
+    """Return a function that makes several assignments, one for each pair of a key and a value."""
+
     def assign(x: torch.Tensor) -> torch.Tensor:
         for key, value in pairs:
             x[key] = value
@@ -46,48 +52,55 @@ _ROWS = torch.tensor([4, 0, 2])
 ASSIGNMENTS: dict[str, _Call] = {
     "numbers one after another": _several((1, 1), (2, 3), ((0, 0), -4), ((4, 3), 7.5), (slice(3, 4), 2)),
     "one number many times": _several(*(((i % 5, i % 4), float(i)) for i in range(60))),
-    "a row of the CPU": _set(3, torch.arange(4.0)),
-    "a column of the CPU": _set((slice(None), 1), torch.arange(5.0)),
-    "a strided row of the CPU": _set(2, torch.arange(8.0)[::2]),
-    "a transposed matrix of the CPU": _set(slice(None), torch.arange(20.0).view(4, 5).t()),
-    "one row of the CPU for all": _set(slice(1, None, 2), torch.arange(4.0)),
-    "integers of the CPU": _set(slice(1, 3), torch.arange(8).view(2, 4)),
-    "float64 of the CPU": _set(slice(1, 3), torch.arange(8, dtype=torch.float64).view(2, 4)),
-    "a number of the CPU": _set((1, 2), torch.tensor(3.25)),
-    "a number of the CPU for all": _set(..., torch.tensor(3.25)),
-    "an element of a tensor of the CPU": _set((1, slice(None)), torch.arange(9.0)[6]),
-    "a list": _several((0, torch.tensor([1.0, 2.0, 3.0, 4.0])), (1, True), (2, -1)),
-    "rows that the CPU chooses": _set(_ROWS, torch.arange(12.0).view(3, 4)),
-    "rows that a list chooses": _set([4, 0, 2], 9),
-    "rows that NumPy chooses": _set(np.array([4, 0, 2]), torch.tensor(8.0)),
-    "elements that the CPU chooses": _set((_ROWS, torch.tensor([1, 3, 0])), torch.tensor([5.0, 6.0, 7.0])),
-    "elements that a mask of the CPU chooses": _set(_MASK, 5),
-    "values in a mask of the CPU": _set(_MASK, torch.arange(7.0)),
-    "rows that a mask of the CPU chooses": _set(torch.tensor([True, False, True, False, True]), torch.arange(12.0).view(3, 4)),
+    "a row on the CPU": _set(3, torch.arange(4.0)),
+    "a column on the CPU": _set((slice(None), 1), torch.arange(5.0)),
+    "a strided row on the CPU": _set(2, torch.arange(8.0)[::2]),
+    "a transposed matrix on the CPU": _set(slice(None), torch.arange(20.0).view(4, 5).t()),
+    "one row on the CPU for all rows": _set(slice(1, None, 2), torch.arange(4.0)),
+    "integers on the CPU": _set(slice(1, 3), torch.arange(8).view(2, 4)),
+    "float64 on the CPU": _set(slice(1, 3), torch.arange(8, dtype=torch.float64).view(2, 4)),
+    "a number on the CPU": _set((1, 2), torch.tensor(3.25)),
+    "a number on the CPU for all elements": _set(..., torch.tensor(3.25)),
+    "an element of a tensor on the CPU": _set((1, slice(None)), torch.arange(9.0)[6]),
+    "a tensor on the CPU, True and a number": _several((0, torch.tensor([1.0, 2.0, 3.0, 4.0])), (1, True), (2, -1)),
+    "rows chosen by indices on the CPU": _set(_ROWS, torch.arange(12.0).view(3, 4)),
+    "rows chosen by a list": _set([4, 0, 2], 9),
+    "rows chosen by a NumPy array": _set(np.array([4, 0, 2]), torch.tensor(8.0)),
+    "elements chosen by indices on the CPU": _set((_ROWS, torch.tensor([1, 3, 0])), torch.tensor([5.0, 6.0, 7.0])),
+    "elements chosen by a mask on the CPU": _set(_MASK, 5),
+    "values assigned to a mask on the CPU": _set(_MASK, torch.arange(7.0)),
+    "rows chosen by a mask on the CPU": _set(torch.tensor([True, False, True, False, True]), torch.arange(12.0).view(3, 4)),
     "a slice with steps": _set((slice(0, 5, 2), slice(1, 4, 2)), torch.arange(6.0).view(3, 2)),
-    "nothing": _set(slice(2, 2), torch.zeros(0, 4)),
-    "a view of the result": lambda x: (x.t()[1].copy_(torch.arange(5.0)), x),
-    "fill_ of a number of the CPU": lambda x: (x[1:3].fill_(torch.tensor(2.5)), x),
-    "masked_fill_ of a number of the CPU": lambda x: x.masked_fill_(x > 9, torch.tensor(2.5)),
+    "an empty slice": _set(slice(2, 2), torch.zeros(0, 4)),
+    "copy_ to a transposed view": lambda x: (x.t()[1].copy_(torch.arange(5.0)), x),
+    "fill_ of a number on the CPU": lambda x: (x[1:3].fill_(torch.tensor(2.5)), x),
+    "masked_fill_ of a number on the CPU": lambda x: x.masked_fill_(x > 9, torch.tensor(2.5)),
     "index_fill_ of a number": lambda x: x.index_fill_(1, torch.tensor([0, 2], device=x.device), 4),
-    "read rows that the CPU chooses": lambda x: x[_ROWS],
-    "read rows that a list chooses": lambda x: x[[4, 0, 2]],
-    "read rows that NumPy chooses": lambda x: x[np.array([[4, 0], [2, 2]])],
-    "read elements that a mask of the CPU chooses": lambda x: x[_MASK],
-    "read elements that the CPU and a slice choose": lambda x: (x[1:, torch.tensor([3, 0])], x[_ROWS, :2], x[None, _ROWS, None]),
-    "read with numbers of NumPy": lambda x: (x[np.int64(3)], x[np.int32(1), 2], x[torch.tensor(2)], x[torch.tensor(True)]),
-    "numbers of NumPy": lambda x: (x * np.float32(2), np.float32(3) - x, x + np.float64(2), x * np.int64(2), np.float64(2) / (x + 1)),
-    "numbers of Python": lambda x: (x + True, 2 - x, x * 0.1, 2**x, 7 // (x + 1), 7 % (x + 1), x > -3, x.add(2, alpha=3)),
-    "tensors of tensors": lambda x: (torch.stack([x[0, 1], x[2, 3]]), torch.tensor([1.5, 2], device=x.device).to(x)),
+    "read rows chosen by indices on the CPU": lambda x: x[_ROWS],
+    "read rows chosen by a list": lambda x: x[[4, 0, 2]],
+    "read rows chosen by a NumPy array": lambda x: x[np.array([[4, 0], [2, 2]])],
+    "read elements chosen by a mask on the CPU": lambda x: x[_MASK],
+    "read elements chosen by indices on the CPU and a slice": lambda x: (x[1:, torch.tensor([3, 0])], x[_ROWS, :2], x[None, _ROWS, None]),
+    "read with NumPy numbers": lambda x: (x[np.int64(3)], x[np.int32(1), 2], x[torch.tensor(2)], x[torch.tensor(True)]),
+    "arithmetic with NumPy numbers": lambda x: (
+        x * np.float32(2),
+        np.float32(3) - x,
+        x + np.float64(2),
+        x * np.int64(2),
+        np.float64(2) / (x + 1),
+    ),
+    "arithmetic with Python numbers": lambda x: (x + True, 2 - x, x * 0.1, 2**x, 7 // (x + 1), 7 % (x + 1), x > -3, x.add(2, alpha=3)),
+    "stack of elements": lambda x: (torch.stack([x[0, 1], x[2, 3]]), torch.tensor([1.5, 2], device=x.device).to(x)),
 }
-"""Assignments and other calls that mix a tensor of shape (5, 4) with values of the host, by name. Each returns tensors."""
+"""Assignments and other calls that mix a tensor of shape (5, 4) with values on the host, by name. Each returns tensors."""
 
 
 def check_assignments(subject: Subject) -> None:
-    """Compare calls that mix a tensor of the device with values of the host with the same calls on the CPU.
+    """Compare calls that mix a tensor on the device with values on the host with the same calls on the CPU.
 
     Raises:
-        AssertionError: If a result is not on the device, or has another dtype, another shape or other values.
+        AssertionError: If a result is not on the device, or has another dtype, another shape or other values, or if a call writes beside
+            the elements of its tensor.
     """
     base = torch.arange(40.0).view(5, 8)
     for name, call in ASSIGNMENTS.items():
@@ -110,7 +123,7 @@ _EXTREMES = {"float16": 6.5e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e3
 
 
 def _values(dtype: str) -> torch.Tensor:
-    """Return 24 numbers of a dtype, among them its largest and its smallest."""
+    """Return 24 numbers of a dtype, with its largest and smallest integer or, in floating point, with very large numbers and infinity."""
     kind = getattr(torch, dtype)
     if kind is torch.bool:
         return torch.arange(24) % 3 == 0
@@ -124,7 +137,7 @@ def _values(dtype: str) -> torch.Tensor:
 
 
 def check_python_values(subject: Subject) -> None:
-    """Check that elements of a tensor become Python values, for every dtype, and for slices with an offset and with strides.
+    """Check that elements of a tensor become Python values, for every declared dtype and for several views.
 
     Raises:
         AssertionError: If a value or its type differs from that of the CPU.
@@ -170,10 +183,10 @@ def _arrays(dtype: str) -> dict[str, Any]:
 
 
 def check_arrays(subject: Subject) -> None:
-    """Check that NumPy arrays of every dtype and in every layout become tensors of the device, which do not change with the array.
+    """Check that NumPy arrays of every dtype and in several layouts become tensors on the device, which do not change with the array.
 
     Raises:
-        AssertionError: If a tensor is not on the device, or has another dtype, another shape or other values.
+        AssertionError: If a tensor is not on the device, has another dtype, another shape or other values, or changes with the array.
     """
     makers: dict[str, Callable[[Any], torch.Tensor]] = {
         "tensor": lambda array: torch.tensor(array, device=subject.device),
@@ -189,7 +202,7 @@ def check_arrays(subject: Subject) -> None:
             for name, make in makers.items():
                 with subject.sample(f"{name} of {layout} {dtype}", {"name": name, "dtype": dtype, "layout": layout}):
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # read-only arrays
+                        warnings.simplefilter("ignore")  # torch warns about read-only arrays
                         found, expected = make(array), torch.from_numpy(np.array(array))
                     subject.assert_on_device(found)
                     assert found.dtype == expected.dtype, f"{name} gave {found.dtype}, not {expected.dtype}"

@@ -18,7 +18,7 @@ _TAIL = 300_000
 
 
 def check_large_draws(subject: Subject) -> None:
-    """Check the last numbers of large draws, and that no number of a large draw is repeated.
+    """Check the mean of the last numbers of large draws, and that large draws do not repeat themselves.
 
     Raises:
         AssertionError: If a mean is wrong, or if numbers are repeated.
@@ -38,24 +38,24 @@ def check_large_draws(subject: Subject) -> None:
             check_mean(f"the end of {name}", drawn[-_TAIL:], mean, variance)
             if name in ("rand", "randn", "randint"):
                 for start in (_MANY - 4, _MANY - 40_000, _MANY - _TAIL):
-                    assert _occurrences(drawn, start) == 1, f"four numbers of {name}, from {start} on, occur a second time"
+                    assert _occurrences(drawn, start) == 1, f"four numbers of {name}, from place {start} on, occur elsewhere in the draw"
     count = 2_000_003
     distinct = len(torch.randint(0, 2**62, (count,), device=device).cpu().unique())
     assert distinct > count - 3, f"of {count} numbers from 0 to 2**62, only {distinct} are distinct"
 
 
 def _occurrences(drawn: torch.Tensor, start: int) -> int:
-    """Return how often the four numbers from ``start`` on occur in the tensor, one after another."""
+    """Return how often the four successive numbers that begin at ``start`` occur in the tensor."""
     places = torch.nonzero(drawn == drawn[start]).flatten()
     places = places[places < len(drawn) - 3]
     return int(torch.stack([drawn[places + offset] == drawn[start + offset] for offset in range(4)]).all(0).sum())
 
 
 def check_permutations(subject: Subject) -> None:
-    """Check that ``randperm`` puts each number in each place equally often.
+    """Check that ``randperm`` puts each number in each place equally often, and that long permutations are random.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If a number is in a place too often, or if a long permutation is wrong or correlated with another order.
     """
     size, number = 40, 400
     counts = torch.zeros(size, size)

@@ -1,4 +1,4 @@
-"""Calls after which no memory of the device may stay allocated."""
+"""Calls and training steps that must leave no memory allocated on the device when they are repeated."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _CALLS: dict[str, _Call] = {
 
 
 def check_calls(subject: Subject) -> None:
-    """Make each call in four rounds, and check that the number of allocated bytes does not grow after the first.
+    """Make each call four times, and check that the number of allocated bytes does not grow after the first time.
 
     Raises:
         AssertionError: If it grows.
@@ -115,7 +115,7 @@ def _recorded(subject: Subject, x: torch.Tensor) -> None:
 
 
 def check_training(subject: Subject) -> None:
-    """Check that 200 training steps do not increase the number of allocated bytes.
+    """Check that the number of allocated bytes does not grow from the 21st to the 200th training step.
 
     Raises:
         AssertionError: If they do.

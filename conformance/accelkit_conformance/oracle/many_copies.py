@@ -1,4 +1,4 @@
-"""Copies of many sizes, many copies one after another, and copies in other places than usual."""
+"""Copies of many sizes, many copies one after another, and copies in another thread, on another stream or device, or after an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_sizes(subject: Subject) -> None:
     """Check copies of every number of bytes in ``_SIZES``.
 
     Raises:
-        AssertionError: If a byte is wrong.
+        AssertionError: If a copy has a wrong byte, or changes a byte outside its target.
         NotSupported: If the device lacks uint8.
     """
     subject.needs("uint8")
@@ -76,15 +76,15 @@ def check_many(subject: Subject) -> None:
 
 
 def check_copies_elsewhere(subject: Subject, place: str) -> None:
-    """Check copies of several layouts and dtypes in another place.
+    """Check the places and the values of copies of tensors in several layouts.
 
     Args:
         subject: The plugin under test, with its device.
-        place: A place that ``places.run_at`` knows.
+        place: Where the copies are made, a place that ``places.run_at`` knows.
 
     Raises:
-        AssertionError: If a copy is wrong.
-        NotSupported: If there is no such place.
+        AssertionError: If a copy is on the wrong device or has wrong values.
+        NotSupported: If the device has no streams or no second device, and ``place`` needs it.
     """
     if place == "another stream" and not subject.capabilities.can("streams"):
         raise NotSupported("the device has no streams")

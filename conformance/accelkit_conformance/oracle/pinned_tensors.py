@@ -39,15 +39,16 @@ _PINNED: dict[str, Callable[[Any], torch.Tensor]] = {
     "new_zeros": lambda like: torch.ones(2).new_zeros((3, 4), pin_memory=True),
     "new_full": lambda like: torch.ones(2).new_full((3, 4), 1.5, pin_memory=True),
 }
-"""Functions with the argument ``pin_memory``, by name. Each is called with a tensor of the device."""
+"""Functions with the argument ``pin_memory``, by name. Each is called with a tensor on the device."""
 _IS_RANDOM = ("empty", "new_empty", "rand")
+"""The beginnings of the names of functions whose values are random or uninitialised."""
 
 
 def check_pinned_tensors(subject: Subject) -> None:
-    """Check that functions with ``pin_memory=True``, and ``pin_memory`` of tensors in every layout and dtype, return pinned tensors.
+    """Check that functions with ``pin_memory=True``, and ``pin_memory`` of tensors in several layouts and dtypes, return pinned tensors.
 
     Raises:
-        AssertionError: If a tensor is not pinned, or has another dtype, another shape or other values.
+        AssertionError: If a tensor is not pinned, or if it or its copy on the device has another dtype, another shape or other values.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():
@@ -69,7 +70,7 @@ def check_pinned_tensors(subject: Subject) -> None:
             assert torch.equal(pinned, tensor), f"pin_memory of {name} returned other values"
             again = pinned.pin_memory()
             pinned.zero_()
-            assert torch.equal(again, pinned) or not tensor.numel(), f"pin_memory of {name} that is pinned returned a copy"
+            assert torch.equal(again, pinned) or not tensor.numel(), f"pin_memory of a pinned tensor ({name}) returned a copy"
             assert not tensor.is_pinned(), f"pin_memory of {name} pinned its argument"
 
 
@@ -86,7 +87,7 @@ def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return tensors whose elements equal ``value``, with their names. The smallest are those that drivers may copy in another way."""
+    """Return tensors whose elements equal ``value``, with their names. Drivers may copy the smallest of them in a different way."""
     for size in (1, 3, 64, 5000):
         yield f"{size} elements", torch.full((size,), value)
     yield "a number", torch.tensor(value)

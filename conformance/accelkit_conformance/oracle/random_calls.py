@@ -1,4 +1,4 @@
-"""Every kind of call that draws random numbers, and checks that such calls depend on the state of the device's generator only."""
+"""Calls that draw random numbers, and checks that they depend only on the state of the device's generator."""
 
 from __future__ import annotations
 
@@ -114,14 +114,15 @@ RANDOM_CALLS: dict[str, _Call] = {
 
 
 def check_random_call(subject: Subject, name: str) -> None:
-    """Check that a call draws from the generator of the device: it repeats its numbers after the same seed or state, and not otherwise.
+    """Check that a call draws from the generator of its device: it repeats its numbers after the same seed or state, and not otherwise.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the call in ``RANDOM_CALLS``.
 
     Raises:
-        AssertionError: If the numbers are not repeated, if they are repeated without a reason, or if the CPU's generator is used.
+        AssertionError: If the same seed or state gives other numbers, if two calls or two seeds give the same numbers, or if the call uses
+            the generator of the CPU or of another device.
         NotSupported: If the device lacks a dtype that the call needs, or does not implement the call.
     """
     require_dtypes(subject, lambda: RANDOM_CALLS[name](torch.device("cpu")))
@@ -168,7 +169,7 @@ def _check_other_device(subject: Subject, name: str) -> None:
     accelerator.set_rng_state(state, other)
     with subject.module.device(other):
         second = [one.detach().cpu() for one in tensors(RANDOM_CALLS[name](other))]
-    assert all(map(torch.equal, first, second)), f"{name} on {other} draws other numbers if {other} is current"
+    assert all(map(torch.equal, first, second)), f"{name} on {other} draws different numbers when {other} is current"
 
 
 _BETWEEN: dict[str, _Call] = {
@@ -181,10 +182,11 @@ _BETWEEN: dict[str, _Call] = {
     "uniform_ of a transposed matrix": lambda device: torch.zeros(50, 100, device=device).t().uniform_(),
     "rand_like": lambda device: torch.rand_like(torch.zeros(_NUM_DRAWS, device=device)),
 }
+"""Draws of uniform random numbers from 0 to 1, by name."""
 
 
 def check_numbers_are_new(subject: Subject) -> None:
-    """Check that a draw does not contain numbers of an earlier draw, at whatever place, and that different seeds give different numbers.
+    """Check that a draw does not contain numbers of an earlier draw, at whatever place in the draws.
 
     Raises:
         AssertionError: If two draws have many numbers in common.
@@ -210,7 +212,7 @@ def check_whole_seeds(subject: Subject) -> None:
 
     Raises:
         AssertionError: If two seeds give the same numbers.
-        NotSupported: If the device has the CPU's numbers. The CPU's generator uses only 32 bits of a seed.
+        NotSupported: If the device draws the same numbers as the CPU, whose generator uses only 32 bits of a seed.
     """
     subject.accelerator.manual_seed(7)
     if torch.equal(torch.rand(50, device=subject.device).cpu(), torch.rand(50, generator=torch.Generator().manual_seed(7))):

@@ -1,4 +1,4 @@
-"""Calls whose forward or backward pass adds numbers, possibly in another order each time, and modes of deterministic algorithms."""
+"""Checks of deterministic mode: calls that add numbers, possibly in another order each time, ``warn_only=True``, and filled memory."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ REPEATED: dict[str, Callable[[Any], torch.Tensor]] = {
 
 
 _AMBIGUOUS = ("assignment", "scatter", "index_copy", "median", "kthvalue")
-"""Calls with several right results: one of several values is written to an element, or one of several equal elements is chosen."""
+"""Calls with several right results: an element gets any one of several values, or any one of several equal elements is chosen."""
 
 
 def check_repeated_call(subject: Subject, name: str) -> None:
-    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that it cannot.
+    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that it is not deterministic.
 
     Args:
         subject: The plugin under test, with its device.
@@ -123,7 +123,7 @@ def check_repeated_call(subject: Subject, name: str) -> None:
 
     Raises:
         AssertionError: If two results differ, or if they differ from that of the CPU.
-        NotSupported: If the device lacks int64 or bool.
+        NotSupported: If the device lacks int64 or bool, or if the call needs float64 and the device lacks it.
     """
     subject.needs("int64", "bool")
     if name in ("median", "kthvalue"):
@@ -149,10 +149,10 @@ def check_repeated_call(subject: Subject, name: str) -> None:
 
 
 def check_warnings_only(subject: Subject) -> None:
-    """Check that with ``warn_only=True``, no call raises an error, and the results are the same as outside deterministic mode.
+    """Check that with ``warn_only=True``, no call raises an error, and the results are those of the CPU.
 
     Raises:
-        AssertionError: If a result differs from that of the CPU.
+        AssertionError: If a result differs from that of the CPU, or if a call changes the mode.
         NotSupported: If the device lacks int64 or bool.
     """
     subject.needs("int64", "bool")

@@ -24,14 +24,14 @@ _SAMPLERS: dict[str, tuple[torch.dtype, Callable[..., torch.Tensor]]] = {
     "bernoulli": (torch.float32, lambda device, **out: torch.bernoulli(torch.full((90,), 0.5, device=device), **out)),
     "multinomial": (torch.int64, lambda device, **out: torch.multinomial(torch.ones(200, device=device), 90, **out)),
 }
-"""Samplers of 90 numbers, by name, with the dtype of the numbers. They take the device and may take ``out=``."""
+"""Samplers of 90 numbers, by name, with the dtype of the numbers. Each takes the device and, optionally, ``out=``."""
 
 
 def check_outputs(subject: Subject) -> None:
     """Check samplers with ``out=``: an empty tensor, a tensor of the right size, and a strided tensor.
 
     Raises:
-        AssertionError: If another tensor is returned, or if the numbers, the shape or the elements in between are wrong.
+        AssertionError: If another tensor is returned, if the numbers or the shape are wrong, or if an element in between is written.
     """
     device = subject.device
     for name, (dtype, draw) in _SAMPLERS.items():
@@ -44,7 +44,7 @@ def check_outputs(subject: Subject) -> None:
             "a strided tensor": buffer[:, 1],
         }
         for target, out in targets.items():
-            if name == "normal" and not out.numel():  # torch's CPU does not resize this result
+            if name == "normal" and not out.numel():  # on the CPU, torch does not resize the result of this sampler
                 continue
             with subject.sample(f"{name} into {target}", {"name": name, "target": target}):
                 subject.accelerator.manual_seed(9)

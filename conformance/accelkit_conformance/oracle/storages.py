@@ -41,7 +41,7 @@ _NUMBERS = torch.arange(1.0, 13.0)
 
 
 def _resized(device: torch.device) -> _Cases:
-    """Return functions that resize tensors or storages, by name, with their results."""
+    """Return functions that resize tensors or storages, by name, with the results that they must return."""
 
     def fresh() -> torch.Tensor:
         return _NUMBERS.to(device, copy=True)
@@ -88,7 +88,7 @@ def _resized(device: torch.device) -> _Cases:
 
 
 def _copied(device: torch.device) -> _Cases:
-    """Return functions that write or copy storages, by name, with their results."""
+    """Return functions that write, copy or create storages, by name, with the results that they must return."""
 
     def fresh() -> torch.Tensor:
         return _NUMBERS.to(device, copy=True)
@@ -141,7 +141,7 @@ def _copied(device: torch.device) -> _Cases:
 
 
 def check_host_memory(subject: Subject) -> None:
-    """Check that calls with ever new numbers and shapes do not make the memory of the process grow.
+    """Check that calls with ever new numbers do not make the memory of the process grow.
 
     Raises:
         AssertionError: If it grows by 48 MiB or more.
@@ -163,4 +163,4 @@ def check_host_memory(subject: Subject) -> None:
     for number in range(_NUM_CALLS // 3, _NUM_CALLS):
         call(number)
     growth = process.memory_info().rss - before
-    assert growth < _MOST_HOST_BYTES, f"the process has {growth >> 20} MiB more after {_NUM_CALLS} calls with different numbers"
+    assert growth < _MOST_HOST_BYTES, f"in the last two thirds of {_NUM_CALLS} rounds of calls, the process grew by {growth >> 20} MiB"

@@ -1,4 +1,5 @@
-"""Checks of stream and event objects: where events are recorded, what they measure, current streams of threads, and reading on a stream."""
+"""Checks of streams and events: where events are recorded, what they measure, the current streams of threads, and reading on a busy
+stream."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _LENGTH = 64
 
 
 def check_recording_on_a_stream(subject: Subject, way: str) -> None:
-    """Check that an event is recorded on the stream that is named, and that the right stream waits for the event.
+    """Check that an event is recorded on the given stream, and that the right stream waits for the event.
 
     Args:
         subject: The plugin under test, with its device.
@@ -30,7 +31,7 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
             which makes the current stream wait.
 
     Raises:
-        AssertionError: If the waiting stream sees the values from before the work.
+        AssertionError: If the event completes before the work, or if the waiting stream sees the values from before the work.
     """
     for value in (1.0, 2.0):
         producer, consumer = make_stream(subject), make_stream(subject)
@@ -55,7 +56,7 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
                 consumer.wait_event(event)
             target.copy_(host, non_blocking=True)
         event.synchronize()
-        assert host.tolist() == [value] * _LENGTH, "an event that was recorded on a stream is done before the work of the stream"
+        assert host.tolist() == [value] * _LENGTH, f"{way}: an event that was recorded on a stream is done before the work of the stream"
         consumer.synchronize()
         assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
 
@@ -92,9 +93,9 @@ def check_times(subject: Subject) -> None:
     assert min(times) >= 0, f"the times between successive events are {times} ms"
     for start, end in ((0, 4), (2, 9), (0, 11)):
         whole, parts = _elapsed(subject, events[start], events[end]), sum(times[start:end])
-        assert abs(whole - parts) <= 0.05 + 0.02 * whole, f"{whole:.4f} ms are between two events, but {parts:.4f} ms via those in between"
+        assert abs(whole - parts) <= 0.05 + 0.02 * whole, f"{whole:.4f} ms are between two events, but the parts add up to {parts:.4f} ms"
         again = _elapsed(subject, events[start], events[end])
-        assert again == whole, f"the time between two events was {whole} ms, and when asked again {again} ms"
+        assert again == whole, f"elapsed_time of two events returned {whole} ms, and then {again} ms"
     untimed = make_event(subject, enable_timing=False)
     untimed.record()
     untimed.synchronize()
@@ -108,7 +109,8 @@ def check_streams_of_threads(subject: Subject) -> None:
     """Check that each thread has its own current stream, and that ``set_stream`` makes a stream current.
 
     Raises:
-        AssertionError: If a stream that one thread makes current is current in another thread.
+        AssertionError: If a stream that one thread makes current is current in another thread, or if ``set_stream`` has no effect.
+        NotSupported: If the device does not declare streams, and has only one.
     """
     before, stream = current_stream(subject), make_stream(subject)
     if stream == before and subject.capabilities["streams"] == "undeclared":
@@ -142,7 +144,7 @@ def check_streams_of_threads(subject: Subject) -> None:
         finally:
             select(before)
         assert current_stream(subject) == before, f"{name} does not restore a stream"
-    assert len({stream, stream, before}) == 2, "streams that are equal have different hashes, or streams that differ are equal"
+    assert len({stream, stream, before}) == 2, "a new stream equals the stream that was current before"
 
 
 _READS: dict[str, Callable[[torch.Tensor], float]] = {
@@ -161,9 +163,9 @@ _READS: dict[str, Callable[[torch.Tensor], float]] = {
     "equal": lambda x: 1.0 + torch.equal(x, torch.full_like(x, 2)),
     "repr": lambda x: float(repr(x[:1]).split("[")[1].split(".")[0]),
     "numpy(force=True)": lambda x: float(x.numpy(force=True)[3]),
-    "a slice of a list": lambda x: float(list(x)[5]),
+    "list": lambda x: float(list(x)[5]),
 }
-"""Ways to read a tensor of the number 2 on the host. Each returns 2."""
+"""Ways to read, on the host, a tensor whose elements are 2. Each returns 2."""
 
 
 def check_reading_on_a_stream(subject: Subject) -> None:

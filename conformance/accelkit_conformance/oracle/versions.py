@@ -30,44 +30,47 @@ _WRITES: dict[str, _Call] = {
     "copy_ from the host, not blocking": lambda x: x.copy_(torch.ones(3, 4), non_blocking=True),
     "copy_ on the device": lambda x: x.copy_(torch.ones(3, 4, device=x.device)),
     "copy_ of another dtype": lambda x: x.copy_(torch.ones(3, 4, dtype=torch.int32, device=x.device)),
-    "an element": lambda x: x.__setitem__((1, 2), 5),
-    "a row of the host": lambda x: x.__setitem__(1, torch.arange(4.0)),
-    "chosen rows": lambda x: x.__setitem__(torch.tensor([0, 2], device=x.device), 7),
-    "a mask": lambda x: x.__setitem__(x.detach() > 1, 7),
+    "assignment to an element": lambda x: x.__setitem__((1, 2), 5),
+    "assignment of a row on the host": lambda x: x.__setitem__(1, torch.arange(4.0)),
+    "assignment to chosen rows": lambda x: x.__setitem__(torch.tensor([0, 2], device=x.device), 7),
+    "assignment to masked elements": lambda x: x.__setitem__(x.detach() > 1, 7),
     "index_add_": lambda x: x.index_add_(0, torch.tensor([0, 2], device=x.device), torch.ones(2, 4, device=x.device)),
     "scatter_": lambda x: x.scatter_(1, torch.zeros(3, 1, dtype=torch.int64, device=x.device), 3.0),
     "masked_fill_": lambda x: x.masked_fill_(x.detach() > 1, 3),
     "clamp_": lambda x: x.clamp_(0, 1),
     "relu_": lambda x: x.relu_(),
     "addmm_": lambda x: x.addmm_(torch.ones(3, 2, device=x.device), torch.ones(2, 4, device=x.device)),
-    "a view": lambda x: x.view(12)[3:].add_(1),
-    "a transposed view": lambda x: x.t().mul_(2),
-    "out=": lambda x: torch.add(torch.ones(3, 4, device=x.device), 1, out=x),
+    "add_ to a view": lambda x: x.view(12)[3:].add_(1),
+    "mul_ of a transposed view": lambda x: x.t().mul_(2),
+    "add with out=": lambda x: torch.add(torch.ones(3, 4, device=x.device), 1, out=x),
     "mm with out=": lambda x: torch.mm(torch.ones(3, 2, device=x.device), torch.ones(2, 4, device=x.device), out=x),
     "dropout in place": lambda x: torch.nn.functional.dropout(x, 0.5, inplace=True),
-    "init": torch.nn.init.kaiming_uniform_,
+    "kaiming_uniform_": torch.nn.init.kaiming_uniform_,
 }
+"""Calls that write to a tensor of shape (3, 4), by name."""
 _READS: dict[str, _Call] = {
     "add": lambda x: x + 1,
     "cpu": lambda x: x.cpu(),
     "item": lambda x: x[0, 0].item(),
     "to": lambda x: x.to(torch.int32),
     "clone": lambda x: x.clone(),
-    "a view": lambda x: x.view(12)[2:].t(),
+    "making a view": lambda x: x.view(12)[2:].t(),
     "contiguous": lambda x: x.t().contiguous(),
     "sum": lambda x: x.sum(0),
     "printing": repr,
-    "copy_ to another": lambda x: torch.zeros(3, 4, device=x.device).copy_(x),
+    "copy_ to another tensor": lambda x: torch.zeros(3, 4, device=x.device).copy_(x),
     "rand_like": torch.rand_like,
     "detach": lambda x: x.detach(),
 }
+"""Calls that write nothing to a tensor of shape (3, 4), by name."""
 
 
 def check_versions(subject: Subject) -> None:
     """Check which calls increase the version of a tensor, and that a backward pass notices a change.
 
     Raises:
-        AssertionError: If a change is not noticed, or if a call that writes nothing increases the version.
+        AssertionError: If a call that writes does not increase the version or is not noticed by the backward pass, or if a call that writes
+            nothing increases the version.
     """
     for name, write in _WRITES.items():
         if lacking_dtypes(subject, lambda write=write: write(torch.ones(3, 4))):  # type: ignore[misc]
