@@ -276,25 +276,6 @@ def programs(subject: Subject, name: str) -> None:
 def infinite_gradients(subject: Subject, place: str) -> None:
     """If the gradient of the first, the middle or the last of 44 parameters has an infinity or NaN, ``torch.amp.GradScaler`` skips the step
     and halves the scale. If all gradients are finite, the scaler unscales them exactly, and the step changes every parameter."""
-    import torch
+    from accelkit_conformance.oracle.scaler_cases import check_infinite_gradients
 
-    parameters = [torch.nn.Parameter(torch.ones(shape, device=subject.device)) for shape in (*_SHAPES[2:], *_SHAPES[3:]) * 4]
-    optimizer = torch.optim.SGD(parameters, lr=1.0)
-    scaler = torch.amp.GradScaler(subject.device_type, init_scale=1024.0)
-    where = {"first": 0, "middle": len(parameters) // 2, "last": -1}[place]
-    for value, scale in ((None, 1024.0), (float("inf"), 512.0), (float("nan"), 256.0)):
-        before = [parameter.detach().cpu().clone() for parameter in parameters]
-        scaler.scale(torch.zeros((), device=subject.device))
-        for parameter in parameters:
-            parameter.grad = torch.full_like(parameter, scaler.get_scale() * 0.5)
-        if value is not None:
-            parameters[where].grad.view(-1)[-1:] = value
-        scaler.unscale_(optimizer)
-        if value is None:
-            wrong = [one for one in parameters if one.grad is not None and not bool((one.grad.cpu() == 0.5).all())]
-            assert not wrong, f"{len(wrong)} of {len(parameters)} gradients were not unscaled exactly"
-        scaler.step(optimizer)
-        scaler.update()
-        moved = [not torch.equal(parameter.detach().cpu(), one) for parameter, one in zip(parameters, before, strict=True) if one.numel()]
-        assert all(moved) if value is None else not any(moved), f"with {value} in the {place} gradient, {sum(moved)} parameters changed"
-        assert scaler.get_scale() == scale, f"after {value} the scale is {scaler.get_scale():g}, not {scale:g}"
+    check_infinite_gradients(subject, place, (*_SHAPES[2:], *_SHAPES[3:]) * 4)

@@ -146,6 +146,9 @@ def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Ten
     """
     import torch
 
+    from accelkit_conformance.oracle.scaler_options import require_scaler
+
+    require_scaler(subject)
     parameter = torch.nn.Parameter(torch.arange(1.0, 5.0, device=subject.device))
     optimizer = torch.optim.SGD([parameter], lr=0.5)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=1024.0, growth_interval=2)
@@ -190,6 +193,9 @@ def scaler_unscales_once(subject: Subject) -> None:
     """``unscale_`` divides the gradients by the scale. A second call before the step raises RuntimeError."""
     import torch
 
+    from accelkit_conformance.oracle.scaler_options import require_scaler
+
+    require_scaler(subject)
     parameter = torch.nn.Parameter(torch.ones(3, device=subject.device))
     optimizer = torch.optim.SGD([parameter], lr=0.1)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=256.0)

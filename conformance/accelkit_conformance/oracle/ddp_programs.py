@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from accelkit_conformance.oracle.layers import batch_norm
+from accelkit_conformance.oracle.scaler_options import require_scaler
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -228,6 +229,7 @@ def _sharded_optimizer(subject: Subject) -> None:
 
 def _scaled(subject: Subject) -> None:
     """Check that the gradient scalers of all ranks skip the step and halve their scale if the gradients of one rank overflow."""
+    require_scaler(subject)
     training = _Training(subject)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
     optimizer = torch.optim.SGD(training.ddp.parameters(), lr=0.1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _FUNCTIONS = (
     "get_device_name", "get_device_properties", "current_stream", "default_stream", "memory_allocated",
-    "max_memory_allocated", "mem_get_info", "get_rng_state",
+    "max_memory_allocated", "get_rng_state",
 )  # fmt: skip
 """Functions of a device's module that take a device and return something that describes it."""
 

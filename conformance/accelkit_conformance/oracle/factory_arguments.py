@@ -32,7 +32,6 @@ FACTORIES: dict[str, Callable[[Any], torch.Tensor]] = {
     "linspace": lambda d: torch.linspace(-3, 7, 11, device=d),
     "linspace_downwards": lambda d: torch.linspace(2, -5, 7, device=d),
     "linspace_of_integers": lambda d: torch.linspace(4.3, -3, 50, dtype=torch.int8, device=d),
-    "linspace_of_large_integers": lambda d: torch.linspace(2**40, 2**40 + 8, 9, dtype=torch.int64, device=d),
     "linspace_of_one": lambda d: torch.linspace(3, 9, 1, device=d),
     "linspace_of_none": lambda d: torch.linspace(3, 9, 0, device=d),
     "linspace_of_two": lambda d: torch.linspace(-1, 1, 2, device=d),

@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 if TYPE_CHECKING:
-    from accelkit_conformance.subject import Subject
+    from accelkit_conformance.oracle.scaler_options import require_scaler
+from accelkit_conformance.subject import Subject
 
 _ROWS = 4
 
@@ -89,7 +90,8 @@ def _accumulated(subject: Subject) -> None:
         training.backward(number)
     training.check()
     training.model.unshard()
-    assert not isinstance(training.model[0].weight, DTensor) or training.model[0].weight.full_tensor().shape == (10, 7)
+    assert tuple(training.model[0].weight.shape) == (10, 7), "after unshard, the weight does not have the shape of the whole weight"
+    assert not isinstance(training.model[0].weight, DTensor), "after unshard, the weight is still a DTensor"
     training.model.reshard()
 
 
@@ -194,6 +196,7 @@ def _tensors(subject: Subject) -> None:
 
 def _scaled(subject: Subject) -> None:
     """Check that the gradient scalers of all ranks skip the step and halve their scale if one rank's shard of the gradients overflows."""
+    require_scaler(subject)
     training = _Training(subject)
     scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
     optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)

@@ -112,7 +112,7 @@ def _calls(index: _Index, dtype: str) -> dict[str, Callable[[torch.Tensor], Any]
         "assign a 0-d tensor": assign(lambda old: torch.tensor(number, dtype=old.dtype, device=old.device)),
         "assign a row": assign(lambda old: torch.arange(old.shape[-1] if old.ndim else 1, device=old.device).to(old.dtype)),
         "assign another dtype": assign(lambda old: torch.ones_like(old, dtype=torch.int32)),
-        "assign a tensor": assign(lambda old: torch.stack([old, old], -1)[..., 1] * 3 if old.dtype is not torch.bool else ~old),
+        "assign a tensor": assign(lambda old: torch.stack([old, old * 3 if old.dtype is not torch.bool else ~old], -1)[..., 1]),
     }
     if dtype != "bool" and all(not isinstance(one, slice | int) for one in _flat(index)):
         calls["accumulate"] = accumulate

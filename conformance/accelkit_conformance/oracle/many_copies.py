@@ -123,11 +123,7 @@ def check_copies_elsewhere(subject: Subject, place: str) -> None:
 
                     (found,) = run_at(subject, place, other, call)
                     right = (
-                        host
-                        if name.endswith(("host", "host and int32"))
-                        else found.device
-                        if "another" in name and "back" not in name
-                        else device
+                        host if name.endswith(("host", "host and int32")) else other if "another" in name and "back" not in name else device
                     )
                     assert found.device == right, f"{name}: the copy is on {found.device}"
                     wrong = int((found.cpu() != values).sum())

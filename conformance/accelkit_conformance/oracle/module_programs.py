@@ -160,7 +160,7 @@ def _utilities(device: torch.device) -> Any:
     y = layer(x)
     y.sum().backward()
     prune.remove(layer, "weight")
-    return vector, fused, y, layer.weight_orig.grad if hasattr(layer, "weight_orig") else 0, layer.weight, conv.weight_mask
+    return vector, fused, y, layer.weight.grad, layer.weight, conv.weight_mask
 
 
 def _sequences(device: torch.device) -> Any:

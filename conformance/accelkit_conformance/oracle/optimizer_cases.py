@@ -42,7 +42,7 @@ def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
         return found  # torch compares a learning rate that is a tensor with 0
     if _has(info, "capturable") and subject.device_type in _get_capturable_supported_devices():
         found += [{"capturable": True, "foreach": is_foreach} for is_foreach in (False, True)]
-        found += [{**one, "lr": torch.tensor(_RATE, device=subject.device)} for one in ({"capturable": True, "foreach": True},)]
+        found.append({"capturable": True, "foreach": True, "lr": torch.tensor(_RATE, device=subject.device)})
     if {"fused": True} in found:
         found.append({"fused": True, "lr": torch.tensor(_RATE, device=subject.device)})
     return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
+from accelkit_conformance.oracle.scaler_options import require_scaler
 from accelkit_conformance.results import Absent
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
     Raises:
         AssertionError: If a parameter or the scale has the wrong value.
     """
+    require_scaler(subject)
     dtypes = [dtype for dtype in ("float32", "bfloat16", "float64") if not subject.lacks(dtype)]
     for poisoned, value in itertools.product((None, *range(2 * len(dtypes))), (float("inf"), float("nan"))):
         parameters = [
@@ -96,3 +99,37 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
         assert not torch.is_autocast_enabled(kind), "autocast is still on after the backward pass"
     for once, repeated in zip(*gradients, strict=True):
         torch.testing.assert_close(repeated, once, rtol=1e-2, atol=1e-2)
+
+
+def check_infinite_gradients(subject: Subject, place: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Check that a gradient scaler skips a step if one of many gradients is not finite, and otherwise unscales all of them exactly.
+
+    Args:
+        subject: The plugin under test, with its device.
+        place: The place of the gradient that is not finite: ``first``, ``middle`` or ``last``.
+        shapes: The shapes of the parameters.
+
+    Raises:
+        AssertionError: If a gradient, a parameter or the scale is wrong.
+    """
+    require_scaler(subject)
+    parameters = [torch.nn.Parameter(torch.ones(shape, device=subject.device)) for shape in shapes]
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    scaler = torch.amp.GradScaler(subject.device_type, init_scale=1024.0)
+    where = {"first": 0, "middle": len(parameters) // 2, "last": -1}[place]
+    for value, scale in ((None, 1024.0), (float("inf"), 512.0), (float("nan"), 256.0)):
+        before = [parameter.detach().cpu().clone() for parameter in parameters]
+        scaler.scale(torch.zeros((), device=subject.device))
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, scaler.get_scale() * 0.5)
+        if value is not None:
+            parameters[where].grad.view(-1)[-1:] = value
+        scaler.unscale_(optimizer)
+        if value is None:
+            wrong = [one for one in parameters if one.grad is not None and not bool((one.grad.cpu() == 0.5).all())]
+            assert not wrong, f"{len(wrong)} of {len(parameters)} gradients were not unscaled exactly"
+        scaler.step(optimizer)
+        scaler.update()
+        moved = [not torch.equal(parameter.detach().cpu(), one) for parameter, one in zip(parameters, before, strict=True) if one.numel()]
+        assert all(moved) if value is None else not any(moved), f"with {value} in the {place} gradient, {sum(moved)} parameters changed"
+        assert scaler.get_scale() == scale, f"after {value} the scale is {scaler.get_scale():g}, not {scale:g}"

@@ -13,7 +13,6 @@ from accelkit_conformance.oracle.compared_calls import compare_call, compare_cal
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-DTYPES = ("uint8", "int8", "int16", "int32", "int64")
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(torch, name)
     for name in (
@@ -108,7 +107,7 @@ _SUMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "sum of float32": lambda x: x.sum(1, dtype=torch.float32),
     "dot": lambda x: torch.tensordot(x.long(), x.long()) if x.device.type == "cpu" else (x.long() * x.long()).sum(),
     "bincount": lambda x: torch.bincount(x[0].abs().long()),
-    "argmax": lambda x: x[:, :1].argmax(1),
+    "argmax": lambda x: x[:, :1].argmax(0),
     "any": lambda x: x.any(1),
     "all": lambda x: x.all(1),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CPU = torch.device("cpu")
 # Calls that only torch itself makes, and calls whose arguments cannot be the same tensor.
 _LEFT_OUT = re.compile(
-    r"_backward|transformer|multi_head|batch_norm|embedding_bag|_scaled_mm|_weight_norm|segment_reduce|linalg|lu_|_solve"
+    r"_backward|transformer|multi_head|batch_norm|embedding_bag|_scaled_mm|_weight_norm|segment_reduce|linalg|^lu_|_solve"
 )
 
 
