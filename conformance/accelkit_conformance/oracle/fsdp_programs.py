@@ -17,9 +17,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from accelkit_conformance.oracle.scaler_options import require_scaler
+
 if TYPE_CHECKING:
-    from accelkit_conformance.oracle.scaler_options import require_scaler
-from accelkit_conformance.subject import Subject
+    from accelkit_conformance.subject import Subject
 
 _ROWS = 4
 
@@ -89,10 +90,10 @@ def _accumulated(subject: Subject) -> None:
         training.model.set_requires_gradient_sync(number == 2)
         training.backward(number)
     training.check()
-    training.model.unshard()
+    training.model[0].unshard()
     assert tuple(training.model[0].weight.shape) == (10, 7), "after unshard, the weight does not have the shape of the whole weight"
     assert not isinstance(training.model[0].weight, DTensor), "after unshard, the weight is still a DTensor"
-    training.model.reshard()
+    training.model[0].reshard()
 
 
 def _clipped(subject: Subject) -> None:

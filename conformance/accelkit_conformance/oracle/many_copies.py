@@ -122,9 +122,8 @@ def check_copies_elsewhere(subject: Subject, place: str) -> None:
                         return [way(values, there)]
 
                     (found,) = run_at(subject, place, other, call)
-                    right = (
-                        host if name.endswith(("host", "host and int32")) else other if "another" in name and "back" not in name else device
-                    )
+                    on_host, on_another = name.endswith(("host", "host and int32")), name == "copy_ to another device"
+                    right = host if on_host else subject.second_device() if on_another else device
                     assert found.device == right, f"{name}: the copy is on {found.device}"
                     wrong = int((found.cpu() != values).sum())
                     assert not wrong, f"{name}: {wrong} of {values.numel()} elements are wrong"
