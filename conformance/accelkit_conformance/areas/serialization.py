@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 
 def _saved(thing: Any) -> io.BytesIO:
-    import torch
+    from accelkit_conformance.oracle.saved_files import saved
 
-    file = io.BytesIO()
-    torch.save(thing, file)
-    file.seek(0)
-    return file
+    return saved(thing)
 
 
 @check("smoke")

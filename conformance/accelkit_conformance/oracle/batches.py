@@ -3,7 +3,7 @@ types of batches must be importable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -44,6 +44,12 @@ _BATCHES: Mapping[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Sequ
 """Kinds of batches, by name: a function that makes the batch from a tensor, and a function that returns the tensors of the batch."""
 
 
+def _pinning_loaders(dataset: Any, **options: Any) -> Iterator[tuple[int, Any]]:
+    """Yield 0 and a loader that pins its batches in the main process, then 1 and such a loader with a forked worker process."""
+    yield 0, DataLoader(dataset, pin_memory=True, **options)
+    yield 1, DataLoader(dataset, pin_memory=True, num_workers=1, multiprocessing_context="fork", **options)
+
+
 def check_pinned_batches(subject: Subject) -> None:
     """Check that a DataLoader pins the tensors of batches of every type, in the main process and in the thread that reads from a worker.
 
@@ -55,10 +61,8 @@ def check_pinned_batches(subject: Subject) -> None:
     def make(chosen: list[str]) -> Any:
         return _BATCHES[chosen[0]][0](expected)
 
-    for workers in (0, 1):
-        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
-        names = list(_BATCHES)
-        loader: Any = DataLoader(names, batch_size=1, collate_fn=make, pin_memory=True, **options)
+    names = list(_BATCHES)
+    for workers, loader in _pinning_loaders(names, batch_size=1, collate_fn=make):
         for name, batch in zip(names, loader, strict=True):
             for tensor in _BATCHES[name][1](batch):
                 doing = f"{name}, with {workers} workers"
@@ -108,10 +112,9 @@ def check_stream_of_batches(subject: Subject) -> None:
         AssertionError: If a copy has other values.
     """
     rows: Any = TensorDataset(torch.arange(60.0).view(60, 1).expand(60, 3000).contiguous())
-    for workers in (0, 1):
-        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    for workers, loader in _pinning_loaders(rows, batch_size=4):
         copies: list[torch.Tensor] = []
-        for (batch,) in DataLoader(rows, batch_size=4, pin_memory=True, **options):
+        for (batch,) in loader:
             if len(copies) < 2:
                 keep_busy(subject.device)
             copies.append(batch.to(subject.device, non_blocking=True))
@@ -128,9 +131,7 @@ def check_kept_batches(subject: Subject) -> None:
         AssertionError: If the values of a batch, or of its copy on the device, have changed when the pass ends.
     """
     samples = torch.arange(320.0).view(80, 4)
-    for workers in (0, 1):
-        options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
-        loader: Any = DataLoader(samples, batch_size=2, pin_memory=True, **options)
+    for workers, loader in _pinning_loaders(samples, batch_size=2):
         kept = [(batch, batch.to(subject.device, non_blocking=True)) for batch in loader]
         for index, (batch, copy) in enumerate(kept):
             expected = samples[2 * index : 2 * index + 2]

@@ -13,22 +13,16 @@ from torch import nn
 
 from accelkit_conformance.late_errors import raises
 from accelkit_conformance.oracle.sample_transfer import has_memory
+from accelkit_conformance.oracle.saved_files import saved
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 
-def _saved(thing: Any, **options: Any) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(thing, file, **options)
-    file.seek(0)
-    return file
-
-
 WAYS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
-    "torch.save": lambda thing: torch.load(_saved(thing), weights_only=False),
-    "old_format": lambda thing: torch.load(_saved(thing, _use_new_zipfile_serialization=False), weights_only=False),
+    "torch.save": lambda thing: torch.load(saved(thing), weights_only=False),
+    "old_format": lambda thing: torch.load(saved(thing, _use_new_zipfile_serialization=False), weights_only=False),
     "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),  # noqa: S301 # our own bytes
 }
 
@@ -117,9 +111,9 @@ def check_forms_of_locations(subject: Subject) -> None:
         AssertionError: If a tensor is on the wrong device or has other values, or if loading to a missing device raises no error.
     """
     device, host = subject.device, torch.device("cpu")
-    saved = {"there": torch.arange(5.0, device=device), "here": [torch.arange(5.0), 3, "text", device]}
+    contents = {"there": torch.arange(5.0, device=device), "here": [torch.arange(5.0), 3, "text", device]}
     for zipped in (True, False):
-        file = _saved(saved, _use_new_zipfile_serialization=zipped).getvalue()
+        file = saved(contents, _use_new_zipfile_serialization=zipped).getvalue()
         forms: dict[str, tuple[Any, tuple[torch.device, torch.device]]] = {
             "None": (None, (device, host)),
             "torch.device('cpu')": (host, (host, host)),
@@ -143,7 +137,7 @@ def check_forms_of_locations(subject: Subject) -> None:
         missing = torch.device(subject.device_type, len(subject.devices) + 7)
         for form in (missing, str(missing)):
             with raises(subject, RuntimeError, AssertionError, ValueError, doing=f"loading to {missing}"):
-                torch.load(_saved(torch.ones(3)), map_location=form)
+                torch.load(saved(torch.ones(3)), map_location=form)
     module, target = nn.Linear(3, 2).to(device), nn.Linear(3, 2)
     target.load_state_dict(module.state_dict(), assign=True)
     subject.assert_on_device(*target.parameters())

@@ -78,6 +78,20 @@ def make_event(subject: Subject, **options: bool) -> Any:
     return torch.Event(subject.device, **options) if is_accelerator(subject) else subject.function("Event")(**options)
 
 
+def elapsed(start: Any, end: Any) -> float:
+    """Return the milliseconds between two recorded events.
+
+    Raises:
+        NotSupported: If the device's events do not measure time.
+    """
+    try:
+        return float(start.elapsed_time(end))
+    except RuntimeError as error:
+        if "Backend doesn't support elapsedTime" not in str(error):
+            raise
+        raise NotSupported("the device's events do not measure time") from error
+
+
 def is_accelerator(subject: Subject) -> bool:
     """Return whether the device type is that of ``torch.accelerator``."""
     current = torch.accelerator.current_accelerator()

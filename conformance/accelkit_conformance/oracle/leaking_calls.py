@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +11,12 @@ import torch
 from accelkit_conformance.oracle.device_streams import make_stream, on_stream
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.places import run_at
+from accelkit_conformance.oracle.saved_files import saved
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _Call = Callable[[torch.Tensor], Any]
-
-
-def _saved(x: torch.Tensor) -> Any:
-    file = io.BytesIO()
-    torch.save({"x": x}, file)
-    file.seek(0)
-    return torch.load(file)
 
 
 def _backward(x: torch.Tensor) -> Any:
@@ -58,7 +51,7 @@ _CALLS: dict[str, _Call] = {
     "new tensors": lambda x: [torch.tensor([1.0, 2.0], device=x.device), torch.full((9,), 3.0, device=x.device), x.new_zeros(7)],
     "random numbers": lambda x: [torch.rand(900, device=x.device), x.clone().normal_(), torch.nn.functional.dropout(x)],
     "a generator": lambda x: torch.rand(99, device=x.device, generator=torch.Generator(device=x.device).manual_seed(1)),
-    "saving and loading": _saved,
+    "saving and loading": lambda x: torch.load(saved({"x": x})),
     "a deep copy": copy.deepcopy,
     "backward passes with hooks": _backward,
     "a storage that grows": lambda x: x.clone().resize_(9000),

@@ -16,18 +16,14 @@ from accelkit_conformance.oracle.op_compare import check_results, flat, truth_of
 from accelkit_conformance.oracle.recorded_calls import recorded_call
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 from accelkit_conformance.oracle.sample_transfer import to_device
+from accelkit_conformance.oracle.variations import INTERNAL, WITHOUT_CHECKS
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CPU = torch.device("cpu")
-# Calls that only torch itself is expected to make, so that their CPU kernels do not check their arguments. Their arguments do not change.
-_UNCHECKED = re.compile(
-    r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
-    r"|batch_norm|_scaled_mm|unfold_backward|hash_tensor"
-)
-# Other calls that only torch itself is expected to make. Only their booleans change.
-_INTERNAL = re.compile(r"^_|_backward|_forward")
+# Calls whose arguments do not change. Of other calls that only torch itself is expected to make, only the booleans change.
+_UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|_scaled_mm|hash_tensor")
 _BY_NAME: dict[str, tuple[Any, ...]] = {
     "reduction": (0, 1, 2),
     "interpolation_mode": (0, 1, 2),
@@ -118,7 +114,7 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
         return
     for place, argument in enumerate(func._schema.arguments):
         value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
-        for other in _others(argument, value, is_internal=_INTERNAL.search(name) is not None):
+        for other in _others(argument, value, is_internal=INTERNAL.search(name) is not None):
             if place < len(args):
                 given = (*args[:place], other, *args[place + 1 :]), kwargs
             elif argument.kwarg_only:

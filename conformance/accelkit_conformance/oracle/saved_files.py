@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 _SIZES = (1 << 20, (1 << 20) + 12, 5 << 20, (5 << 20) - 4)
 
 
+def saved(thing: Any, **options: Any) -> io.BytesIO:
+    """Return a file in memory, at its start, into which ``torch.save`` has written ``thing``. ``options`` are those of ``torch.save``."""
+    file = io.BytesIO()
+    torch.save(thing, file, **options)
+    file.seek(0)
+    return file
+
+
 def check_large_tensors(subject: Subject, way: str) -> None:
     """Check that large tensors on the device are saved and loaded without losing a byte.
 

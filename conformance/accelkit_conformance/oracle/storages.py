@@ -40,41 +40,42 @@ _Cases = dict[str, tuple[Callable[[], Any], Any]]
 _NUMBERS = torch.arange(1.0, 13.0)
 
 
+def _fresh(device: torch.device) -> torch.Tensor:
+    return _NUMBERS.to(device, copy=True)
+
+
 def _resized(device: torch.device) -> _Cases:
     """Return functions that resize tensors or storages, by name, with the results that they must return."""
 
-    def fresh() -> torch.Tensor:
-        return _NUMBERS.to(device, copy=True)
-
     def grown_storage() -> Any:
-        x = fresh()
+        x = _fresh(device)
         x.untyped_storage().resize_(4096)
         return x.tolist() + torch.empty(0, device=device).set_(x.untyped_storage()).tolist()[:12]  # type: ignore[call-overload]
 
     def shrunk_storage() -> Any:
-        x = fresh()
+        x = _fresh(device)
         x.untyped_storage().resize_(16)
         return [x.untyped_storage().nbytes(), *x[:4].tolist()]
 
     def grown_tensor() -> Any:
-        x = fresh()
+        x = _fresh(device)
         x.resize_(100)
         return [*x[:12].tolist(), *x.shape, x.untyped_storage().nbytes()]
 
     def shrunk_tensor() -> Any:
-        x = fresh()
+        x = _fresh(device)
         view = x[2:]
         x.resize_(2, 3)
         view.fill_(7)
         return x.tolist()
 
     def resized_view() -> Any:
-        x = fresh()
+        x = _fresh(device)
         x[4:8].resize_(2, 2).fill_(0)
         return x.tolist()
 
     def resized_as() -> Any:
-        x = fresh()
+        x = _fresh(device)
         return x.resize_as_(torch.zeros(3, 2, device=device)).tolist()
 
     return {
@@ -90,16 +91,13 @@ def _resized(device: torch.device) -> _Cases:
 def _copied(device: torch.device) -> _Cases:
     """Return functions that write, copy or create storages, by name, with the results that they must return."""
 
-    def fresh() -> torch.Tensor:
-        return _NUMBERS.to(device, copy=True)
-
     def filled_storage() -> Any:
-        x = fresh()
+        x = _fresh(device)
         x.untyped_storage().fill_(0)
         return x.tolist()
 
     def copied_storage() -> Any:
-        x, y = fresh(), torch.zeros(12, device=device)
+        x, y = _fresh(device), torch.zeros(12, device=device)
         y.untyped_storage().copy_(x.untyped_storage())
         return y.tolist()
 
@@ -109,11 +107,11 @@ def _copied(device: torch.device) -> _Cases:
         return y.tolist()
 
     def storage_to_host() -> Any:
-        storage = fresh().untyped_storage().cpu()
+        storage = _fresh(device).untyped_storage().cpu()
         return [storage.device.type, *torch.empty(0).set_(storage).tolist()]  # type: ignore[call-overload]
 
     def cloned_storage() -> Any:
-        x = fresh()
+        x = _fresh(device)
         copied = x.untyped_storage().clone()
         x.zero_()
         return [copied.device == device, *torch.empty(0, device=device).set_(copied).tolist()]  # type: ignore[call-overload]
@@ -124,7 +122,7 @@ def _copied(device: torch.device) -> _Cases:
         return [storage.nbytes(), storage.device == device, *y.flatten().tolist()]
 
     def set_to_another() -> Any:
-        x, y = fresh(), torch.zeros(3, device=device)
+        x, y = _fresh(device), torch.zeros(3, device=device)
         y.set_(x[3:9].view(2, 3))
         y[0, 0] = -1
         return [*x.tolist(), *y.stride(), y.storage_offset()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit_conformance.late_errors import raises
-from accelkit_conformance.oracle.device_streams import current_stream, is_accelerator, make_event, make_stream, on_stream
+from accelkit_conformance.oracle.device_streams import current_stream, elapsed, is_accelerator, make_event, make_stream, on_stream
 from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.queued_copies import keep_busy
 from accelkit_conformance.results import NotSupported
@@ -61,15 +61,6 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
         assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
 
 
-def _elapsed(subject: Subject, start: Any, end: Any) -> float:
-    try:
-        return float(start.elapsed_time(end))
-    except RuntimeError as error:
-        if "Backend doesn't support elapsedTime" not in str(error):
-            raise
-        raise NotSupported("the device's events do not measure time") from error
-
-
 def check_times(subject: Subject) -> None:
     """Check the times between several events: they add up, do not change, and are not negative in the order of the recordings.
 
@@ -89,12 +80,12 @@ def check_times(subject: Subject) -> None:
     for event in events:
         event.synchronize()
         event.synchronize()
-    times = [_elapsed(subject, start, end) for start, end in itertools.pairwise(events)]
+    times = [elapsed(start, end) for start, end in itertools.pairwise(events)]
     assert min(times) >= 0, f"the times between successive events are {times} ms"
     for start, end in ((0, 4), (2, 9), (0, 11)):
-        whole, parts = _elapsed(subject, events[start], events[end]), sum(times[start:end])
+        whole, parts = elapsed(events[start], events[end]), sum(times[start:end])
         assert abs(whole - parts) <= 0.05 + 0.02 * whole, f"{whole:.4f} ms are between two events, but the parts add up to {parts:.4f} ms"
-        again = _elapsed(subject, events[start], events[end])
+        again = elapsed(events[start], events[end])
         assert again == whole, f"elapsed_time of two events returned {whole} ms, and then {again} ms"
     untimed = make_event(subject, enable_timing=False)
     untimed.record()

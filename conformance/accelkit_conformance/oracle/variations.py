@@ -30,13 +30,14 @@ UNDEFINED_FOR_NAN = re.compile(
     r"|bessel|airy|polynomial|_add_relu"
     r"|^mode|max_unpool|grid_sampler|_cdist_forward|hash_tensor|(std|var)_mean|_addmm_activation|batch_norm_update_stats"
 )
-# Calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match. The kernel does not check the sizes, because only
-# torch itself is expected to call it.
-_UNCHECKED = re.compile(
+# Calls whose CPU kernel does not check its arguments, because only torch itself is expected to make these calls.
+WITHOUT_CHECKS = (
     r"_cholesky_solve_helper|segment_reduce|_masked_softmax|_ctc_loss|multi_head|transformer|_transform_bias|embedding_bag|_weight_norm"
-    r"|pdist_backward|cdist_backward|grid_sampler_.*backward|batch_norm|group_norm_backward|unfold_backward"
+    r"|batch_norm|unfold_backward"
 )
-_INTERNAL = re.compile(r"^_|_backward|_forward")
+# These, and other calls whose CPU kernel reads out of bounds if the sizes of its arguments do not match.
+_UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|pdist_backward|cdist_backward|grid_sampler_.*backward|group_norm_backward")
+INTERNAL = re.compile(r"^_|_backward|_forward")
 # Calls that take any number of dimensions only by mistake: their CPU kernel assumes two to five dimensions, without checking it.
 _FIXED_DIMENSIONS = re.compile(
     r"pool|upsample|conv|col2im|im2col|grid|norm|pad|shuffle|loss|linalg|cholesky|^lu_|_helper|embedding|pdist|triangular|geqrf"
@@ -90,7 +91,7 @@ class Variations:
         if size in ("as recorded", "six dimensions"):
             return None
         dim = self._dim(size)
-        if size == "one" and _INTERNAL.search(self._name):
+        if size == "one" and INTERNAL.search(self._name):
             return None
         if size in _LENGTHS:
             length = source.choice(_LENGTHS[size])
@@ -177,7 +178,7 @@ class Variations:
         the shorter dimension, and internal operators do not check indices.
         """
         given = self._recorded
-        if _INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):
+        if INTERNAL.search(self._name) and any(one.dtype is torch.int64 for one in tensors(given)):
             return given
         for dim, length in enumerate(tensors(given)[0].shape):
             if length > 2 and length % 2 == 0:
@@ -195,7 +196,7 @@ class Variations:
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
             return None
         old, fallback, shapes = first.shape[dim], None, self._shapes(given)
-        ways = ("from the end", "from the start") if _INTERNAL.search(self._name) else ("from the end", "from the start", "none")
+        ways = ("from the end", "from the start") if INTERNAL.search(self._name) else ("from the end", "from the start", "none")
         for others, numbers in itertools.product(ways, (False, True)):
             changed = _stretch(given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
             try:

@@ -37,7 +37,7 @@ def canonical_name(kind: Kind, name: str) -> str:
 def _other_names() -> Mapping[str, Any]:
     import tomllib
 
-    return tomllib.loads(_builtin_folder().joinpath("other_names.toml").read_text("utf-8"))
+    return tomllib.loads(Path(_known_devices().__file__).with_name("other_names.toml").read_text("utf-8"))
 
 
 def host_name() -> str:
@@ -113,12 +113,7 @@ def fallback_records(version: str) -> list[PluginRecord]:
 @functools.cache
 def _known_devices() -> Any:
     """Import ``known_devices.py``, which imports nothing but the standard library."""
-    _builtin_folder()
-    return importlib.import_module(f"{BUILTIN_PACKAGE}.known_devices")
-
-
-def _builtin_folder() -> Path:
-    specification = importlib.util.find_spec(BUILTIN_PACKAGE)
-    if specification is None or specification.origin is None:
-        raise RuntimeError(f"the installation of accelkit lacks {BUILTIN_PACKAGE}; reinstall accelkit")
-    return Path(specification.origin).parent
+    try:
+        return importlib.import_module(f"{BUILTIN_PACKAGE}.known_devices")
+    except ModuleNotFoundError as error:
+        raise RuntimeError(f"the installation of accelkit lacks {BUILTIN_PACKAGE}; reinstall accelkit") from error
