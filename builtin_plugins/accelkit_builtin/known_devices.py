@@ -1,4 +1,4 @@
-"""Facts about devices, which accelkit knows without importing torch or a plugin.
+"""Facts about devices, available without importing torch or a plugin.
 
 To add a vendor's device that has no plugin yet, add a row to ``VENDORS``.
 """

@@ -59,7 +59,8 @@ class Check:
         name: The name of the check within its area.
         function: The function that makes the assertion.
         profile: The first profile that includes the check. If ``cases`` is given, each case has its own profile instead.
-        requires: The capabilities without which there is nothing to assert. ``{0}`` stands for the first parameter.
+        requires: The capabilities without which there is nothing to assert. ``{0}`` in a capability stands for the first
+            parameter of the case.
         probes: The capability whose presence the check determines, if any. The check runs even if the capability is declared ``none``; if
             the check then passes, the result is ``over-unsupported``.
         cases: A function that returns the cases. A case is a profile and the parameters of one run of the check. None for a check without

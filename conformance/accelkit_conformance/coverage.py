@@ -31,7 +31,7 @@ def required() -> list[str]:
 
 
 class DispatchRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that records the name of every overload that takes or returns a tensor on the device."""
+    """A ``TorchDispatchMode`` that records the name of every overload that takes or returns a tensor on the device."""
 
     def __init__(self, device_type: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

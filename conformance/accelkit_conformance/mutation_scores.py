@@ -49,7 +49,7 @@ def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
 
 
 def section(scores: Scores) -> list[str]:
-    """Return the lines of the section with the scores, in Markdown; an empty list if there are no scores."""
+    """Return the lines of a Markdown section with the scores; an empty list if there are no scores."""
     lines = []
     if written := scores.get("written"):
         lines += [

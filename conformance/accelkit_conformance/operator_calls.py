@@ -123,7 +123,7 @@ def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool
 
 
 def _crosses(event: Any, device_type: str) -> bool:
-    """Return whether the call, or a call that it makes, copies between the host and the device."""
+    """Return whether a recorded call, or a call that it makes, copies between the host and the device."""
     if device_type == "cpu" or event.name in _READS:
         return False
     if event.name in _COPIES and {"cpu", device_type} <= _devices(event):
@@ -140,7 +140,7 @@ def _full_name(event: Any) -> str:
 
 
 def _devices(event: Any) -> set[str]:
-    """Return the device types of the call's input tensors."""
+    """Return the device types of a recorded call's input tensors."""
     found: set[str] = set()
     for value in event.extra_fields.inputs:
         for one in value if isinstance(value, list) else [value]:
@@ -151,7 +151,8 @@ def _devices(event: Any) -> set[str]:
 
 @functools.cache
 def _computes(name: str, overload: str) -> bool:
-    """Return whether an operator computes values itself. False if the operator returns a view or is composed of other operators."""
+    """Return whether an operator computes values itself. False if the operator returns a view, or is composite (implemented with other
+    operators)."""
     import torch
 
     schema: Any = torch._C._get_schema(name, overload)

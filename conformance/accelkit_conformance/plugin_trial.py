@@ -37,8 +37,8 @@ def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[
 
 
 def _refusal(record: PluginRecord, cls: type, on: PluginRecord) -> dict[str, Any] | None:
-    """Use the plugin on the first device of an accelerator, as a Runtime does. Return the error if the plugin refuses to work
-    on this device, and None otherwise."""
+    """Use the plugin on the first device of an accelerator, as a Runtime does. Return the error if the plugin refuses to work on this
+    device, and None otherwise."""
     subject = Subject(record, cls)
     accelerator = loading.instantiate(loading.load_class(on), on)
     try:

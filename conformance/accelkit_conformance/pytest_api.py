@@ -1,10 +1,10 @@
-"""Run the suite from a vendor's own pytest tests::
+"""Run the conformance suite from a vendor's own pytest tests::
 
     from accelkit_conformance.pytest_api import conformance
 
     test_conformance = conformance("acme", profile="training")
 
-Each test of the profile becomes a pytest test. It runs in a worker process, so that a crash fails only that test.
+Each test of the profile becomes a pytest test, which runs in a worker process, so that a crash fails only that test.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def conformance(name: str, *, profile: Profile = "training", kind: str = "accele
     """Return a pytest test that is parametrised over the tests of a profile.
 
     Assign the returned test to a name that pytest collects: ``test_conformance = conformance("acme", profile="smoke")``. Each test of the
-    profile becomes a pytest test. It runs in a worker process, so that a crash fails only that test.
+    profile becomes a pytest test, which runs in a worker process, so that a crash fails only that test.
 
     Args:
         name: The name of the plugin, as for ``accelkit conformance run``.

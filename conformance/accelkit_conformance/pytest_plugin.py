@@ -1,6 +1,7 @@
-"""The suite as a pytest plugin: ``pytest -p accelkit_conformance.pytest_plugin --pyargs accelkit_conformance --accelerator NAME``.
+"""The conformance suite as a pytest plugin: ``pytest -p accelkit_conformance.pytest_plugin --pyargs accelkit_conformance --accelerator
+NAME``.
 
-The plugin is loaded only if it is named with ``-p``: installing accelkit does not affect other pytest runs.
+pytest loads this plugin only if it is named with ``-p``, so installing accelkit does not affect other pytest runs.
 """
 
 from __future__ import annotations

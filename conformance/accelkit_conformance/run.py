@@ -169,7 +169,7 @@ class Run:
         If the device is lost, the run ends. Of the failures on the lost device, only the first is kept.
 
         Args:
-            watch: A function that is called with every event.
+            watch: A function that is called with every event of the run.
 
         Raises:
             BrokenPluginError: If no worker can be started.

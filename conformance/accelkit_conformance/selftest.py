@@ -1,9 +1,9 @@
-"""Mutation testing of the suite: run it on broken plugins and record which tests detect each of them.
+"""Mutation testing of the conformance suite: run the suite on broken plugins (mutants) and record which tests detect each of them.
 
-A mutant is killed if a test of its area fails on it. If a mutant is an accelerator, the tests of the mutant's area and the tests of the
-profile ``smoke`` run on it. The tests of the area come from the profile ``distributed`` if the area needs several processes, from
-``training`` if the tests of ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no hardware run only if
-the mutant's area needs no hardware either. On a mutant of any other kind of plugin, all tests for that kind of plugin run.
+Each mutant breaks one area. A mutant is killed if a test of this area fails on it. On an accelerator mutant, the tests of the mutant's area
+and those of the profile ``smoke`` run. The tests of the area come from the profile ``distributed`` if the area needs several processes,
+from ``training`` if the tests of ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no hardware run only
+if the mutant's area needs no hardware either. On any other mutant, all tests for its kind of plugin run.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def _check_healthy(
 
 
 def base_record(mutant: Mutant) -> PluginRecord:
-    """Return the record of the plugin from which a mutant is derived. Mutants of hook plugins are derived from an
-    example, because accelkit has no hook plugin."""
+    """Return the record of the plugin from which a mutant is derived. Mutants of hook plugins are derived from an example plugin, because
+    accelkit itself contains no hook plugin."""
     if mutant.kind == "hooks":
         from accelkit_conformance.mutants.hook_log import RECORD
 

@@ -16,7 +16,7 @@ class Stage:
 
     Attributes:
         name: A phrase that says what a device can do once the stage has passed, such as ``computes``.
-        tests: Patterns that select its tests.
+        tests: Patterns that select the tests of the stage.
         profile: The profile from which the tests are taken.
         needs: Text that says what the tests need in order to pass, such as functions of the driver and registrations with torch.
         page: A page of the documentation, relative to docs/.

@@ -161,7 +161,7 @@ class Subject:
         """Return a Runtime that uses ``accelerator`` and ``device`` of this subject.
 
         If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin, unless ``options`` names
-        another one. If several processes run the check together, they are the processes of the Runtime's job.
+        another plugin. If several processes run the check together, they are the processes of the Runtime's job.
 
         Raises:
             NotSupported: If there are fewer devices than processes.
@@ -216,7 +216,7 @@ class Subject:
         """Return a function of the device's module.
 
         Raises:
-            NotImplementedError: If the module does not have it.
+            NotImplementedError: If the module does not have the function.
         """
         found: Callable[..., Any] | None = getattr(self.module, name, None)
         if found is None:
@@ -234,7 +234,8 @@ class Subject:
             return None
 
     def assert_on_device(self, *tensors: torch.Tensor) -> None:
-        """Assert that all tensors are on the device. A tensor on another device shows that an operation has silently fallen back."""
+        """Assert that all tensors are on the device. A tensor on another device shows that an operation has silently fallen back to that
+        device."""
         assert_on_device(self.device, *tensors)
 
     @contextlib.contextmanager

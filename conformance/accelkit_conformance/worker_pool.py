@@ -267,7 +267,7 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """Return how a process of the group ended. If none ends within one second, return that no process responds."""
+        """Return a text that says how a process of the group ended or, if none ends within one second, that no process responds."""
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

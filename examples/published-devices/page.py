@@ -28,27 +28,29 @@ _INTRODUCTION = """\
 # Published devices
 
 We also run the [conformance suite](conformance.md) on devices that others publish for PyTorch, if
-they run without special hardware. This page is for their authors and users. It shows what trains,
-what passes, and the defects and limits that we found. For each defect and each limit, it shows a
-program in plain torch, without accelkit, and the output of the program. We wrote the plugins on this page. They are in
-`examples/published-devices`, and are not published.
+they run without special hardware. This page is for their authors and users. For each device, it
+shows how many tests pass, whether a model trains, and the defects and limits that we found. For
+each defect and each limit, it shows a program in plain torch, without accelkit, and the output of
+the program. We wrote the plugins on this page. They are in `examples/published-devices`, and are
+not published.
 
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
 none claims to have every operator. The plugins declare no capabilities. A test of a capability,
 such as a dtype or streams, is *not supported* if the device raises an error, computes in another
 dtype under autocast, or lacks what is tested. A test that needs something else that is missing,
-such as a second device, also counts as *not supported*. A test *failed* if the device computes a
+such as a second device, also counts as *not supported*. A test counts as *failed* if the device computes a
 wrong result, violates behaviour that torch guarantees, or raises an error in a test that is not
 about a capability. A device without float32, for example, *fails* the test of a training step, but
 the tests of its operators in float32 count as *not supported*. The number of failures is larger
 than the number of defects on this page, because several tests may fail for the same reason, and
-because we list only the defects that we reproduced. A device that was run with an earlier state of
-the suite may have fewer tests.
+because we list only the defects that we reproduced. If a device was tested with an earlier version
+of the suite, its number of tests may be lower.
 
-`make devices` installs each device in an environment of its own, as its users would. It runs the
-suite, the programs and `examples/digits.py`, and writes this page. `make devices NAMES=rgpu` runs
-one device. To add one, add a folder to `examples/published-devices`. If you are the author of one
-of these packages and something here is wrong or has been fixed, please tell us.
+`make devices` installs each device's package in an environment of its own, as users of the device
+would. It runs the suite, the programs and `examples/digits.py`, and writes this page.
+`make devices NAMES=rgpu` runs only `rgpu`. To add a device, add a folder to
+`examples/published-devices`. If you are the author of one of these packages and something here is
+wrong or has been fixed, please tell us.
 """
 
 

@@ -36,7 +36,7 @@ class _Guard:
         return None if self._process is None else self._process.pid
 
     def ready(self) -> None:
-        """Start the guard process if it is not running. Call this before starting a child, so that ``add`` takes no time."""
+        """Start the guard process if it is not running. Call this before starting a child, so that ``add`` is fast."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -92,7 +92,10 @@ class _Guard:
             process.wait()
 
     def _forget(self) -> None:
-        """Close the pipe in a forked process. If it stayed open there, the guard would not notice the end of the parent process."""
+        """Close this forked process's copy of the pipe to the guard.
+
+        While a copy is open, the guard does not notice the end of the parent process.
+        """
         process, self._process = self._process, None
         self._lock, self._groups = threading.Lock(), set()
         if process is not None and process.stdin is not None:
@@ -140,14 +143,14 @@ def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill what is left of the process and its group, and wait for the process."""
+    """Kill the process and everything that is left in its group, and wait for the process to end."""
     kill(process)
     guard.remove(process.pid)
     process.wait()
 
 
 def end_group(leader: int) -> None:
-    """Kill what is left of the process group of a child that was added to ``guard``."""
+    """Kill the remaining processes in the group that ``leader`` leads, and stop guarding this group."""
     if hasattr(os, "killpg"):
         _kill_group(leader)
     guard.remove(leader)

@@ -1,4 +1,4 @@
-"""The C++ library of a PyTorch device. Its package contains the source, which is compiled on first use.
+"""The C++ library of a PyTorch device. The device's package contains the source, which is compiled on first use.
 
 A wheel may also contain compiled libraries. torch's C++ interface changes with every minor version, so a compiled library works with
 only one minor version. The source works with every version of torch that its code supports. This module does not import torch.

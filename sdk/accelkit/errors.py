@@ -21,7 +21,7 @@
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
-    ├── UnknownPlacementError            1  a value that the processes exchange when they join the process group was requested too early
+    ├── UnknownPlacementError            1  a value such as local_rank was requested before the processes joined the process group
     ├── CollectiveError                  1  the processes of a job did not take part in the same collective
     └── RankFailedError                  1  a process of the job failed
 """
@@ -63,7 +63,7 @@ class AccelkitError(Exception):
 
     Args:
         what: What happened, in one sentence without a full stop.
-        plugin: The plugin concerned, as ``dist==version``.
+        plugin: The plugin that caused the error, as ``dist==version``.
         why: The cause, in the words of the component that failed.
         hint: What the user can do next, preferably a command.
     """

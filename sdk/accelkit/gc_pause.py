@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Disable garbage collection inside the block, and restore the previous setting afterwards.
+    """Disable garbage collection inside the ``with`` block, and restore the previous setting at its end.
 
     After ``import torch``, about 170,000 objects exist that the collector has not examined. The next few thousand allocations anywhere in
     the program start a collection of all these objects, which takes 70 ms. That collection would free nothing, because the imported

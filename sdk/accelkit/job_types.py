@@ -30,7 +30,8 @@ class Decision:
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides this accelerator.
         candidates: All accelerators that were considered, the chosen one first.
-        notes: Remarks, such as which accelerator an alias stands for, or that a plugin took precedence over accelkit's table of vendors.
+        notes: Remarks, such as which accelerator an alias stands for, or that an installed plugin took precedence over accelkit's own table
+            of known devices.
     """
 
     requested: str

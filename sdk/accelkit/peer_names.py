@@ -40,13 +40,13 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names from other libraries' APIs that all have the replacement ``instead`` in accelkit.
+    """Names from the APIs of other libraries, all of which have the same replacement in accelkit.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
         peers: The keys of the classes and packages that have these names, such as ``fabric``. :func:`peers` uses the same keys.
         names: The names.
-        instead: What to write instead, in Markdown. Links are relative to a page in a subfolder of ``docs``, such as ``docs/guides``.
+        instead: The replacement, in Markdown. Links are relative to a page in a subfolder of ``docs``, such as ``docs/guides``.
     """
 
     kind: Kind

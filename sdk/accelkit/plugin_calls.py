@@ -28,11 +28,10 @@ _SPECIFICATIONS = "accelkit.specs."
 def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
     """Return ``plugin.method(*arguments, **options)``, for calls outside training steps.
 
-    Errors of the built-in plugins are passed on unchanged.
+    Errors of the built-in plugins, out-of-memory errors (not the plugin's fault) and accelkit's own errors are passed on unchanged.
 
     Raises:
-        BrokenPluginError: If the method raises an error, or returns a value that is not of the type in its specification.
-            Out-of-memory errors, which are not the plugin's fault, and accelkit's own errors are passed on unchanged.
+        BrokenPluginError: If the method raises any other error, or returns a value that is not of the type in its specification.
     """
     function = getattr(plugin, method)
     if is_built_in(plugin):
@@ -110,7 +109,7 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
 
 
 def is_built_in(plugin: Accelerator | Precision | Strategy) -> bool:
-    """Return whether the plugin is part of accelkit. The errors of such plugins are torch's or the user's and need not name the plugin."""
+    """Return whether the plugin is part of accelkit. If it is, its errors are torch's or the user's, and need not name the plugin."""
     return _distribution(plugin) == OWN_DISTRIBUTION
 
 

@@ -102,8 +102,8 @@ class PluginManager(pluggy.PluginManager):
         """Return the owner of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
         A traceback lists the outermost call first. Of the plugins in the traceback, the last one that pluggy called raised the error.
-        Plugins listed above it are wrappers, through which the error only passed. Plugins listed below it are those that its
-        implementation called directly, without pluggy.
+        Plugins listed above it are wrappers, through which the error only passed. Plugins listed below it were called directly by its
+        implementation, without pluggy.
         """
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):

@@ -1,9 +1,9 @@
-"""Checks that only this user could have written a file. The checks matter because files from a cache are trusted or executed as code.
+"""Checks that only this user or root could have written a file. Files from a cache must be checked because they are executed or trusted.
 
 The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
-other users must not be able to write to it. Files writable by this user's private group are accepted. Parent folders are accepted if they
-are writable by root's group, or if everybody may create files there but not remove the files of other users, as in ``/tmp``. Windows gives
-each user their own folder, so nothing is checked there.
+other users must not be able to write to it. There are two exceptions. Files and folders may be writable by this user's private group.
+Parent folders may also be writable by root's group, or by everybody if users cannot remove each other's files, as in ``/tmp``. Nothing is
+checked on Windows, which gives each user their own folder.
 """
 
 from __future__ import annotations

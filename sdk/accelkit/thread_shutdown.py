@@ -35,7 +35,11 @@ def wait_for_threads_before_forks() -> None:
 
 
 def wait_for_torch_threads() -> None:
-    """Wait until torch's threads are idle or have used five more seconds of processor time. Call this before the process exits or forks.
+    """Wait until torch's threads are idle. Call this function before the process exits or forks.
+
+    The wait ends early if the threads use five seconds of processor time, or after one minute. The first limit is in processor time,
+    because a thread may have to wait long for a processor on a busy machine. The function works on Linux only. Elsewhere, a process cannot
+    see the state of its threads, and the function returns at once.
 
     While the program continues, threads of torch may still have work to do for which they need the GIL:
 
@@ -49,10 +53,6 @@ def wait_for_torch_threads() -> None:
 
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``.
 
-    The limit is in processor time, because a thread may have to wait long for a processor on a busy machine. In any case, the function
-    returns after a minute.
-
-    The function works on Linux only. Elsewhere, a process cannot see the state of its threads, and the function returns at once.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     quiet = 0

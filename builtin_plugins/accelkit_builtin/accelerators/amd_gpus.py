@@ -20,7 +20,7 @@ INSTALL_HINT = "install a torch build for ROCm (see https://pytorch.org/get-star
 
 
 def uuids() -> list[str]:
-    """Return the UUID of each AMD GPU of this machine that this process may see, in ROCm's order.
+    """Return the UUID of each AMD GPU of this machine to which this process has access, in ROCm's order.
 
     A UUID is ``GPU-`` followed by 16 hexadecimal digits. If the kernel driver is not loaded, the list is empty. The kernel's topology
     also lists CPUs, which have no SIMD units and are skipped. In a container, GPUs that were not passed to the container cannot be read

@@ -45,8 +45,9 @@ class NVMLError(Exception):
 class NVML:
     """A ctypes binding of the five calls of NVIDIA's management library that a probe needs.
 
-    As a context manager, it initialises the library and shuts it down. Source: https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2,
-    nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2, nvmlDeviceGetUUID).
+    As a context manager, it initialises the library at the start of the block and shuts it down at the end. Source:
+    https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2, nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2,
+    nvmlDeviceGetUUID).
 
     The probe does not use ``pynvml``, because the probe must also work without the extra ``cuda``, which installs ``pynvml``. ``pynvml``
     would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes

@@ -16,7 +16,7 @@ from accelkit_builtin.known_devices import VENDORS
 
 
 class KnownVendorAccelerator(Accelerator):
-    """A vendor's device that is described by the table of devices."""
+    """A vendor's device that is described by a row of the table ``known_devices.py``."""
 
     library: ClassVar[str | None] = None
     register: ClassVar[str | None] = None
@@ -24,7 +24,10 @@ class KnownVendorAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether the vendor's package and the driver's library are installed. The package is not imported."""
+        """Return whether the driver's library and the vendor's package are installed. The package is not imported.
+
+        If torch itself supports the device, looks for torch's own library for the device instead of a package.
+        """
         if cls.torch_package and not _is_installed(cls.torch_package):
             return Availability.absent(f"the package {cls.torch_package} is not installed", cls.install_hint)
         if cls.library:

@@ -8,8 +8,8 @@ import re
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Return the indices of the GPUs that a process sees, in the order in which the process sees them.
 
-    As in CUDA, the first entry that does not name exactly one GPU is ignored, together with all entries after it. If a GPU is named twice
-    before that entry, the process sees no GPU. A process that is given MIG slices sees only the first one.
+    As in CUDA, the first entry of the variable that does not name exactly one GPU is ignored, together with all entries after it. If a GPU
+    is named twice before that entry, the process sees no GPU. A process that is given MIG slices sees only the first slice.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 
     Args:

@@ -2,7 +2,7 @@
 
 Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
 PJRT_DEVICE selects the device that XLA drives. If PJRT_DEVICE is not set, XLA drives the machine's TPU. On a machine without a TPU, XLA
-drives a Neuron device if the package libneuronxla is installed. XLA's own CPU device is only used if PJRT_DEVICE is CPU.
+drives a Neuron device if the package libneuronxla is installed. XLA's own CPU device is used only if PJRT_DEVICE is CPU.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 
@@ -29,7 +29,7 @@ _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 
 
 class _OnTheCPU:
-    """Descriptor that returns whether XLA's device is the CPU, evaluated at each access."""
+    """Descriptor whose value is True if XLA uses the CPU. PJRT_DEVICE is read at each access."""
 
     def __get__(self, instance: object, owner: type) -> bool:
         return pjrt_device() == "CPU"
@@ -92,7 +92,7 @@ class XLAAccelerator(Accelerator):
     # -- devices ------------------------------------------------------------------------------------------------------
 
     def device(self, index: int) -> torch.device:
-        """Return the device with this index, or device 0 if the process sees fewer devices.
+        """Return the device with this index, or device 0 if the process sees no device with this index.
 
         A process that sees only its own device sees it as device 0, whatever index the device has on the machine.
         """
@@ -114,8 +114,8 @@ class XLAAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         """Return the number of devices that this process sees.
 
-        On TPUs, this is the number of chips. Each chip counts as one device, although XLA drives a v2 or v3 chip as two devices, one
-        per core. On the CPU, the number is CPU_NUM_DEVICES.
+        On TPUs, this is the number of chips. Each chip counts as one device, although XLA drives a v2 or v3 chip as two devices, one per
+        core. On the CPU, the result is the value of CPU_NUM_DEVICES, or 1 if the variable is not set.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is not a positive integer.
@@ -143,7 +143,7 @@ class XLAAccelerator(Accelerator):
         """Do nothing: XLA's runtime does not release cached memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory statistics that torch_xla reports for the whole device. The dict is empty if it reports none."""
+        """Return the memory statistics that torch_xla reports for the whole device. The dict is empty if torch_xla reports none."""
         import torch_xla.core.xla_model as xm
 
         try:

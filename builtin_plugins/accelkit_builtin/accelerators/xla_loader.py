@@ -15,8 +15,8 @@ _AHEAD = 2
 def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
     """Yield the batches on ``device``, in order.
 
-    If ``batches`` raises an error, this function first yields the earlier batches and then raises the error. ParallelLoader reads
-    ``batches`` in a thread, and would silently end the epoch at the error.
+    If ``batches`` raises an error, this function first yields the earlier batches and then raises the error. On its own, ParallelLoader
+    would silently end the epoch at the error, because it reads ``batches`` in a thread.
 
     Args:
         batches: The batches to upload.
@@ -39,7 +39,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
 
 
 class _Source:
-    """The iterable that ParallelLoader reads. It records the error that ended the iteration."""
+    """Iterable of batches for ParallelLoader. If an error ends the iteration, the attribute ``error`` contains the error."""
 
     def __init__(self, batches: Iterator[list[torch.Tensor]]) -> None:
         self._batches = batches

@@ -1,10 +1,10 @@
 """Functions that recognise whether a user set torch's variables (RANK, WORLD_SIZE) by hand in the processes of srun, jsrun or mpirun.
 
-An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes.
-The launcher that created the processes (srun, jsrun or mpirun) also set its own variables. The launcher's variables are read instead of
-torch's variables, for two reasons. If a script exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the
-variables of srun are correct. In addition, srun, jsrun and most versions of mpirun set the number of processes on the machine, which the
-user may not have set.
+An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes. The
+launcher that created the processes (srun, jsrun or mpirun) also set its own variables. The launcher's variables are read instead of torch's
+variables, for two reasons. If a script exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the variables of
+srun are correct. Also, srun, jsrun and most versions of mpirun set a variable for the number of processes on the machine, which the user
+may not have set.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _OF_A_LAUNCHER = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "GROUP_RANK", "GROUP_WORLD_S
 
 
 def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> ClusterDetection:
-    """Return ``claim``, or a copy of it with a higher priority if torch's variables were set by hand.
+    """Return ``claim``, or a copy with a higher priority if torch's variables (RANK, WORLD_SIZE) were set by hand.
 
-    The priority of the copy is higher than that of the cluster environment ``torchelastic``.
+    The copy ranks above the claim of the cluster environment ``torchelastic``.
 
     Args:
-        claim: The ClusterDetection which says that srun, jsrun or mpirun started this process.
+        claim: The ClusterDetection that says that srun, jsrun or mpirun started this process.
         environ: The environment variables.
         process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
         size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.
@@ -35,7 +35,7 @@ def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequenc
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Return whether torch's variables were set by hand and describe the processes that srun, jsrun or mpirun started.
+    """Return whether torch's variables (RANK, WORLD_SIZE) were set by hand for the processes that srun, jsrun or mpirun started.
 
     If srun, jsrun or mpirun started torchrun or a similar program, torch's variables describe the processes that this program started,
     and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised if LOCAL_SIZE is set and RANK

@@ -26,7 +26,7 @@ class LSFEnvironment(ClusterEnvironment):
     nodes_flag = "bsub -nnodes {}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) whose priority is higher than that of MPI, because jsrun also sets MPI's variables.
+        """Return a claim (a ``ClusterDetection``) that ranks above the claim of MPI, because jsrun also sets the variables of MPI.
 
         If jsrun did not start this process, the claim has a negative priority and is never used. Return None outside of LSF jobs.
         """
@@ -64,8 +64,8 @@ class LSFEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE.
 
-        Without these variables, the value is ``world_size`` if the rank file lists one host. If the file lists several hosts, the processes
-        work out the value when they join the process group.
+        Without these variables, the value is ``world_size`` if the job has one process or the rank file lists one host. In any other case,
+        the processes work out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

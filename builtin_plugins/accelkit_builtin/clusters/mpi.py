@@ -64,7 +64,7 @@ class MPIEnvironment(ClusterEnvironment):
     nodes_flag = "mpirun --host (or -hosts) with {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim whose priority depends on the launcher.
+        """Return a claim (a ``ClusterDetection``) whose priority depends on the launcher.
 
         If a variable shows which MPI launcher started this process, the claim ranks above the claim of SLURM, because the launcher may run
         in a SLURM job. The claim ranks below the claim of LSF, because jsrun also sets the variables of MPI. If only PMI_RANK and PMI_SIZE
@@ -137,7 +137,7 @@ class MPIEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Rank of this machine. No launcher sets a variable for this rank.
 
-        The rank is 0 if the variables show that all processes are on one machine. If not, the processes work out the rank when they join
+        The rank is 0 if other variables show that all processes are on one machine. If not, the processes work out the rank when they join
         the process group. OMPI_COMM_WORLD_NODE_RANK is the rank of the process on its machine, not the rank of the machine.
 
         Raises:
@@ -149,8 +149,9 @@ class MPIEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Number of machines on which the processes run.
 
-        The number is 1 if the variables show that all processes are on this machine. If not, it is read from OMPI_MCA_orte_num_nodes, which
-        Open MPI 4 sets. Without OMPI_MCA_orte_num_nodes, the processes work out the number when they join the process group.
+        The number is 1 if the launcher's variables show that all processes are on this machine. If not, it is read from
+        OMPI_MCA_orte_num_nodes, which Open MPI 4 sets. Without OMPI_MCA_orte_num_nodes, the processes work out the number when they join
+        the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

@@ -21,9 +21,10 @@ _REQUEUE_SECONDS = 60
 class SlurmEnvironment(ClusterEnvironment):
     """SLURM: srun started this process in a step of a job.
 
-    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over
-    the variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other
-    variables. This environment does not claim batch scripts and interactive shells, because srun must start the processes that train.
+    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over the
+    variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other
+    variables. This environment does not claim the processes of batch scripts and interactive shells, because srun must start the processes
+    that train.
     """
 
     launcher = "srun"
@@ -31,13 +32,14 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) that ranks below the claims of mpirun and other launchers that may call srun.
+        """Return a claim (a ``ClusterDetection``) that usually ranks below the claims of mpirun and other launchers that may call srun.
 
-        If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun also sets these variables.
-        If the user set torch's variables by hand for the tasks of srun, the claim ranks above the claim of ``torchelastic``.
+        There are two exceptions. If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun
+        also sets these variables. If the user set torch's variables (RANK, WORLD_SIZE) by hand for the tasks of srun, the claim ranks above
+        the claim of ``torchelastic``.
 
-        In a batch script or an interactive shell, the claim has a negative priority and is never used. Its reason says why. Outside of
-        SLURM jobs, the result is None.
+        In a batch script or an interactive shell, the claim has a negative priority and is never used. The claim's reason says why. Outside
+        of SLURM jobs, the result is None.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
@@ -88,7 +90,7 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Number of tasks on this node. Read from SLURM_STEP_TASKS_PER_NODE, which lists the number of tasks of each node.
+        """Number of tasks on this node. Read from SLURM_STEP_TASKS_PER_NODE, which lists the number of tasks on each node.
 
         The list ``2(x3),1`` means 2 tasks on each of the first three nodes, and 1 task on the fourth node.
 
@@ -127,8 +129,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """Value of MASTER_ADDR if set, else the first node of the step.
 
         Raises:
-            ContradictionError: If MASTER_ADDR is not set, and rank 0 is perhaps not on the first node of the step: either several nodes
-                are used with ``--distribution=arbitrary``, or this process is rank 0 and is not on the first node.
+            ContradictionError: If MASTER_ADDR is not set, and rank 0 may not be on the first node of the step: either several nodes are
+                used with ``--distribution=arbitrary``, or this process is rank 0 and is not on the first node.
             UsageError: If MASTER_ADDR is not set, and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:

@@ -33,7 +33,7 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
         written: A list of the number of tasks on each node. ``2(x3),1`` means 2 tasks on each of three nodes, and 1 task on a fourth.
 
     Raises:
-        ValueError: If ``written`` is not such a list, or does not give the node at least one task.
+        ValueError: If ``written`` is not a list of this form, or does not give the node at least one task.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):
@@ -75,9 +75,9 @@ def _items(written: str) -> list[str]:
 
 
 def _names(item: str) -> Iterator[str]:
-    """Return the names that an item with brackets stands for, in scontrol's order.
+    """Return the names that an item with brackets stands for, in the order in which scontrol prints them.
 
-    The number in the last bracket varies fastest. Of the other brackets, the number in the first varies fastest, as scontrol does it:
+    The number in the last bracket varies fastest. Of the other brackets, the number in the first varies fastest. This is scontrol's order:
     ``a[1-2]b[1-2]c[1-2]`` begins with ``a1b1c1``, ``a1b1c2``, ``a2b1c1``.
     """
     parts, end = [], 0

@@ -1,6 +1,6 @@
 """The class that ``fp8`` gives to ``Linear`` layers: torchao's ``Float8Linear``, adapted to the autocast of any device.
 
-This module imports torchao. It is imported when a model is converted.
+Importing this module imports torchao, so the module is imported only when a model is converted.
 """
 
 from __future__ import annotations

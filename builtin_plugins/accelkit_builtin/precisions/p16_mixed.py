@@ -142,7 +142,7 @@ class Float16Mixed(AutocastPrecision):
 
         Raises:
             UsageError: If the gradients do not come from ``Runtime.backward``.
-            UnsupportedError: If a closure is given, because the scale must not change between its calls.
+            UnsupportedError: If a closure is given, because the scale must not change between calls of the closure.
         """
         if closure is not None:
             raise UnsupportedError(

@@ -126,8 +126,7 @@ class QuantizedPrecision(NarrowPrecision):
         """Move the quantisation state of the layer's weight, such as its scales, from the state dict to the layer.
 
         Called before the layer loads the state dict. If the weight in the state dict is not quantised, this method puts a quantised weight
-        in its place.
-        Without this method, bitsandbytes' layers refuse to load a state dict that they saved.
+        in its place. Without this method, bitsandbytes' layers refuse to load a state dict that they saved.
         """
 
     def _convert(self, layer: Any) -> None:

@@ -82,7 +82,7 @@ def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
         dim: The dimension of the tensors that contains the sequence.
 
     Raises:
-        UsageError: If a tensor has no such dimension, or its length cannot be divided into equal parts.
+        UsageError: If a tensor has no dimension ``dim``, or the length of this dimension is not a multiple of the number of parts.
     """
     context = ContextGroup.of_mesh(mesh)
     if context is None:
@@ -105,7 +105,7 @@ def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
 
 
 def gather_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
-    """Concatenate the parts that the processes have of every tensor in a nested structure: the inverse of ``shard_sequence``.
+    """Concatenate the parts of all processes, for every tensor in a nested structure. This is the inverse of ``shard_sequence``.
 
     All processes of the dimension ``context`` must call this function, with tensors of the same shapes. In the backward pass, the gradient
     of each part goes to the process that has the part. If the loss is computed from gathered tensors, each of these processes computes the
@@ -118,7 +118,7 @@ def gather_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
         dim: The dimension of the tensors that contains the sequence.
 
     Raises:
-        UsageError: If a tensor has no such dimension.
+        UsageError: If a tensor has no dimension ``dim``.
     """
     context = ContextGroup.of_mesh(mesh)
     if context is None:

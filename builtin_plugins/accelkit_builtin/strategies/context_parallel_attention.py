@@ -140,7 +140,7 @@ class DividedAttention(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> torch.Tensor:
-        """Compute ``scaled_dot_product_attention``, with its arguments."""
+        """Compute ``scaled_dot_product_attention`` (``func``) for this process's queries, over the keys and values of all processes."""
         if is_causal and attn_mask is not None:
             return func(query, key, value, attn_mask, dropout_p, is_causal, **options)  # torch raises its own error
         self._check((query, key, value))
@@ -166,7 +166,7 @@ class DividedAttention(TorchFunctionMode):
         static_v: torch.Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Compute ``multi_head_attention_forward``, with its arguments. ``key`` and ``value`` are gathered before they are projected.
+        """Compute ``multi_head_attention_forward`` (``func``). ``key`` and ``value`` are gathered from all processes and then projected.
 
         If ``is_causal`` is True, ``attn_mask`` must be the causal mask, as torch requires, and is ignored. Instead, a causal mask is
         computed that has a row for each query of this process and a column for each key of the whole sequence.
@@ -217,7 +217,7 @@ class DividedAttention(TorchFunctionMode):
         *,
         is_causal: bool,
     ) -> torch.Tensor | None:
-        """Return the mask of this process's queries and all keys, or None if there is no mask.
+        """Return the mask for this process's queries and all keys, or None if there is no mask.
 
         Args:
             query: The queries of this process.

@@ -31,7 +31,7 @@ class DDPOptions:
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects torch's default.
         communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``.
-        communication_state: The state of a hook that is given as a function.
+        communication_state: The argument ``state`` of ``communication_hook``, if the hook is a function.
         powersgd_rank: The matrix rank to which the hooks ``power_sgd`` and ``batched_power_sgd`` compress gradients.
         sync_batch_norm: Whether batch-norm layers compute their statistics over all processes.
         sync_batch_norm_group: The process group over which ``sync_batch_norm`` computes statistics. None means all processes.

@@ -82,7 +82,7 @@ class DeepSpeedStrategy(EngineStrategy):
 
     @hookimpl(wrapper=True)
     def make_precision(self) -> Generator[None, Precision, Precision]:
-        """Replace ``16-mixed`` by a precision that uses the engine's scaler. Other precisions are returned unchanged."""
+        """Replace ``16-mixed`` with a precision that uses the engine's scaler. Other precisions are returned unchanged."""
         precision = yield
         return EngineScaledFloat16(precision, lambda: self._engine) if isinstance(precision, Float16Mixed) else precision
 

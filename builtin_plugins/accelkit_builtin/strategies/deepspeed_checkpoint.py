@@ -1,9 +1,9 @@
 """DeepSpeed's part of a checkpoint of accelkit: what the engine saves and loads in one folder.
 
 The engine's ``save_checkpoint`` writes its files below the folder ``state``. The files are pickles, so accelkit reads them with torch's
-``weights_only=True``, which refuses code. accelkit allows no classes of DeepSpeed other than the few that the files contain.
-``layout.json`` describes the job that saved the files. ``load`` compares it with the current job, and raises an error before anything is
-changed if DeepSpeed cannot load the files in this job.
+``weights_only=True``, which runs no code from a file. accelkit allows no classes of DeepSpeed other than the few that the files contain.
+``layout.json`` describes the job that saved the files. ``load`` compares that job with the current job, and raises an error before anything
+is changed if DeepSpeed cannot load the files in this job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST = 300  # characters of torch's messages, which are long
 
 
 def save(engine: Any, folder: Path, plugin: str) -> None:
-    """Write the state of a DeepSpeedEngine into an empty folder. All processes call this together.
+    """Write the state of a DeepSpeedEngine into an empty folder. All processes must call this function.
 
     Raises:
         CheckpointError: If a value of the engine's state could be loaded only by running code.
@@ -45,9 +45,10 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     errors: list[Exception] = []
 
     def write(state_dict: Any, path: str) -> None:
-        """Write one file. If this fails, keep the error in ``errors`` instead of raising it.
+        """Write one file. If this fails, add the error to the list ``errors`` instead of raising it.
 
-        The other processes wait for this process at the end of ``save_checkpoint``, so ``save`` raises the error only after that call.
+        The other processes wait for this process at the end of ``save_checkpoint``, so ``save`` raises the error only after
+        ``save_checkpoint`` has returned.
         """
         try:
             torch.save(state_dict, path)
@@ -67,7 +68,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
 
 
 def load(engine: Any, folder: Path, plugin: str) -> None:
-    """Load what ``save`` wrote. All processes call this together.
+    """Load what ``save`` wrote. All processes must call this function.
 
     Raises:
         CheckpointError: If DeepSpeed cannot load the files into this engine, in which case nothing has been changed, or if a file cannot
@@ -91,10 +92,10 @@ def load(engine: Any, folder: Path, plugin: str) -> None:
 
 @contextlib.contextmanager
 def _file_access(engine: Any, **functions: Callable[..., Any]) -> Iterator[None]:
-    """Context manager inside which the engine writes and reads files with these functions, whatever its configuration sets.
+    """Context manager inside which the engine writes and reads files with ``functions``, whatever its configuration says.
 
-    Even if the configuration asks for a universal checkpoint, the engine expects its ordinary checkpoint. The engine does not copy its
-    recovery script into a checkpoint.
+    Inside it, the engine loads an ordinary checkpoint even if the configuration asks for a universal checkpoint. When the engine saves, it
+    does not copy its recovery script into the checkpoint.
     """
     from deepspeed.runtime.checkpoint_engine import torch_checkpoint_engine
 

@@ -68,7 +68,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 def load(accelerator: Accelerator) -> None:
     """Import DeepSpeed and make it use the accelerator's device, even if DeepSpeed does not know the device type.
 
-    ``os.environ`` is restored afterwards.
+    ``os.environ`` is left unchanged.
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
@@ -80,7 +80,7 @@ def load(accelerator: Accelerator) -> None:
 
 
 def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], device: torch.device) -> Any:
-    """Create and return a DeepSpeedEngine for a module and its optimizer. ``os.environ`` is restored afterwards.
+    """Create and return a DeepSpeedEngine for a module and its optimizer. ``os.environ`` is left unchanged.
 
     Raises:
         Exception: If DeepSpeed raises an error, which may be of any type.
@@ -110,7 +110,7 @@ def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Context manager that sets environment variables and, on exit, restores ``os.environ``.
 
-    It also undoes the changes that DeepSpeed and the packages it imports make to ``os.environ``.
+    Restoring also undoes the changes that DeepSpeed and the packages that it imports make to ``os.environ``.
     """
     before = dict(os.environ)
     os.environ.update(variables)

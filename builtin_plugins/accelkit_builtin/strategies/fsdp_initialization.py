@@ -25,8 +25,8 @@ def fill(module: torch.nn.Module) -> None:
     """Initialise this process's shards of the parameters with the ``reset_parameters`` method of each module.
 
     All processes use the same seed. For one module after another, a process creates the full parameters on the CPU, initialises them, and
-    copies into each of its shards the part that belongs there. The shards are not initialised directly: on a device whose random number
-    generator has no offset that can be set, DTensor would draw the same random numbers for every shard.
+    copies its own part of each parameter into its shard. The shards are not initialised directly: on a device whose random number generator
+    has no offset that can be set, DTensor would draw the same random numbers for every shard.
     """
     import torch
     import torch.distributed as dist

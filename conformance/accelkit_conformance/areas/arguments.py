@@ -22,9 +22,10 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def other_values(subject: Subject, overload: str) -> None:
-    """Several calls of the overload with the same tensors give the same results as on the CPU. The first and the last call are the recorded
-    call. In each of the other calls, one argument that is not a tensor has another value. This argument is a number, a bool, a list, a
-    dtype or a string. If only torch itself calls the overload, at most bools are changed. Calls that the CPU rejects are left out."""
+    """A recorded call of an ATen overload is repeated with the same tensors, and gives the same results as on the CPU. The first and the
+    last call are as recorded. In each of the other calls, one argument that is not a tensor has another value. This argument is a number, a
+    bool, a list, a dtype or a string. If only torch itself calls the overload, only bools are changed. Calls that the CPU rejects are left
+    out."""
     from accelkit_conformance.oracle.other_arguments import check_other_arguments
 
     check_other_arguments(subject, overload)
@@ -32,9 +33,9 @@ def other_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def rewritten_values(subject: Subject, overload: str) -> None:
-    """A call of the overload is made twice with the same tensors. Between the two calls, the floating-point tensors are multiplied by 0.5
-    in place. The second call gives the same results as on the CPU, both under ``no_grad`` and under ``inference_mode``. A call that the CPU
-    rejects is left out."""
+    """A recorded call of an ATen overload is made twice with the same tensors. Between the two calls, the floating-point tensors are
+    multiplied by 0.5 in place. The second call gives the same results as on the CPU, both under ``no_grad`` and under ``inference_mode``. A
+    call that the CPU rejects is left out."""
     from accelkit_conformance.oracle.other_arguments import check_rewritten_arguments
 
     check_rewritten_arguments(subject, overload)
@@ -42,10 +43,10 @@ def rewritten_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def empty_tensors(subject: Subject, overload: str) -> None:
-    """A call of the overload and its in-place form give the same results as on the CPU if a dimension of a tensor has length 0. Each
-    dimension of each tensor is emptied in turn. Each dimension of the first tensor is also emptied together with the dimensions of the same
-    length in the other tensors. Calls that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads whose
-    results for empty tensors are not defined."""
+    """A call of an ATen overload, and the in-place form of the call, give the same results as on the CPU if a dimension of a tensor has
+    length 0. Each dimension of each tensor is emptied in turn. Each dimension of the first tensor is also emptied together with the
+    dimensions of the same length in the other tensors. Calls that the CPU rejects are left out. So are overloads that only torch itself
+    calls, and overloads whose results for empty tensors are not defined."""
     from accelkit_conformance.oracle.empty_arguments import check_empty_arguments
 
     check_empty_arguments(subject, overload)
@@ -97,7 +98,7 @@ def _indices() -> Iterator[Case]:
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is a number, a slice, a list, a tensor of
     integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor of the same
-    dtype or of int32. If the index is made only of tensors, ``index_put_`` with ``accumulate=True`` also gives the same result, except for
+    dtype or of int32. If the index consists only of tensors, ``index_put_`` with ``accumulate=True`` also gives the same result, except for
     bool. ``x`` is contiguous, transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows."""
     from accelkit_conformance.oracle.index_expressions import check_index_expressions
 
@@ -106,9 +107,9 @@ def index_expressions(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.{0}", "dtype.int64", "dtype.bool"], over=["uint8", "int8", "int16", "int32", "int64"])
 def special_integers(subject: Subject, dtype: str) -> None:
-    """For small integers, for the largest and smallest integers of the dtype and, in int32 and int64, for integers that float32 cannot
-    represent, pointwise, copying and indexing operators give the same results as on the CPU. No integer is divided by zero or by the
-    smallest integer, and the smallest integer is divided only by 2 and 4."""
+    """Pointwise, copying and indexing operators give the same results as on the CPU for small integers, and for the largest and smallest
+    integers of the dtype. In int32 and int64, they also do so for integers that float32 cannot represent. No integer is divided by zero or
+    by the smallest integer, and the smallest integer is divided only by 2 and 4."""
     from accelkit_conformance.oracle.special_integers import check_special_integers
 
     check_special_integers(subject, dtype)
@@ -184,7 +185,7 @@ def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def expanded_arguments(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU if the first or the last dimension of one floating-point tensor has a
+    """A call of an ATen overload gives the same results as on the CPU if the first or the last dimension of one floating-point tensor has a
     stride of 0. Calls that the CPU rejects are left out. So are ``linalg`` overloads, factorizations such as ``cholesky``,
     ``_embedding_bag`` and ``_scaled_mm``."""
     from accelkit_conformance.oracle.result_strides import check_expanded_arguments
@@ -194,10 +195,10 @@ def expanded_arguments(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def written_operands(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU if an argument is also the tensor of ``out=``, and if several arguments
-    are the same tensor. In the second case, so does the in-place form of the call. A call is left out if the CPU rejects it, or if it
-    writes into an argument and its result on the CPU then differs from the result in a new tensor. ``linalg``, ``batch_norm`` and a few
-    other overloads are left out."""
+    """A call of an ATen overload gives the same results as on the CPU if an argument is also the tensor of ``out=``, or if several
+    arguments are the same tensor. If several arguments are the same tensor, the in-place form of the call also gives the same results. A
+    call is left out if the CPU rejects it, or if it writes into an argument and its result on the CPU then differs from the result in a new
+    tensor. ``linalg``, ``batch_norm`` and a few other overloads are left out."""
     from accelkit_conformance.oracle.written_operands import check_written_operands
 
     check_written_operands(subject, overload)
@@ -221,8 +222,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
-    """The call gives the same results as on the CPU with 150 or 300 tensors as its arguments or results, with 65,543 matrices or vectors,
-    or with 70,003 indices that have only 11 different values. In a case that is named ``backward_of_...``, the gradient is compared."""
+    """A call gives the same results as on the CPU with 150 or 300 tensors as its arguments or results, with 65,543 matrices or vectors, or
+    with 70,003 indices that have only 11 different values. In a case that is named ``backward_of_...``, the gradient is compared."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)

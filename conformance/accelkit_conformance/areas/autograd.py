@@ -30,8 +30,8 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """For up to eight sample inputs of an operator and a random output gradient, the gradients of all inputs that require one have the
-    right values, dtype and shape, and are on the device. If the operator draws random numbers, the values of its gradients are not
+    """For up to eight sample inputs of an operator and a random output gradient, the gradients of all inputs that require gradients have
+    the right values, dtype and shape, and are on the device. If the operator draws random numbers, the values of its gradients are not
     compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
@@ -72,7 +72,7 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats recorded calls of the
+    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats a recorded call of the
     overload under other conditions, for example with other sizes and memory layouts of the arguments, with NaN and infinities, in each
     gradient mode, and on a second device, thread or stream. The checks ``operators/conditions`` and ``layout/conditions`` use the same
     conditions for other overloads."""
@@ -123,8 +123,8 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("several_outputs", "SEVERAL_OUTPUTS", "training"))
 def one_output_gets_a_gradient(subject: Subject, name: str) -> None:
     """If only one output of a function with several outputs is used in the backward pass, the gradients match the gradients that the CPU
-    computes. For example, only the last cell state of an LSTM is used. Each output is used once. Only the gradients of those inputs are
-    compared on which all outputs depend."""
+    computes. For example, only the last cell state of an LSTM is used. The check uses each output in turn. It compares only the gradients
+    of inputs on which all outputs depend."""
     from accelkit_conformance.oracle.several_outputs import check_each_output
 
     check_each_output(subject, name)
@@ -133,8 +133,8 @@ def one_output_gets_a_gradient(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def repeated_indices(subject: Subject) -> None:
     """Indexing functions give the right gradients if several indices, positive or negative, refer to the same element. For example, if an
-    element is read several times, its gradient is the sum of the gradients of all reads, divided by their number if
-    ``scale_grad_by_freq=True``."""
+    element is read several times, its gradient is the sum of the gradients of all reads. With ``scale_grad_by_freq=True``, the sum is
+    divided by the number of reads."""
     from accelkit_conformance.oracle.differentiable import INDEXING, check_function, random_inputs
 
     for name, (function, wanted) in INDEXING.items():
@@ -152,9 +152,9 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Mistakes with autograd raise RuntimeError or TypeError, most of them with a word of torch's own message, such as ``leaf``. A leaf, an
-    inference tensor, a saved tensor or an output of ``unbind`` is changed in place. A gradient or output gradient is missing, has the wrong
-    shape or dtype, or belongs to an unused input or an integer. A tensor in a graph is copied with ``deepcopy`` or converted to NumPy."""
+    """Mistakes with autograd raise RuntimeError or TypeError, most with a word of torch's message, such as ``leaf``. Some mistakes change a
+    leaf, an inference tensor, a saved tensor or an output of ``unbind`` in place. In others, a gradient or output gradient is missing, has
+    a wrong shape or dtype, or belongs to an unused input or an integer. Others apply ``deepcopy`` or ``numpy`` to a tensor of a graph."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)

@@ -158,7 +158,7 @@ def deterministic(subject: Subject) -> None:
 
 @check("training", probes="profiler")
 def profiler(subject: Subject) -> None:
-    """``torch.profiler`` records at least one kernel of a matmul on the device."""
+    """When a matmul runs on the device, ``torch.profiler`` records at least one kernel of the device."""
     import torch
 
     from accelkit_conformance.oracle.recordings import device_work, record
@@ -219,8 +219,8 @@ def fp8(subject: Subject) -> None:
 
 @check("distributed", probes="process_group", over=["2"], is_distributed=True)
 def process_group(subject: Subject, size: str) -> None:
-    """In a process group of the accelerator's backend, ``all_reduce`` computes the sum of the tensors of all ranks. The tensors are on the
-    device."""
+    """In a process group that uses the accelerator's backend, ``all_reduce`` computes the sum of the tensors of all ranks. The tensors are
+    on the device."""
     import torch
     import torch.distributed as dist
 

@@ -133,7 +133,7 @@ def all_to_all(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
-    """For every root, ``gather`` sends all ranks' tensors to the root, and ``scatter`` sends one of the root's tensors to each rank."""
+    """For every root, ``gather`` sends all ranks' tensors to the root, and ``scatter`` sends each rank a different tensor of the root."""
     import torch
     import torch.distributed as dist
 
@@ -249,15 +249,14 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     """Each call of the collective gives the right result or raises an error. Inputs that are not also results stay unchanged, and nothing
     outside the tensors is written. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage,
-    reduction, root, group, and whether the call is asynchronous. For any two settings, the calls contain every pair of values that is
-    defined. Averages may have an error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64
-    and float32 tensors have more digits than a dtype of half the size can hold. No call with contiguous float32 tensors may raise an error,
-    unless the collective reduces with another reduction than SUM. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of
-    different lengths, where one part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one
-    of them is empty. ``send`` stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is
-    asynchronous. If one of these calls rejects a strided tensor, the rank repeats it with a contiguous tensor. With ``batch_isend_irecv``,
-    each rank sends a contiguous tensor to the next rank. A group of one rank sends nothing. If the backend is gloo, no tensor is
-    strided."""
+    reduction, root, group, and whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one
+    call. Averages may have an error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and
+    float32 tensors have more digits than a dtype of half the size can hold. No call with contiguous float32 tensors may raise an error,
+    except for reductions other than SUM. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, where one
+    part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send``
+    stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If one of
+    these calls rejects a strided tensor, the rank repeats it with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a
+    contiguous tensor to the next rank. A group of one rank sends nothing. If the backend is gloo, no tensor is strided."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)
@@ -271,7 +270,7 @@ def _programs() -> Iterator[Case]:
 
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
-    """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and keep NaN a NaN. Sums of
+    """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and NaN stays NaN. Sums of
     infinities and NaN follow IEEE 754. The input of a gathering collective may be a part of its output. Tensors may have several
     dimensions. Results of asynchronous calls may be awaited in reverse order, and consecutive calls may differ in size, dtype or reduction.
     Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a group. A call with

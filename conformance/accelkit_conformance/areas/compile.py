@@ -120,7 +120,7 @@ def state_of_modules(subject: Subject) -> None:
 @check("full", requires=["compile", "random_state"], seconds=180)
 def random_numbers(subject: Subject) -> None:
     """``dropout`` and ``rand_like`` in a compiled function give different numbers in two calls, and the same numbers again after
-    ``torch.manual_seed`` with the same seed. Dropout with ``p=0.5`` keeps between 40 % and 60 % of the elements, and the backward pass has
+    ``torch.manual_seed`` with the same seed. Dropout with ``p=0.5`` keeps between 40 % and 60 % of the elements, and the backward pass uses
     the mask of the forward pass."""
     from accelkit_conformance.oracle.compiled_calls import check_random_numbers
 

@@ -31,7 +31,7 @@ def devices_are_of_the_type(subject: Subject) -> None:
 
 @check("smoke")
 def string_round_trip(subject: Subject) -> None:
-    """``torch.device(str(device))`` equals the device."""
+    """For each device, ``torch.device(str(device))`` equals ``device``."""
     import torch
 
     for device in subject.devices:
@@ -58,8 +58,7 @@ def factories_use_the_index(subject: Subject) -> None:
 
 @check("smoke")
 def results_stay_on_the_device(subject: Subject) -> None:
-    """The results of operators, methods, indexing, reductions, in-place operators and conversions of tensors on the device are also on the
-    device."""
+    """Operators, methods, indexing, reductions, in-place operators and conversions of tensors on a device give results on this device."""
     import torch
 
     x = torch.rand(8, 8, device=subject.device)
@@ -106,8 +105,8 @@ def threads_have_their_own_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def failed_selections_keep_the_device(subject: Subject) -> None:
-    """Selecting a device whose index does not exist, with ``set_device`` or the context manager ``device`` of the device's module or with
-    ``torch.accelerator.set_device_index``, raises an error, and the current device remains the same, whichever it is."""
+    """An attempt to select a device whose index does not exist raises an error and does not change the current device. The attempts use
+    ``set_device`` and the context manager ``device`` of the device's module, and ``torch.accelerator.set_device_index``."""
     from accelkit_conformance.oracle.places import check_failed_selections
 
     check_failed_selections(subject)
@@ -116,8 +115,8 @@ def failed_selections_keep_the_device(subject: Subject) -> None:
 @check("training", requires=["numbered_devices"])
 def backward_is_on_its_device(subject: Subject) -> None:
     """While the hook of a tensor, the hook of an accumulated gradient and the ``backward`` of a custom function run, the device of the
-    gradient is the current device, even if another device was current when the backward pass was started. The backward pass does not
-    change the current device of the thread that started it."""
+    gradient is current, even if the backward pass was started while another device was current. The backward pass does not change the
+    current device of the thread that started it."""
     from accelkit_conformance.oracle.places import check_devices_of_backward
 
     check_devices_of_backward(subject)
@@ -125,8 +124,8 @@ def backward_is_on_its_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def missing_index_means_current(subject: Subject) -> None:
-    """A device without an index, such as ``torch.device("cuda")``, means the current device. On it, factory functions create their tensors,
-    and ``to`` moves tensors and modules to it from another device of the same type and from the CPU."""
+    """A device without an index, such as ``torch.device("cuda")``, means the current device. Factory functions create their tensors on the
+    current device. ``to`` moves tensors and modules to the current device, from another device of the same type and from the CPU."""
     from accelkit_conformance.oracle.factories import check_devices_without_an_index
 
     check_devices_without_an_index(subject)
@@ -155,7 +154,7 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """Using a device does not change the result of ``auto_device_count``, which equals that of ``torch.<device_type>.device_count``."""
+    """The accelerator's ``auto_device_count()`` equals ``torch.<device_type>.device_count()``, and using a device does not change it."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")
@@ -175,7 +174,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
-    the result of ``get_device_properties`` has a ``name``, both names are equal. If the result has a ``total_memory``, it is positive."""
+    the result of ``get_device_properties`` has a ``name``, both names agree. If the result has a ``total_memory``, it is positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")
@@ -263,10 +262,10 @@ def tensors_print(subject: Subject) -> None:
 
 @check("full", requires=["numbered_devices"])
 def forms_of_a_device(subject: Subject) -> None:
-    """Functions that describe a device, such as ``get_device_name``, return the same for a ``torch.device``, its name and its index while
-    another device is current, and without an argument while it is current. ``set_device`` and the context manager ``device`` select the
-    device for each form, and ``synchronize`` accepts each form. If the device is torch's accelerator, functions of ``torch.accelerator``,
-    ``torch.ones``, ``Tensor.to`` and ``Module.to`` are tested as well."""
+    """Functions that describe a device, such as ``get_device_name``, return the same whether they get the device as a ``torch.device``, by
+    its name or by its index, even while another device is current. Without an argument, they describe the current device. ``set_device``
+    and the context manager ``device`` select the device in each form, and ``synchronize`` accepts each form. If the device is torch's
+    accelerator, functions of ``torch.accelerator``, ``torch.ones``, ``Tensor.to`` and ``Module.to`` are tested as well."""
     from accelkit_conformance.oracle.device_arguments import check_forms
 
     check_forms(subject)
@@ -274,8 +273,8 @@ def forms_of_a_device(subject: Subject) -> None:
 
 @check("full", requires=["numbered_devices"])
 def missing_devices(subject: Subject) -> None:
-    """For a device whose index does not exist, functions that describe a device, such as ``get_device_name``, raise RuntimeError,
-    AssertionError, ValueError or IndexError. So do ``Tensor.to``, ``zeros_like`` and ``torch.Generator``. The device works afterwards."""
+    """For a device that does not exist, functions that describe a device, such as ``get_device_name``, raise RuntimeError, AssertionError,
+    ValueError or IndexError. So do ``Tensor.to``, ``zeros_like`` and ``torch.Generator``. The existing devices still work."""
     from accelkit_conformance.oracle.device_arguments import check_missing_devices
 
     check_missing_devices(subject)
@@ -283,8 +282,9 @@ def missing_devices(subject: Subject) -> None:
 
 @check("full")
 def default_device(subject: Subject) -> None:
-    """Under ``torch.set_default_device`` and ``with device:``, factory functions that are given no device create their tensors on this
-    device. Under the former, ``device="cpu"`` still means the CPU. After ``set_default_device(None)``, the default is the CPU."""
+    """After ``set_default_device(device)`` and inside ``with device:``, factory functions without ``device=`` create their tensors on
+    ``device``. After ``set_default_device(device)``, ``device="cpu"`` still means the CPU. ``set_default_device(None)`` makes the CPU the
+    default again."""
     from accelkit_conformance.oracle.device_arguments import check_default_device
 
     check_default_device(subject)
@@ -292,9 +292,9 @@ def default_device(subject: Subject) -> None:
 
 @check("full")
 def accelerator_functions_agree(subject: Subject) -> None:
-    """If the device is torch's accelerator, ``torch.get_device_module`` returns its module, and ``torch.accelerator`` is available and has
-    the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever of them
-    selected it. If the capability ``streams`` is declared, they agree on the current stream."""
+    """If the device is torch's accelerator, ``torch.get_device_module`` returns the device's module, and ``torch.accelerator`` is available
+    and has the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever
+    of them selected it. If the capability ``streams`` is declared, both also agree on the current stream."""
     from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
 
     check_accelerator_functions(subject)

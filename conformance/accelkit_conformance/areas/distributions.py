@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @check("full", over=names_of("distributions", "TENSOR_PARAMETERS"))
 def tensor_parameters(subject: Subject, name: str) -> None:
-    """A sampler whose parameters are tensors draws each number with the parameter of the same element. The parameters have four different
-    values, and are contiguous, expanded, transposed or strided. For each value, the mean of 4,000 numbers is correct to within six standard
-    errors, and their variance is correct to within 30 %."""
+    """A sampler whose parameters are tensors draws each element of its result with the parameter at the same position. The parameters have
+    four different values, and their tensors are contiguous, expanded, transposed or strided. For each value, the mean of 4,000 numbers is
+    correct to within six standard errors, and their variance is correct to within 30 %."""
     from accelkit_conformance.oracle.distributions import check_tensor_parameters
 
     check_tensor_parameters(subject, name)
@@ -26,8 +26,8 @@ def tensor_parameters(subject: Subject, name: str) -> None:
 def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
     """Samplers draw numbers of this dtype: 20,000 numbers are finite, and their mean is correct to within six standard errors and the
     rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n, where n is the largest number up to which the
-    dtype represents every integer: no number is outside this range, the largest is at most 2 % below n, and the mean is correct to within
-    six standard errors."""
+    dtype represents every integer: no number is outside this range, the largest number drawn is at most 2 % below n, and the mean is
+    correct to within six standard errors."""
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 
     check_dtype_of_samplers(subject, dtype)
@@ -36,8 +36,8 @@ def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
 @check("full", requires=["dtype.int64"])
 def wide_ranges(subject: Subject) -> None:
     """``randint`` and ``random_`` draw int64 numbers from ranges of 8 to 2**63 integers. Some ranges begin with a negative number, and one
-    begins with 2**40. All numbers are in the range. Each bit of their distance from the start of the range is set in half of 20,000 draws,
-    within six standard errors."""
+    begins with 2**40. All numbers are in the range. Each bit of the distance between a number and the start of its range is set in half of
+    20,000 draws, within six standard errors."""
     from accelkit_conformance.oracle.distributions import check_wide_ranges
 
     check_wide_ranges(subject)
@@ -56,9 +56,9 @@ def certain_outcomes(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def rare_categories(subject: Subject) -> None:
     """``multinomial`` draws one or two samples, with and without replacement, for each of 4,000 rows of weights. Most of the weights are
-    zero. It draws no category whose weight is zero. As the first sample, it draws each of three categories as often as expected, within six
-    standard errors. The weights have each declared floating-point dtype; in float16 and bfloat16, only two samples with replacement are
-    drawn."""
+    zero, and no category whose weight is zero is drawn. Each of three categories is the first sample of a row as often as expected, within
+    six standard errors. Each declared floating-point dtype of the weights is tested; in float16 and bfloat16, only two samples with
+    replacement are drawn."""
     from accelkit_conformance.oracle.distributions import check_rare_categories
 
     check_rare_categories(subject)
@@ -66,9 +66,9 @@ def rare_categories(subject: Subject) -> None:
 
 @check("full")
 def numbers_are_new(subject: Subject) -> None:
-    """Any two of sixteen draws of uniform random numbers have fewer than 40 numbers in common, at whatever places in the draws. The draws
-    have 1 to 5,000 numbers and several layouts. Between the first eight draws and the last eight, dropout and ``randn`` draw numbers as
-    well."""
+    """Any two of sixteen draws of uniform random numbers have fewer than 40 numbers in common, wherever in the draws these numbers are. The
+    draws have 1 to 5,000 numbers and several layouts. Between the first eight draws and the last eight, dropout and ``randn`` draw numbers
+    as well."""
     from accelkit_conformance.oracle.random_calls import check_numbers_are_new
 
     check_numbers_are_new(subject)
@@ -88,8 +88,9 @@ def every_dropout(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.int64"])
 def large_draws(subject: Subject) -> None:
     """In draws of 16,777,244 numbers with ``rand``, ``randn``, ``bernoulli_``, ``randint`` and dropout, the mean of the last 300,000
-    numbers is correct to within six standard errors. For ``rand``, ``randn`` and ``randint``, three groups of four successive numbers among
-    these occur nowhere else in the draw. Of 2,000,003 numbers that ``randint`` draws from 0 to 2**62, at least 2,000,001 are distinct."""
+    numbers is correct to within six standard errors. For ``rand``, ``randn`` and ``randint``, three groups of four successive numbers,
+    taken from these 300,000 numbers, occur nowhere else in the draw. Of 2,000,003 numbers that ``randint`` draws from 0 to 2**62, at least
+    2,000,001 are distinct."""
     from accelkit_conformance.oracle.large_draws import check_large_draws
 
     check_large_draws(subject)
@@ -98,8 +99,9 @@ def large_draws(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def permutations(subject: Subject) -> None:
     """In 400 permutations of 40 numbers, each number is in each place equally often: the chi-squared statistic is at most six standard
-    deviations above its mean. A permutation of 100,000 numbers, in int64 and in int32, contains each number once. It is correlated neither
-    with the order of the numbers nor with the next permutation, and fewer than 30 pairs of neighbours differ by 1."""
+    deviations above its mean. A permutation of 100,000 numbers, in int64 and in int32, contains each number once. The permutation is
+    correlated neither with the ascending order of the numbers nor with the next permutation, and fewer than 30 pairs of neighbouring
+    numbers differ by 1."""
     from accelkit_conformance.oracle.large_draws import check_permutations
 
     check_permutations(subject)
@@ -108,8 +110,9 @@ def permutations(subject: Subject) -> None:
 @check("full", requires=["random_state"])
 def outputs_of_samplers(subject: Subject) -> None:
     """With ``out=``, samplers return the given tensor. An empty tensor and a tensor of the right size get the numbers that the sampler
-    draws without ``out=`` after the same seed. The empty tensor is resized first; ``normal`` with a tensor of means and one standard
-    deviation is not tested with it. If the tensor is strided, it gets new numbers, and the elements in between stay unchanged."""
+    draws without ``out=`` after the same seed. An empty tensor is resized first; ``normal`` with a tensor of means and one standard
+    deviation is not tested with an empty tensor. A strided tensor is filled with random numbers, and the memory between its elements stays
+    unchanged."""
     from accelkit_conformance.oracle.sampler_outputs import check_outputs
 
     check_outputs(subject)

@@ -1,5 +1,5 @@
-"""A user's mistake raises an error of the class that torch documents. The call that contains the mistake raises the error. An asynchronous
-device may raise the error later, but no later than when the program waits for the device. After the error, the device still works."""
+"""A user's mistake raises an error of the class that torch documents. The call that contains the mistake raises the error or, on an
+asynchronous device, the error is raised at the latest when the program waits for the device. After the error, the device still works."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def one_matrix_of_a_batch(subject: Subject) -> None:
 
 @check("full")
 def expanded_tensors_are_not_written(subject: Subject) -> None:
-    """If several elements of a tensor share memory, because the tensor was expanded, an in-place operator on this tensor and an operator
-    with this tensor as ``out=`` either raise RuntimeError, as on the CPU, or give every element its own value."""
+    """Several elements of an expanded tensor share memory. An in-place operator on this tensor, or an operator with this tensor as
+    ``out=``, either raises RuntimeError, as on the CPU, or gives every element its own value."""
     from accelkit_conformance.oracle.invalid_calls import check_expanded_tensors
 
     check_expanded_tensors(subject)
@@ -194,9 +194,9 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
 
 @check("training", requires=["dtype.int64"], seconds=400.0)
 def index_tensors_outside(subject: Subject) -> None:
-    """If an index tensor contains an index that is out of range, operators that read or write by index, such as ``gather`` and
-    ``scatter_``, raise an error, at the latest when the device is synchronized. The calls run in a separate process, because the error
-    makes some devices unusable."""
+    """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
+    that is out of range. The error is raised at the latest when the device is synchronized. The calls run in a separate process, because
+    the error makes some devices unusable."""
     from accelkit_conformance.oracle.invalid_calls import check_indices
 
     check_indices(subject)
@@ -239,9 +239,9 @@ def invalid_calls_of_modules(subject: Subject, name: str) -> None:
 
 @check("full", over=["draws", "sizes"])
 def invalid_arguments(subject: Subject, kind: str) -> None:
-    """Samplers with invalid parameters, dtypes or shapes (``draws``) raise RuntimeError, IndexError, ValueError or TypeError. So do
-    functions that create, view, copy, assign, read or change tensors (``sizes``), if sizes, strides, shapes or dtypes are invalid or the
-    tensor does not permit the call. A tensor on which such a call is made keeps its values."""
+    """Invalid calls raise RuntimeError, IndexError, ValueError or TypeError, and leave the values of the tensors that they get unchanged.
+    In the case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy,
+    assign, read or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call."""
     from accelkit_conformance.oracle import error_inputs
 
     error_inputs.check_invalid_calls(subject, error_inputs.INVALID_DRAWS if kind == "draws" else error_inputs.INVALID_SIZES)
@@ -250,8 +250,8 @@ def invalid_arguments(subject: Subject, kind: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def changes_are_noticed(subject: Subject) -> None:
-    """Samplers, copies, assignments, ``out=`` and other calls that write to a tensor increase its version, also through a view of it. If
-    the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave the version
+    """Samplers, copies, assignments, ``out=`` and other calls that write to a tensor, directly or through a view, increase the tensor's
+    version. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave the version
     unchanged."""
     from accelkit_conformance.oracle.versions import check_versions
 

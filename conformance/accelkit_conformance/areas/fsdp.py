@@ -142,11 +142,12 @@ def _programs() -> Iterator[Case]:
 
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
-    """Sharded models with less common options, and operators on DTensors, give the results and gradients of one process. The options are
-    ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision, and
-    gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of the whole model. If a rank's shard of the
-    gradients overflows, the gradient scalers of all ranks skip the step and halve their scale. Training continues from a saved state of the
-    model and the optimizer. Tensor parallelism gives the same results and gradients. DTensors may be divided unevenly."""
+    """Sharded models with less common options, and operators on DTensors, give the same results and gradients as one process. The options
+    are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision,
+    and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of the whole model. If a rank's shard of
+    the gradients overflows, the gradient scalers of all ranks skip the step and halve their scale. Training continues from a saved state of
+    the model and the optimizer. Tensor parallelism also gives the same results and gradients as one process. DTensors may be divided
+    unevenly."""
     from accelkit_conformance.oracle.fsdp_programs import CASES
 
     CASES[name](subject)

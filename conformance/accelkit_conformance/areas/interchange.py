@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def conversions(subject: Subject, dtype: str) -> None:
     """A copy from this dtype to each other declared dtype gives the numbers that the CPU gives. Floating-point numbers are rounded to the
     nearest number, and halfway cases to the even one. Numbers that are too large become infinite. Infinities, NaN and negative zero are
-    kept. Conversions to integers cut off fractions, and integers that do not fit lose their higher bits. The numbers are converted in
-    copies to the device, on the device and to the host, with ``to`` and with ``copy_``."""
+    kept. Conversions to integers cut off fractions, and integers that do not fit lose their higher bits. Copies to the device, within the
+    device and to the host convert the numbers, with ``to`` and with ``copy_``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)
@@ -25,10 +25,11 @@ def conversions(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def assignments(subject: Subject) -> None:
-    """Assignments to elements, rows, slices and masked elements of a tensor write the same values as on the CPU, and nothing beside them.
-    The values are Python numbers or tensors, which are on the CPU if torch copies them to the device itself. The indices are numbers,
-    slices, lists, NumPy arrays, or tensors and masks on the CPU. Reading with such indices, ``fill_`` and ``masked_fill_`` with a tensor on
-    the CPU, and arithmetic with Python and NumPy numbers also give the results of the CPU."""
+    """Assignments to elements, rows, slices and masked elements of a tensor write the same values as on the CPU, and change no other
+    elements. The values are Python numbers or tensors. Tensors on the CPU are assigned only in calls in which torch itself copies them to
+    the device. The indices are numbers, slices, lists, NumPy arrays, or tensors and masks on the CPU. The following also give the same
+    results as on the CPU: reading with these indices, ``fill_`` and ``masked_fill_`` with a tensor on the CPU, and arithmetic with Python
+    and NumPy numbers."""
     from accelkit_conformance.oracle.host_values import check_assignments
 
     check_assignments(subject)
@@ -49,7 +50,7 @@ def python_values(subject: Subject) -> None:
 def arrays(subject: Subject) -> None:
     """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy`` followed by ``to`` make tensors on the device with the
     dtype, shape and values of a NumPy array. The array has each declared dtype except bfloat16, which NumPy lacks. It is in C or Fortran
-    order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, the tensor does not change with the array."""
+    order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, a change of the array does not change the tensor."""
     from accelkit_conformance.oracle.host_values import check_arrays
 
     check_arrays(subject)
@@ -57,10 +58,10 @@ def arrays(subject: Subject) -> None:
 
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
-    """Functions with ``pin_memory=True`` make pinned tensors on the CPU. Unless their values are random or uninitialised, copies of these
-    tensors on the device have the same values, and clones of them are not pinned. ``pin_memory`` of tensors of each dtype and in several
-    layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is pinned already,
-    the result shares memory with it."""
+    """Functions with ``pin_memory=True`` make pinned tensors on the CPU. Copies of these tensors on the device have the same values, and
+    clones of these tensors are not pinned; this is not tested with random or uninitialised values. ``pin_memory`` of tensors of each dtype
+    and in several layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is
+    pinned already, the result shares memory with the argument."""
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
     check_pinned_tensors(subject)
@@ -68,9 +69,10 @@ def pinned_tensors(subject: Subject) -> None:
 
 @check("full", over=["pinned", "pageable"])
 def queued_sources(subject: Subject, memory: str) -> None:
-    """A copy with ``non_blocking=True`` to a busy device has the values that its source had at the call, even if the source is freed at
-    once and other tensors of the same size are created. A source that is not pinned is also overwritten. The sources have 1 to 5,000
-    elements and are contiguous, strided or transposed. Some of them are converted to another dtype."""
+    """A copy with ``non_blocking=True`` to a busy device has the values that its source had when the copy was called. This is true even if
+    the source is freed at once and other tensors of the same size are created. A source that is not pinned may also be overwritten right
+    after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them are converted to another
+    dtype."""
     from accelkit_conformance.oracle.pinned_tensors import check_queued_sources
 
     check_queued_sources(subject, memory)
@@ -80,7 +82,7 @@ def queued_sources(subject: Subject, memory: str) -> None:
 def aliases(subject: Subject) -> None:
     """``to``, ``contiguous`` and other calls that change nothing return their argument itself. The results of ``detach``, ``view``,
     ``copy.copy``, ``set_`` and others share memory with the argument. The results of ``clone``, ``to(copy=True)``, ``deepcopy`` and others
-    do not. All results are on the device, and have the same values."""
+    share no memory with the argument. All results are on the device, and have the values of the argument."""
     from accelkit_conformance.oracle.aliases import check_aliases
 
     check_aliases(subject)
@@ -89,8 +91,8 @@ def aliases(subject: Subject) -> None:
 @check("full", requires=["dtype.float32"])
 def gradients_of_copies(subject: Subject) -> None:
     """The gradient of a tensor that was copied with ``to``, ``cpu``, ``copy_``, ``clone`` or an assignment is on the device of this tensor,
-    and has its dtype, its shape and the right values. The copies go to the device, to the host and, if there are any, to another device and
-    to other declared floating-point dtypes."""
+    and has its dtype, its shape and the right values. The copies are made to the device, on the device and to the host. Copies to a second
+    device, if there is one, and to other declared floating-point dtypes are tested too."""
     from accelkit_conformance.oracle.aliases import check_gradients_of_copies
 
     check_gradients_of_copies(subject)
@@ -99,8 +101,8 @@ def gradients_of_copies(subject: Subject) -> None:
 @check("full")
 def dlpack(subject: Subject) -> None:
     """If the device supports DLPack, the result of ``torch.from_dlpack`` is on the device, has the dtype, shape, strides and values of its
-    argument, and shares memory with it. The arguments are tensors of each declared dtype, and slices, strided, transposed, 0-d and empty
-    views."""
+    argument, and shares memory with it. The arguments are whole tensors of each declared dtype, and views: slices, and strided, transposed,
+    0-d and empty views."""
     from accelkit_conformance.oracle.aliases import check_dlpack
 
     check_dlpack(subject)
@@ -109,8 +111,8 @@ def dlpack(subject: Subject) -> None:
 @check("full")
 def sizes_of_copies(subject: Subject) -> None:
     """Copies of n bytes to the device, on the device and to the host keep every byte, and ``copy_`` writes no byte before or after its
-    target. n is each number from 0 to 70, and each power of two from 128 to 4,194,304 as well as this power minus 3, minus 1, plus 1 and
-    plus 2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages."""
+    target. The tested values of n are all numbers from 0 to 70 and, for each power of two p from 128 to 4,194,304, the numbers p-3, p-1, p,
+    p+1 and p+2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages."""
     from accelkit_conformance.oracle.many_copies import check_sizes
 
     check_sizes(subject)
@@ -128,9 +130,9 @@ def many_small_copies(subject: Subject) -> None:
 
 @check("full", over=["another_current_device", "another_thread", "another_stream", "after_an_error"])
 def copies_elsewhere(subject: Subject, place: str) -> None:
-    """Copies to the device, to the host, on the device and to another device have the right values if they are made while another device is
-    current, in another thread, on another stream, or after an error. Copies to the device, to the host and on the device are also on the
-    right device. The sources are contiguous, strided or transposed, or begin after the start of their storage."""
+    """Copies are on the right device and have the right values if they are made while another device is current, in another thread, on
+    another stream, or after an error. They are made to the device, to the host, on the device and to another device. The sources are
+    contiguous, strided or transposed, or begin after the start of their storage."""
     from accelkit_conformance.oracle.many_copies import check_copies_elsewhere
 
     check_copies_elsewhere(subject, place.replace("_", " "))

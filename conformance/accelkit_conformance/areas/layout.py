@@ -34,8 +34,9 @@ def _operators() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_operators)
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For at most two samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
-    on the CPU. For the first sample, so are the results if all inputs, or all except the first, are copies with gaps between their rows. If
-    the call on the CPU leaves a copy and the memory around the copy unchanged, so does the call on the device."""
+    on the CPU. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
+    their rows. If the call on the CPU changes neither an argument nor the memory around this argument, the call on the device changes
+    neither of them."""
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
@@ -71,9 +72,9 @@ def _is_movable(one: torch.Tensor) -> bool:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call of the overload gives the same results as on the CPU if its arguments are strided, offset, transposed or channels last in
-    memory. It also does so if there are gaps between the rows of an argument, or if dimensions of length 1 have unusual strides. In some
-    calls, the result is written into a strided tensor or a tensor with gaps between its rows. The calls also vary the other conditions of
-    the check ``operators/conditions``, such as the gradient mode and the thread."""
+    memory. The results are also the same if there are gaps between the rows of an argument, or if dimensions of length 1 have unusual
+    strides. In some calls, the result is written into a strided tensor or a tensor with gaps between its rows. The calls also vary the
+    other conditions of the check ``operators/conditions``, such as the gradient mode and the thread."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -187,8 +188,8 @@ _PRESERVING = [
 @check("training", requires=["dtype.float32", "dtype.{1}"], over=_PRESERVING)
 def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
     """For a tensor that is dense in memory but transposed, permuted or in channels_last, ``clone``, ``to`` and functions such as
-    ``zeros_like`` return a tensor with the same strides and, if the dtype is given, with this dtype. ``clone`` and ``to`` give the same
-    values as on the CPU. ``to`` converts from float32 to the dtype, and from the dtype to float32."""
+    ``zeros_like`` return a tensor with the same strides and the requested dtype. ``clone`` and ``to`` give the same values as on the CPU.
+    ``to`` is tested with conversions from float32 to ``dtype``, and from ``dtype`` to float32."""
     import torch
 
     from accelkit_conformance.oracle.layouts import PRESERVING, permuted_tensors

@@ -138,8 +138,7 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
     """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. If the
-    capability ``memory_statistics`` is declared, the number of allocated bytes is not larger after two such calls, when their inputs have
-    been freed, than before the inputs were created."""
+    capability ``memory_statistics`` is declared, two such calls, whose inputs are then freed, leave no additional bytes allocated."""
     from accelkit_conformance.oracle.freed_memory import check_operators_without_memory
 
     check_operators_without_memory(subject)
@@ -195,8 +194,8 @@ def _operators() -> Iterator[Case]:
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_operators)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
     """The forward and backward pass of an operator run three times, and the results of each run are freed before the next run. The number
-    of allocated bytes is not larger after the third run than after the first run. Operators outside torch's Core ATen IR that raise an
-    error are left to the tests of operators."""
+    of allocated bytes is not larger after the third run than after the first run. If an operator outside torch's Core ATen IR raises an
+    error, the check passes, because the tests of operators report it."""
     from accelkit_conformance.oracle.freed_memory import check_operator
 
     check_operator(subject, name)
@@ -204,7 +203,7 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("training", requires=["memory_statistics"], over=["matmul", "cat", "view", "add", "select", "layer_norm", "hook"])
 def errors_leave_nothing(subject: Subject, name: str) -> None:
-    """A call on large tensors that raises an error does not increase the number of allocated bytes by more than 64 KiB. The same call is
+    """If a call on large tensors raises an error, the number of allocated bytes does not increase by more than 64 KiB. The same call is
     made on small tensors first. The cause of the error is a mismatched shape, an index that is out of range, or a tensor's gradient hook
     that fails."""
     from accelkit_conformance.oracle.freed_memory import check_failed_calls
@@ -261,8 +260,9 @@ def fragmentation(subject: Subject) -> None:
 
 @check("full")
 def storages(subject: Subject) -> None:
-    """Tensors and storages that grow or shrink keep their first elements. ``fill_``, ``copy_``, ``clone`` and ``cpu`` of storages, new
-    storages and ``Tensor.set_`` read and write the right elements. Functions that the device does not implement are left out."""
+    """Tensors and storages that grow or shrink keep their first elements. The methods ``fill_``, ``copy_``, ``clone`` and ``cpu`` of a
+    storage, ``Tensor.set_``, and functions that create storages read and write the right elements. Functions that the device does not
+    implement are left out."""
     from accelkit_conformance.oracle.storages import check_storages
 
     check_storages(subject)

@@ -107,10 +107,10 @@ def _examples() -> Iterator[Case]:
 
 @check("training", requires=["dtype.{1}"], over=_examples)
 def arguments(subject: Subject, name: str, dtype: str) -> None:
-    """Modules with arguments that do not occur in torch's database of modules give the right outputs, buffers and gradients, both in
-    training mode and in evaluation mode, and in evaluation mode also under ``torch.no_grad``. Convolutions have strides, dilations, groups
-    and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences. Embeddings have
-    other modes and a ``padding_idx``. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights.
+    """Modules with arguments that do not occur in torch's database of modules give the right outputs, buffers and gradients in training
+    mode and in evaluation mode. In evaluation mode, they are also called under ``torch.no_grad``. Convolutions have strides, dilations,
+    groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences. Embeddings
+    have other modes and a ``padding_idx``. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights.
     Normalisation, pooling and resizing have other options. Parameters and arguments have the given dtype. Examples that the CPU does not
     support in this dtype, or that need a dtype which the device lacks, are left out. The values of modules that draw random numbers are not
     compared."""
@@ -128,7 +128,7 @@ def programs(subject: Subject, name: str) -> None:
     momentum of BatchNorm, initialise lazy modules, and call modules with other parameters. They load state dicts, convert modules to other
     dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are views of a flat
     buffer. They normalise bfloat16 and float16 batches with float32 parameters, and compute attention of 70 tokens with masks in three
-    dtypes. Of weights that ``torch.nn.init`` draws at random, the mean and the standard deviation are checked."""
+    dtypes. If ``torch.nn.init`` draws weights at random, only their mean and their standard deviation are checked."""
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 
@@ -137,10 +137,11 @@ def programs(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("module_sequences", "PROGRAMS", "training"))
 def repeated_calls(subject: Subject, name: str) -> None:
-    """If one property changes between the calls of a module, each call gives the same output and gradients as on the CPU. The property is
-    an option of the module, such as a stride, an epsilon, a slope or a dimension, while all shapes of the inputs stay the same. Or it is
-    the size or the memory layout of the batch, the dtype of the module and the batch, or whether gradients are recorded. If the dtype
-    changes, only the outputs are compared. After other options, sizes or dtypes, the first call is repeated. Batches may be empty."""
+    """If one property changes between the calls of a module, each call gives the same output and gradients as on the CPU. The property may
+    be an option of the module, such as a stride, an epsilon, a slope or a dimension; the shapes of the inputs then stay the same. The
+    property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether gradients are
+    recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the first call is
+    repeated. Batches may be empty."""
     from accelkit_conformance.oracle.module_sequences import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

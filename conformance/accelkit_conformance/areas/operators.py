@@ -1,4 +1,4 @@
-"""The operators of torch's ``op_db`` give the results on the device that the CPU gives in float64. The permitted error is 8 eps or eight
+"""On the device, the operators of torch's ``op_db`` give the results that the CPU gives in float64. The permitted error is 8 eps or eight
 times the CPU's error in the tested dtype, whichever is larger. The results have the right device, dtype, shape and ``torch.layout``."""
 
 from __future__ import annotations
@@ -180,9 +180,9 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU with arguments of various sizes, with NaN and infinities, with ``out=``,
-    in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of these conditions that can be
-    combined occurs in at least one call. Every condition occurs in at least one call in bfloat16 and in at least one call in float16."""
+    """A call of the overload gives the same results as on the CPU under various conditions: for several sizes, with NaN and infinities,
+    with ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of these conditions
+    that can be combined occurs in at least one call. Every condition also occurs in at least one call in bfloat16 and one in float16."""
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -207,8 +207,8 @@ def large_tensors(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
-    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor, along two dimensions of an
-    eleven-dimensional tensor, and along a dimension of length 2, 33 or 300 of matrices in which one element is NaN."""
+    """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor and along two dimensions of an
+    eleven-dimensional tensor. The same is true along a dimension of length 2, 33 or 300 if one element of the tensor is NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)
@@ -258,8 +258,8 @@ _SORTED = [f"{name},{dtype}" for name in ("sort", "argsort", "out") for dtype in
 
 @check("training", requires=["dtype.int64", "dtype.{1}"], over=_SORTED)
 def stable_order(subject: Subject, name: str, dtype: str) -> None:
-    """A sort with ``stable=True`` returns equal elements in the order in which they are in the input, both if the order is ascending and if
-    it is descending. NaNs count as equal to each other."""
+    """A sort with ``stable=True``, ascending or descending, returns equal elements in the order in which they are in the input. NaNs count
+    as equal to each other."""
     from accelkit_conformance.oracle.equal_elements import check_stable_order
 
     check_stable_order(subject, name, dtype)
@@ -273,7 +273,7 @@ def _wide() -> Iterator[Case]:
 @check("smoke", requires=["dtype.int64"], over=_wide)
 def wide_integers(subject: Subject, name: str) -> None:
     """Calls on int64 tensors give exact results, even above 2**40. ``max``, ``sort`` and other functions that compare the elements of a
-    tensor tell 2**60 from 2**60 + 1. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of an int32 tensor give exact results in int64."""
+    tensor distinguish 2**60 from 2**60 + 1. ``sum``, ``prod``, ``cumsum`` and ``cumprod`` of int32 tensors give exact int64 results."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

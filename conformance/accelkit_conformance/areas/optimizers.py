@@ -231,10 +231,11 @@ def _without_closure() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def parameter_groups(subject: Subject, name: str) -> None:
-    """Six steps give the same parameters as on the CPU, in each implementation that torch supports for the device, also with ``capturable``
-    and with a tensor as the learning rate if torch supports these. There are several groups, which differ in the learning rate and, if the
-    optimizer has these options, in the weight decay, momentum, ``maximize`` and ``amsgrad``. The step counts of the parameters differ. All
-    learning rates change after step 2, a group is added after step 3, and the state is loaded into a new optimizer after step 4."""
+    """Six steps give the same parameters as on the CPU, in each implementation that torch supports for the device. If torch supports
+    ``capturable`` and a tensor as the learning rate, these options are tested too. There are several groups, which differ in the learning
+    rate and, if the optimizer has these options, in the weight decay, momentum, ``maximize`` and ``amsgrad``. The step counts of the
+    parameters differ. All learning rates change after step 2, a group is added after step 3, and the state is loaded into a new optimizer
+    after step 4."""
     from accelkit_conformance.oracle.optimizer_cases import check_groups
 
     check_groups(subject, name)
@@ -242,11 +243,11 @@ def parameter_groups(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def memory_layouts(subject: Subject, name: str) -> None:
-    """Three steps give the same parameters as on the CPU if a parameter or its gradient is transposed, strided or a part of a larger
-    tensor, if the gradient is expanded, and if the last parameter is empty. With ``fused``, the gradient has the layout of its parameter,
-    and neither is strided. With Adafactor and Muon, no parameter is empty. The implementations are those of ``parameter_groups``. A step
-    writes nothing outside the parameters and changes gradients only as on the CPU. The for-loop implementation increases the version of
-    each parameter. Except with Adafactor, the tensors in the state of a parameter have its shape or the shape ()."""
+    """Three steps give the same parameters as on the CPU, in each implementation that torch supports for the device. A parameter or its
+    gradient is transposed, strided or a part of a larger tensor, a gradient is expanded, and the last parameter is empty. With ``fused``,
+    each gradient has the layout of its parameter, and neither is strided. With Adafactor and Muon, no parameter is empty. A step writes
+    nothing outside the parameters and changes gradients only as on the CPU. The for-loop implementation increases the version of each
+    parameter. Except with Adafactor, the tensors in the state of a parameter have its shape or the shape ()."""
     from accelkit_conformance.oracle.optimizer_cases import check_layouts
 
     check_layouts(subject, name)
@@ -255,8 +256,8 @@ def memory_layouts(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def scaled_steps(subject: Subject, name: str) -> None:
     """Four steps with ``torch.amp.GradScaler``, one of which overflows, give the same parameters as three steps without a scaler on the
-    CPU. The step that overflowed halves the scale and is not counted. The implementations are those of ``parameter_groups``. Fused
-    implementations unscale the gradients and decide whether to skip a step themselves."""
+    CPU. The step that overflowed halves the scale and is not counted. Each implementation that torch supports for the device is tested.
+    Fused implementations unscale the gradients and decide whether to skip a step themselves."""
     from accelkit_conformance.oracle.optimizer_cases import check_scaled
 
     check_scaled(subject, name)

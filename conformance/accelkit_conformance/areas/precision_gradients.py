@@ -20,8 +20,8 @@ def gradients_match_float64(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["convolution", "attention", "normalization"])
 def gradients_of_layers_match_float64(subject: Subject, name: str) -> None:
-    """The gradients of a small convolutional network, of a transformer layer, and of a model with batch and layer normalisation match
-    gradients that the CPU computes in float64, within the tolerance of the dtype in which the precision computes."""
+    """The gradients of a model match gradients that the CPU computes in float64, within the tolerance of the dtype in which the precision
+    computes. The model is a small convolutional network, a transformer layer, or a model with batch and layer normalisation."""
     _check_gradients(subject, name)
 
 
@@ -94,8 +94,8 @@ def a_model_learns(subject: Subject) -> None:
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
     """After two backward passes inside ``accumulate``, the gradient is the mean of the gradients of the two passes if
-    ``gradient_accumulation_steps=2`` is set, and the sum of these gradients if the option is not set. The weights after the next optimizer
-    step match the weights after the same step in float64."""
+    ``gradient_accumulation_steps=2`` is set, and the sum of these gradients if this argument is not set. The weights after the next
+    optimizer step match the weights after the same step in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"

@@ -177,8 +177,8 @@ def _refers_to(start: object, target: object) -> bool:
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
     """If one instance of the precision trains a model (with infinite gradients, if the precision scales losses), the scale and the state of
-    another instance do not change. An instance that is created afterwards gives gradients that match, within the tolerance, the gradients
-    that are computed in float64."""
+    another instance do not change. An instance that is created after this training gives gradients that match, within the tolerance, the
+    gradients that are computed in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 
     first, second = trainer(subject), trainer(subject)

@@ -16,7 +16,7 @@ _DRAWS = 20_000
 
 @check("smoke", requires=["random_state"])
 def reseeding_repeats(subject: Subject) -> None:
-    """The same seed gives the same numbers and another seed gives different numbers, whether ``manual_seed`` of the accelerator or
+    """The same seed gives the same numbers, and another seed gives different numbers, whether ``manual_seed`` of the accelerator or
     ``torch.manual_seed`` sets the seed."""
     from accelkit_conformance.oracle.seeds import check_reseeding
 
@@ -141,9 +141,9 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
 def small_draws_repeat(subject: Subject, name: str) -> None:
-    """Random tensors of 1, 2, 3 and 17 elements are drawn one after another. If ``manual_seed`` of the accelerator or ``torch.manual_seed``
-    sets the same seed again, or if the random state from before these draws and after another single draw is restored, the same draws give
-    the same numbers. Except on the CPU, the restored state may be a row of a larger tensor."""
+    """After a single random number, random tensors of 1, 2, 3 and 17 elements are drawn. The same four draws give the same numbers if the
+    random state from before these draws is restored, or if ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the same seed
+    each time. Except on the CPU, the restored state may be a row of a larger tensor."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)
@@ -190,7 +190,7 @@ def seeds_reach_every_device(subject: Subject) -> None:
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
     """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set again, and a different result if no seed
-    is set between two calls. The mean of the result differs by less than 15 % from the mean without dropout, and the gradient has the mask
+    is set between the calls. The mean of the result differs by less than 15 % from the mean without dropout, and the gradient has the mask
     of the forward pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
@@ -218,8 +218,8 @@ def initial_seeds(subject: Subject) -> None:
 @check("training", requires=["random_state", "numbered_devices"], over=["accelerator", "module", "name", "all", "fork_rng"])
 def states_belong_to_a_device(subject: Subject, way: str) -> None:
     """While one device is current, the random state of another device can be saved and restored: with the accelerator's functions, with
-    ``fork_rng``, with the device module's functions for one device (given as a ``torch.device`` or by name) and with those for all devices.
-    Restoring only the state of the other device does not change the numbers that the current device draws."""
+    ``fork_rng``, with the device module's functions for one device (given as a ``torch.device`` or by name) and with the module's functions
+    for all devices. Restoring only the state of the other device does not change the numbers that the current device draws."""
     from accelkit_conformance.oracle.random_states import check_state_of_a_device
 
     check_state_of_a_device(subject, way)
@@ -227,10 +227,10 @@ def states_belong_to_a_device(subject: Subject, way: str) -> None:
 
 @check("full", requires=["random_state"], over=names_of("random_calls", "RANDOM_CALLS"))
 def random_calls(subject: Subject, name: str) -> None:
-    """A call that draws random numbers, such as a sampler, a layer with dropout, an initialization or ``sample`` of a distribution, gives
-    the same results again if the same seed or state is set, and other results otherwise. It does not draw from the CPU's generator. A call
-    on a device that is not current draws from the generator of its own device, and gives the same results as when this device is
-    current."""
+    """If the same seed or state is set again, a call that draws random numbers gives the same results again; otherwise, it gives other
+    results. The call is, for example, a sampler, a layer with dropout, an initialization or ``sample`` of a distribution. The call does not
+    draw from the CPU's generator. A call on a device that is not current draws from the generator of its own device, and gives the same
+    results as when this device is current."""
     from accelkit_conformance.oracle.random_calls import check_random_call
 
     check_random_call(subject, name)
@@ -247,8 +247,9 @@ def whole_seeds(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def states_of_generators(subject: Subject) -> None:
-    """After a ``torch.Generator`` has drawn numbers, another generator to which its state is copied draws the numbers that follow. So do a
-    clone of the generator, and the generator itself after ``set_state``. Drawing does not change a state that was read before."""
+    """After a ``torch.Generator`` has drawn numbers, its state is saved, and the generator is cloned. The clone, another generator that
+    gets the saved state, and the generator itself after ``set_state`` repeat the numbers that the generator draws next. Drawing does not
+    change the saved state."""
     from accelkit_conformance.oracle.generators import check_states_of_generators
 
     check_states_of_generators(subject)
@@ -256,9 +257,10 @@ def states_of_generators(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def seeds_of_generators(subject: Subject) -> None:
-    """A ``torch.Generator`` has the device type for which it was created, and the same device if it is created for the name of the device.
-    ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1. ``initial_seed`` returns the seed modulo
-    2**64. ``seed`` sets another seed each time and returns it, and the generator then draws the numbers of this seed."""
+    """A ``torch.Generator`` has the device type for which it was created. It has the same device whether it is created for a
+    ``torch.device`` or for its name. ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1.
+    ``initial_seed`` returns the seed modulo 2**64. ``seed`` sets another seed each time and returns it, and the generator then draws the
+    numbers of this seed."""
     from accelkit_conformance.oracle.generators import check_seeds_of_generators
 
     check_seeds_of_generators(subject)

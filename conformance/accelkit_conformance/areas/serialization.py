@@ -231,8 +231,8 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
 
 @check("full", over=["deepcopy", "torch.save", "old_format", "pickle"])
 def structures(subject: Subject, way: str) -> None:
-    """After a deep copy, after saving and loading, and after pickling, views of one tensor share memory (except with ``pickle``), and tied
-    weights are tied. Weights keep their values, their memory format and their ``requires_grad``, and a deep copy of a tensor keeps its
+    """Views of one tensor share memory after a deep copy and after saving and loading. After a deep copy, saving and loading, or pickling,
+    tied weights are tied, and weights keep their values, their memory format and their ``requires_grad``. A deep copy of a tensor keeps its
     gradient. A copied model, with an optimizer that loads the copied state of the original's optimizer, makes the same step as the
     original."""
     from accelkit_conformance.oracle.copied_structures import check_structures
@@ -243,8 +243,9 @@ def structures(subject: Subject, way: str) -> None:
 @check("full")
 def forms_of_locations(subject: Subject) -> None:
     """``torch.load`` puts tensors on the device that ``map_location`` says, in both file formats. ``map_location`` is a device, a dict, a
-    function that returns None or its argument, or None. If devices are numbered, a device that does not exist raises RuntimeError,
-    AssertionError or ValueError. ``load_state_dict`` with ``assign=True`` gives a module on the CPU parameters that are on the device."""
+    function that returns None or its argument, or None. If devices are numbered, loading to a device that does not exist raises
+    RuntimeError, AssertionError or ValueError. ``load_state_dict`` with ``assign=True`` gives a module on the CPU parameters that are on
+    the device."""
     from accelkit_conformance.oracle.copied_structures import check_forms_of_locations
 
     check_forms_of_locations(subject)

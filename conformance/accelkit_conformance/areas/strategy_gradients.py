@@ -30,8 +30,8 @@ def steps_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def uneven_batches(subject: Subject, size: str) -> None:
-    """If the processes have batches of different sizes, and each process divides the sum of its losses by the mean number
-    of samples per process, a step is the same as in a single process."""
+    """If the processes have batches of different sizes, and each process divides the sum of its losses by the mean number of samples per
+    process, a step is the same as in a single process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 
@@ -61,8 +61,9 @@ def accumulation(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def no_sync(subject: Subject, size: str) -> None:
-    """The gradients of a backward pass inside ``no_sync`` are part of the next step: after a further pass outside ``no_sync``, this step is
-    the same as in a single process that saw both batches. A later step without ``no_sync`` is also the same as in a single process."""
+    """The gradients of a backward pass inside ``no_sync`` are part of the next step: after a further backward pass outside ``no_sync``, the
+    step is the same as in a single process that trains on both batches. A later step without ``no_sync`` is also the same as in a single
+    process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 

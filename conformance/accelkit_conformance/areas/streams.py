@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> None:
-    """Queue slow work on ``stream`` and, after this work, a copy of ones into ``target``.
+    """Queue slow work on ``stream`` and, after this work, a copy that sets all elements of ``target`` to 1.
 
-    If the device has pinned memory, the ones are copied from pinned memory. Otherwise, they are computed on the device.
+    If the device has pinned memory, the copied values come from pinned memory. Otherwise, they are computed on the device.
     """
     import torch
 
@@ -45,7 +45,7 @@ def current_stream_is_kept(subject: Subject) -> None:
 def streams_can_be_entered_again(subject: Subject) -> None:
     """A stream can be entered again while its context is active, directly or in the context of another stream. Leaving each context
     restores the stream that was current when the context was entered. This is tested with ``torch.Stream`` and with the streams of the
-    device's module, except with streams that the version of torch cannot enter again."""
+    device's module, except with streams that the installed version of torch cannot enter again."""
     from accelkit_conformance.oracle.device_streams import check_nested_contexts
 
     check_nested_contexts(subject)
@@ -131,9 +131,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. This number is more than 0 and at
-    most ``1.5 * t + 5``, where ``t`` is the time in milliseconds that the host measures from the recording of the first event until the
-    work is done. In at least one of five attempts, the number is at least ``t / 4``."""
+    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. The host also measures the milliseconds
+    from the recording of the first event until the work is done. If ``t`` is this second number, ``elapsed_time`` is more than 0 and at
+    most ``1.5 * t + 5`` and, in at least one of five attempts, at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import elapsed, make_event
@@ -205,8 +205,8 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 @check("training", requires=["streams", "pinned_memory"], over=["on_its_stream", "on_another_stream"])
 def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
     """The operators of a backward pass run on the stream on which their forward operators ran: if work is queued on this stream before
-    ``backward`` is called, they see the values that the work writes. ``backward`` is called while this stream or another stream is
-    current. In both cases, the gradient can then be read on the stream that is current."""
+    ``backward`` is called, the operators of the backward pass see the values that the work writes. ``backward`` is called while this stream
+    or another stream is current. In both cases, the gradient can then be read on the stream that is current."""
     from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
 
     check_stream_of_backward(subject, call)
@@ -248,7 +248,7 @@ def streams_are_per_device(subject: Subject) -> None:
 def recording_on_a_stream(subject: Subject, way: str) -> None:
     """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on ``stream``, even if another
     stream is current: the event completes, and another stream that waits for the event continues, only after the work that was queued on
-    ``stream`` before. ``event.wait()`` makes the current stream wait."""
+    ``stream`` before the event. ``event.wait()`` makes the current stream wait for the event."""
     from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
 
     check_recording_on_a_stream(subject, way)
@@ -277,7 +277,7 @@ def streams_of_threads(subject: Subject) -> None:
 @check("full", requires=["streams", "pinned_memory"])
 def reading_on_a_stream(subject: Subject) -> None:
     """Reading a tensor on a busy stream, with ``item``, ``tolist``, ``cpu``, ``copy_``, ``nonzero``, ``repr`` and others, waits for the
-    work that was queued on this stream."""
+    work that was queued on that stream."""
     from accelkit_conformance.oracle.stream_objects import check_reading_on_a_stream
 
     check_reading_on_a_stream(subject)

@@ -147,10 +147,11 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 
 @check("training", requires=["dtype.float32"], over=["transformer", "cnn", "diffusion", "rnn", "gnn"])
 def typical_models(subject: Subject, name: str) -> None:
-    """A small language model, an image classifier, a denoiser, a sequence classifier and a graph network have the same losses, gradients,
-    buffers and parameters as on the CPU in double precision, in each of three steps. Each model is trained with an optimizer that is common
-    for it, and without dropout. In each step, the gradients of two batches are accumulated and clipped. After each step, the parameters and
-    buffers of the CPU are copied to the device, so that errors do not grow. In evaluation mode under ``no_grad``, the loss is the same."""
+    """In each of three steps, a model has the same losses, gradients, buffers and parameters as on the CPU in double precision. The models
+    are a small language model, an image classifier, a denoiser, a sequence classifier and a graph network. Each model is trained with an
+    optimizer that is common for it, and without dropout. In each step, the gradients of two batches are accumulated and clipped. After each
+    step, the parameters and buffers of the CPU are copied to the device, so that errors do not grow. In evaluation mode under ``no_grad``,
+    the loss is the same."""
     from accelkit_conformance.oracle.model_steps import check_model
 
     check_model(subject, name)

@@ -21,7 +21,8 @@ class KeepsTheFirstEpsilon(Broken):
 
 @mutant("arguments", "kept from an earlier call")
 class PrepacksWeights(Broken):
-    """Without gradients, a convolution copies each weight in its first call, uses this copy later, and ignores changes of the weight."""
+    """While gradients are disabled, a convolution copies each weight at the first call and uses the copy in later calls, even if the weight
+    has changed."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -57,7 +58,7 @@ class DividesByTheLengthMinusOne(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class SeesFutureKeys(Broken):
-    """In float16 and bfloat16, causal attention with heads of 64 numbers hides only the keys after the query's block of four."""
+    """In float16 and bfloat16, causal attention with heads of 64 numbers lets each query see the later keys in its own block of four."""
 
     def install(self) -> None:
         import torch
@@ -78,7 +79,8 @@ class SeesFutureKeys(Broken):
 
 @mutant("arguments", "values to ignore")
 class MultipliesTheAddendByZero(Broken):
-    """With ``beta=0``, ``addmm`` and ``baddbmm`` add zero times the addend, which is NaN if the addend is NaN."""
+    """With ``beta=0``, ``addmm`` and ``baddbmm`` add zero times the addend, which is NaN if the addend is NaN, instead of ignoring the
+    addend."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return call() + 0 * args[0] if name in ("addmm", "baddbmm") and kwargs.get("beta", 1) == 0 else call()
@@ -86,7 +88,8 @@ class MultipliesTheAddendByZero(Broken):
 
 @mutant("operators", "memory that was not written")
 class AddsToOldMemory(Broken):
-    """``mm`` and ``bmm`` multiply the newly allocated memory of their result by zero and add the product, instead of overwriting it."""
+    """``mm`` and ``bmm`` multiply the newly allocated memory of their result by zero and add the matrix product to it, instead of
+    overwriting the memory."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -110,7 +113,7 @@ class AddsToTheOutput(Broken):
 
 @mutant("arguments", "index expressions")
 class ReadsExpandedIndices(Broken):
-    """Indexing reads an index with a stride of zero as if the memory after its first element held further indices, all of them 0."""
+    """If an index tensor has a stride of zero, indexing uses 0 instead of every index after the first one."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -169,7 +172,7 @@ class AssumesFloat32(Broken):
 
 @mutant("operators", "numbers as first operands")
 class RoundsTheFirstOperand(Broken):
-    """A Python number from which a tensor of integers is subtracted is truncated to an integer."""
+    """If a tensor of integers is subtracted from a Python number, the number is truncated to an integer first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -182,7 +185,7 @@ class RoundsTheFirstOperand(Broken):
 
 @mutant("arguments", "dtypes of destinations")
 class TruncatesWhatItWrites(Broken):
-    """``add_`` and ``mul_`` on a tensor of integers truncate the floats of their argument instead of raising an error."""
+    """``add_`` and ``mul_`` on a tensor of integers truncate a floating-point argument to integers instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -10,8 +10,8 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "accepted arguments")
 class AcceptsAnyDimension(Broken):
-    """``amax``, ``amin``, ``logsumexp``, ``var``, ``cumsum``, ``gather`` and ``scatter`` return a copy of their argument instead of raising
-    an error."""
+    """``amax``, ``amin``, ``logsumexp``, ``var``, ``cumsum``, ``gather`` and ``scatter`` return a copy of their first argument if the call
+    is invalid, instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -24,7 +24,7 @@ class AcceptsAnyDimension(Broken):
 
 @mutant("errors", "accepted arguments")
 class AcceptsNegativeDeviations(Broken):
-    """``normal_`` with a negative standard deviation uses its absolute value."""
+    """``normal_`` uses the absolute value of a negative standard deviation instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0], args[1], abs(args[2]), **kwargs) if name == "normal_" and len(args) > 2 else call()
@@ -32,7 +32,8 @@ class AcceptsNegativeDeviations(Broken):
 
 @mutant("errors", "accepted arguments")
 class BroadcastsAssignments(Broken):
-    """``copy_`` from a tensor whose shape does not fit copies as many elements as both tensors have."""
+    """If the shapes of the two tensors do not fit, ``copy_`` copies as many elements as the smaller tensor has instead of raising an
+    error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -37,8 +37,8 @@ class Broken(FakeXPUAccelerator):
         class Faults(TorchDispatchMode):
             """Dispatch mode that makes ATen calls through the mutant's method ``fault``.
 
-            A call is made through ``fault`` if one of its arguments is the device or a tensor on the device. All other calls, such as
-            those of the oracle, are unchanged.
+            A call is made through ``fault`` if one of its arguments is the device or a tensor on the device. All other calls, such as those
+            that compute expected results on the CPU, are unchanged.
             """
 
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,4 +80,4 @@ def is_pure(func: Any) -> bool:
 
 
 class Unbroken(Broken):
-    """The fake XPU without a fault. No test may fail on it: the dispatch mode of ``Broken`` alone must not break a plugin."""
+    """The fake XPU without a fault. No test may fail on it, because the dispatch mode that adds faults must not itself break a plugin."""

@@ -9,7 +9,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_errors", "defaults", kind="cluster", base="torchelastic")
 class AloneWithoutSize(TorchElasticEnvironment):
-    """Without WORLD_SIZE, the process trains alone."""
+    """If WORLD_SIZE is not set, each process trains alone."""
 
     @property
     def world_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Operators that are composed of other operators which do not give quite the same results."""
+"""Operators that are computed with other operators, and therefore give slightly different results."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class ConvertsOneBlock(Broken):
 
 @mutant("transfer", "copies that convert")
 class ConvertsThroughFloat32(Broken):
-    """A copy between the host and the device that changes the dtype goes through float32."""
+    """If a copy between the host and the device changes the dtype, the values go through float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -192,7 +192,7 @@ class DeepCopiesShareMemory(Broken):
 
 @mutant("serialization", "copies")
 class UnpicklesWithoutGradient(Broken):
-    """A parameter that was pickled comes back without requires_grad."""
+    """A parameter that has been pickled and unpickled no longer requires a gradient."""
 
     def install(self) -> None:
         import torch
@@ -253,7 +253,7 @@ class PacksTooEarly(Broken):
 
 @mutant("transfer", "lazy views")
 class CopiesLoseTheSign(Broken):
-    """``copy_`` and ``to`` between the device and the host ignore that a source such as ``x.conj().imag`` is negated when it is read."""
+    """``copy_`` and ``to`` between the device and the host ignore the negative bit of a source such as ``x.conj().imag``."""
 
     def install(self) -> None:
         import torch
@@ -269,7 +269,8 @@ class CopiesLoseTheSign(Broken):
 
 @mutant("transfer", "broadcasts")
 class RepeatsASmallerSource(Broken):
-    """``copy_`` from the host repeats the elements of a source with as many dimensions, but fewer elements, instead of broadcasting it."""
+    """``copy_`` from the host does not broadcast a source that has as many dimensions as the target: it fills the target by repeating the
+    elements of the source."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         target, source = args[:2] if name == "copy_" else (None, None)

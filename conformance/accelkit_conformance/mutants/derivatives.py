@@ -1,4 +1,4 @@
-"""Gradients that are wrong in less common cases: at bounds, in second passes, after changes in place, and with random numbers."""
+"""Gradients that are wrong in less common cases: at bounds, in a second backward pass, after changes in place, and with random numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Functions(Broken):
         Changes().__enter__()
 
     def change(self, name: str, call: Any, args: Any) -> Any:
-        """Make a call of a function. Mutants override this method.
+        """Call one of torch's functions and return its result. Mutants override this method.
 
         Args:
             name: The name of the function.
@@ -65,7 +65,7 @@ class DifferentiatesLinearOnce(_Functions):
 
 @mutant("autograd", "gradients at bounds")
 class PassesAtBounds(Broken):
-    """The backward pass of ``hardtanh`` passes the output gradient on where the input is equal to a bound."""
+    """Where the input of ``hardtanh`` is equal to a bound, the gradient of the input is the output gradient instead of zero."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name != "hardtanh_backward":
@@ -101,7 +101,7 @@ class AssignsWithoutGraph(_Functions):
 
 @mutant("autograd", "versions")
 class CopiesWithoutVersion(_Functions):
-    """``copy_`` does not increase the version of the tensor that it changes."""
+    """``copy_`` does not increase the version counter of the tensor that it changes."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         from torch.autograd import _unsafe_preserve_version_counter
@@ -122,7 +122,8 @@ class CopiesToTheCPUWithoutGraph(_Functions):
 
 @mutant("modules", "cached modes")
 class CachesTheModeOfLSTM(_Functions):
-    """An LSTM runs in the mode, training or evaluation, in which an LSTM was first called with an input of the same shape."""
+    """The first call of an LSTM with an input of a given shape determines the mode (training or evaluation) of all later calls with this
+    shape."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         if name != "lstm" or len(args) != 9:
@@ -180,7 +181,7 @@ class RecordsUnderNoGrad(_Functions):
 
 @mutant("modules", "low precision")
 class ForgetsGatesInBfloat16(Broken):
-    """A step of a GRU in bfloat16 returns the mean of the right hidden state and the previous hidden state."""
+    """A step of a GRU in bfloat16 returns the mean of the correct new hidden state and the previous hidden state."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

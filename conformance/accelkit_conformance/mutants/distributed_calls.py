@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.distributed import _Collectives
 
 @mutant("collectives", "bits")
 class BroadcastsASum(_Collectives):
-    """``broadcast`` computes a sum in which the other ranks have zeros, so negative zero becomes positive zero."""
+    """``broadcast`` is computed as a sum with zeros from the receiving ranks, so negative zero becomes positive zero."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:

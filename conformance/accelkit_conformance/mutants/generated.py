@@ -40,7 +40,7 @@ class Generated:
 
     Attributes:
         operator: The name of the ATen operator, without the name of an overload.
-        axis: A key of ``AXES``.
+        axis: The kind of fault, a key of ``AXES``.
         seed: The number that determines the details of the fault, such as the wrong value.
     """
 
@@ -81,7 +81,7 @@ class Generated:
 
 
 def operators() -> dict[str, list[str]]:
-    """Return, for each operator that can have a fault, the axes that apply to the operator.
+    """Return the names of the operators that can have a fault, each with the kinds of fault (keys of ``AXES``) that apply to it.
 
     The operators are listed in a child process that imports torch.
 
@@ -93,7 +93,7 @@ def operators() -> dict[str, list[str]]:
 
 
 def sample(known: Mapping[str, Sequence[str]], number: int, seed: int) -> list[Generated]:
-    """Return random mutants, all of them different. Every axis is equally likely.
+    """Return random mutants, all of them different. Every axis (kind of fault) is equally likely.
 
     Args:
         known: The operators and their axes, as ``operators`` returns them.

@@ -92,7 +92,7 @@ class SkipsBiasWithoutInputGradient(Broken):
 
 @mutant("autograd", "subsets of gradients")
 class LSTMForgetsTheCellState(Broken):
-    """If the output of an LSTM step receives no gradient, its backward pass ignores the gradient of the cell state."""
+    """The backward pass of an LSTM step ignores the gradient of the cell state if the output of the step receives no gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name != "_thnn_fused_lstm_cell_backward_impl" or args[0] is not None or args[1] is None:

@@ -39,7 +39,7 @@ class LosesNegativeZero(Broken):
 
 @mutant("interchange", "single elements")
 class WritesOneElementLate(Broken):
-    """If two neighbouring elements are written one after another, the first element gets the number of the second."""
+    """If an element and then the next element in memory are written, both get the value of the second one."""
 
     last: Any = None
 
@@ -110,7 +110,7 @@ class CopiesShallowlyToTheHost(Broken):
 
 @mutant("interchange", "aliases")
 class ReturnsItselfInsteadOfACopy(Broken):
-    """``to`` with ``copy=True`` to the dtype and device that a tensor has returns a tensor that shares its memory."""
+    """If ``to`` with ``copy=True`` changes neither the dtype nor the device, its result shares memory with the original tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -153,7 +153,7 @@ class DetachesQueuedCopies(Broken):
 
 @mutant("interchange", "results of copies")
 class ReadsFortranArraysInMemoryOrder(Broken):
-    """``as_tensor`` of a NumPy array in Fortran order puts the values in memory order, and therefore in wrong places."""
+    """``as_tensor`` of a NumPy array in Fortran order puts the values in memory order, and therefore in the wrong places."""
 
     def install(self) -> None:
         import torch

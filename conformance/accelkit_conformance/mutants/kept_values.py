@@ -97,7 +97,7 @@ class EmptyingResetsThePeak(Broken):
 
 @mutant("streams", "the current stream")
 class ErrorsKeepTheStream(Broken):
-    """``stream`` of the device's module does not restore the previous stream if an error leaves its context."""
+    """The context manager ``stream`` of the device's module does not restore the previous stream if its block raises an error."""
 
     def install(self) -> None:
         module: Any = self.device_module

@@ -176,7 +176,7 @@ class CreatesContiguous(Broken):
 
 @mutant("layout", "scalars on the CPU")
 class ReadsTheFirstElementOnTheCPU(Broken):
-    """``add`` and ``mul`` of a tensor and a 0-d tensor on the CPU ignore the storage offset of the 0-d tensor."""
+    """``add`` and ``mul`` of a tensor on the device and a 0-d tensor on the CPU ignore the storage offset of the 0-d tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("add.Tensor", "mul.Tensor", "add_.Tensor", "mul_.Tensor"):

@@ -55,8 +55,8 @@ class LosesTheLastByte(Broken):
 
 @mutant("interchange", "sizes of copies")
 class ReusesStagingBuffers(Broken):
-    """After every 700th copy of up to 64 elements from the host, all elements of the copy before it equal the first element of this
-    copy."""
+    """Every 700th copy of up to 64 elements from the host overwrites the result of the previous copy: all elements of that result become
+    equal to the first element of the new copy."""
 
     last: Any = None
     count: ClassVar[list[int]] = [0]
@@ -74,7 +74,7 @@ class ReusesStagingBuffers(Broken):
 
 @mutant("interchange", "places of copies")
 class ConvertsOnTheCurrentDevice(Broken):
-    """A copy to the host of a tensor that is not contiguous gives zeros if another device is current."""
+    """A copy to the host gives zeros if the source is not contiguous and is not on the current device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

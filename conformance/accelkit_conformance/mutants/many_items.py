@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("arguments", "many items")
 class ConcatenatesTheFirst128(Broken):
-    """``cat`` of more than 128 tensors writes zeros in the place of the others."""
+    """``cat`` writes zeros in place of all tensors after the first 128."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

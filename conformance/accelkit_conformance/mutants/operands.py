@@ -1,4 +1,4 @@
-"""Operators that read operands, or lay out results, wrongly in uncommon layouts."""
+"""Operators that read operands with uncommon layouts wrongly, or return results with the wrong layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ResultsAreContiguous(Broken):
 
 @mutant("layout", "gaps between rows")
 class IgnoresRowGaps(Broken):
-    """``mm`` and ``addmm`` read their last matrix as if there were no gaps between its rows, if each row is contiguous."""
+    """If each row of the last matrix is contiguous, ``mm`` and ``addmm`` ignore the gaps in memory between its rows."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         matrix = args[-1] if args else None

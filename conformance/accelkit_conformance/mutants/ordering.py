@@ -159,7 +159,7 @@ class HangsInAFork(Broken):
 
 @mutant("determinism", "bits from run to run")
 class AddsInAnyOrder(Broken):
-    """``index_add``, ``scatter_add`` and ``index_put`` differ in the last bits between runs, even in deterministic mode."""
+    """The results of ``index_add``, ``scatter_add`` and ``index_put`` differ in the last bits between runs, even in deterministic mode."""
 
     runs = 0
 
@@ -271,7 +271,8 @@ class BackwardIgnoresStreams(Broken):
 
 @mutant("streams", "the current stream")
 class StreamsAreEnteredOnce(Broken):
-    """A stream of the device's module keeps only one previous stream: if it is entered again in its own context, it remains current."""
+    """A stream of the device's module remembers only one previous stream: if the stream is entered again inside its own context, the stream
+    remains current after both contexts have ended."""
 
     def install(self) -> None:
         import torch

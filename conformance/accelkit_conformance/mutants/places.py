@@ -24,7 +24,7 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """``to`` with a device without an index returns a tensor that is on another device than the current one unchanged."""
+    """``to`` with a device without an index does not move a tensor from another device of the same type to the current device."""
 
     def install(self) -> None:
         import torch

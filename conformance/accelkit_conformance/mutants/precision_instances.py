@@ -1,4 +1,5 @@
-"""Precisions that are slow, keep or share objects wrongly, or fail when copied, compiled, set up again or used in several processes."""
+"""Precisions that are slow, that keep or share objects wrongly, or that fail when copied, compiled, set up again or used in several
+processes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("precision_state", "copies of a precision", kind="precision", base="bf16-true")
 class HoldsALock(BFloat16):
-    """An instance has a lock, which cannot be copied or pickled, so modules cannot be copied or pickled either."""
+    """An instance has a lock, which cannot be copied or pickled, so prepared modules cannot be copied or pickled either."""
 
     def __init__(self) -> None:
         super().__init__()

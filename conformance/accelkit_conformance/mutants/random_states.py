@@ -43,7 +43,8 @@ class SeedKeepsTheSeed(Broken):
 
 @mutant("random", "seeds that stay")
 class KeepsASpareNumber(Broken):
-    """After an odd number of normal numbers, one more is kept for the next single number, even if a seed or a state is set in between."""
+    """A draw of an odd number of normal numbers keeps one more number. The next draw of a single number returns it, even if a seed or a
+    state has been set in between."""
 
     spare: ClassVar[list[float]] = []
 
@@ -87,7 +88,7 @@ class RestoresTheCurrentDeviceOnly(Broken):
 
 @mutant("random", "states")
 class StatesWithoutTheirOffset(Broken):
-    """``set_rng_state`` of the accelerator reads the state from the start of its storage."""
+    """``set_rng_state`` of the accelerator ignores the storage offset of the tensor with the state."""
 
     def set_rng_state(self, state: Any, device: Any) -> None:
         super().set_rng_state(state.as_strided(state.shape, state.stride(), 0), device)

@@ -21,7 +21,7 @@ class _Recorded(Broken):
 
 @mutant("profiling", "missing kernels")
 class RecordsNoKernels(_Recorded):
-    """Copies are recorded, and kernels are not."""
+    """Copies are recorded, but kernels are not."""
 
     recording = "no_kernels"
 

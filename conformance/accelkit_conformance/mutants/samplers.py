@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("distributions", "parameters of samplers")
 class SharesDeviations(Broken):
-    """``normal`` of two tensors uses the first standard deviation for all elements."""
+    """``normal`` with tensors of means and standard deviations uses the first standard deviation for all elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "normal.Tensor_Tensor" and args[1].numel():
@@ -91,7 +91,7 @@ class DropsEqualChannels(Broken):
 
 @mutant("distributions", "advancing the generator")
 class AdvancesByHalf(Broken):
-    """A draw of uniform random numbers begins with the second half of the numbers of the last draw of the same size."""
+    """A draw of uniform random numbers begins with the second half of the previous draw of the same size."""
 
     last: ClassVar[dict[int, Any]] = {}
 
@@ -118,8 +118,8 @@ class ChoosesOnTheHost(Broken):
 
 @mutant("random", "seeds that stay")
 class GeneratorsKeepASpareNumber(Broken):
-    """After a generator has drawn one normal number, the next larger draw begins with the negative of this number, even if the generator's
-    state is set in between."""
+    """After a generator has drawn a single normal number, the next draw of several normal numbers begins with the negative of that number,
+    even if the generator's state has been set in between."""
 
     spare: ClassVar[list[float]] = []
 

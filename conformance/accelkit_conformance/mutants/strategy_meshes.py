@@ -19,7 +19,7 @@ MECHANISM = "dimensions of parallelism"
 
 
 class TensorParallel(ParallelStrategy):
-    """The base class of the mutants, without a fault.
+    """The base class of the mutants in this module. It divides layers over the processes correctly.
 
     All processes train on the same samples. The input features of each Linear are divided over the processes.
     """
@@ -58,7 +58,7 @@ class SwapsGroups(TensorParallel):
 
 @mutant(AREA, MECHANISM, kind="strategy", base="parallel")
 class ForgetsReduction(TensorParallel):
-    """Each process computes a layer from its part of the inputs, and the partial results are not added up."""
+    """Each process computes a layer from its part of the inputs, but the partial results are not added up."""
 
     @staticmethod
     def style() -> ParallelStyle:

@@ -39,7 +39,7 @@ def _summed(buffer: torch.Tensor, divisor: float) -> Any:
 
 @mutant(AREA, "reduction of gradients", kind="strategy", base="ddp")
 class NeverAverages(DDPStrategy):
-    """Claims to be distributed, and leaves each process with its own gradients."""
+    """Claims to be distributed, but leaves each process with its own gradients."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         return module
@@ -47,7 +47,7 @@ class NeverAverages(DDPStrategy):
 
 @mutant(AREA, "reduction of gradients", kind="strategy", base="ddp")
 class SumsGradients(_Hooked):
-    """Adds gradients up and does not divide them by the number of processes."""
+    """Adds gradients up, but does not divide them by the number of processes."""
 
     @staticmethod
     def reduce_buffer(buffer: torch.Tensor) -> Any:

@@ -57,7 +57,7 @@ class ClipsEachParameter(DDPStrategy):
 
 @mutant("strategy_steps", "clipping", kind="strategy", base="fsdp")
 class ClipsEachShard(FSDPStrategy):
-    """Clips the shards of each process by the norm of these shards."""
+    """Clips the gradients of each process by the norm of this process's shards, instead of the norm of all gradients."""
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float, **kwargs: Any) -> torch.Tensor:
         import torch
@@ -130,7 +130,7 @@ class ReplacesErrors(DDPStrategy):
 
 @mutant("strategy_processes", "uneven inputs", kind="strategy", base="ddp")
 class DoesNotJoin(DDPStrategy):
-    """Claims to support uneven inputs, and does nothing for processes that have no batches left."""
+    """Claims to support uneven inputs, but does nothing for processes that have no batches left."""
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -138,7 +138,7 @@ class DoesNotJoin(DDPStrategy):
 
 @mutant("strategy_processes", "memory", kind="strategy", base="fsdp")
 class KeepsTheWholeModel(FSDPStrategy):
-    """Shards the parameters, and keeps a copy of the whole model on the device."""
+    """Shards the parameters, but keeps a copy of the whole model on the device."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         self._whole = copy.deepcopy(module)

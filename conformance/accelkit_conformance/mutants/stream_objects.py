@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.ordering import Slow
 
 @mutant("streams", "recording events")
 class RecordsOnTheCurrentStream(Slow):
-    """Stream.record_event records the event on the current stream instead of its own stream."""
+    """Stream.record_event records the event on the current stream instead of on the stream itself."""
 
     def install(self) -> None:
         super().install()

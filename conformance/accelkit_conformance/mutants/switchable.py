@@ -50,7 +50,7 @@ class Switchable(Broken):
             super().install()
 
     def use_fault(self, name: str) -> None:
-        """From now on, use the fault of the generated mutant with this id, or no fault if the id is empty."""
+        """From now on, use the fault of the generated mutant with the id ``name``, or no fault if ``name`` is empty."""
         if name != (self.current.id if self.current else ""):
             Switchable.current = Fault(Generated.from_id(name)) if name else None
 

@@ -1,4 +1,4 @@
-"""Faults of the versions of tensors, of samplers with ``out=``, of deterministic mode and of the current device."""
+"""Faults of the version counters of tensors, of samplers with ``out=``, of deterministic mode and of the current device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("errors", "versions")
 class SamplesWithoutANewVersion(Broken):
-    """``normal_`` and ``exponential_`` do not increase the version of the tensor to which they write."""
+    """``normal_`` and ``exponential_`` do not increase the version counter of the tensor to which they write."""
 
     def install(self) -> None:
         import torch
@@ -29,7 +29,7 @@ class SamplesWithoutANewVersion(Broken):
 
 @mutant("errors", "versions")
 class ReadingCountsAsWriting(Broken):
-    """``contiguous`` and ``clone`` of a tensor that is not contiguous increase the version of this tensor."""
+    """``contiguous`` and ``clone`` of a tensor that is not contiguous increase the version counter of this tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -1,4 +1,5 @@
-"""Checks of which calls return their argument, a tensor that shares its memory or a copy, of gradients through copies, and of DLPack."""
+"""Checks of calls that return their argument itself, a tensor that shares memory with it, or a copy; of gradients through copies; and of
+DLPack."""
 
 from __future__ import annotations
 
@@ -69,10 +70,11 @@ _COPY: dict[str, _Call] = {
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check which calls return their argument itself, a tensor that shares its memory, or a copy, and that the results have its values.
+    """Check that each call returns what it should, with the right values: its argument itself, a tensor that shares memory with the
+    argument, or a copy.
 
     Raises:
-        AssertionError: If a call returns a tensor on another device, with other values, or with another relation to its argument.
+        AssertionError: If a result is on the wrong device, has wrong values or, for example, is a copy although it should share memory.
     """
     groups: tuple[tuple[str, dict[str, _Call]], ...] = (
         ("itself", _RETURN_THEMSELVES), ("shared memory", _SHARE_MEMORY), ("a copy", _COPY),
@@ -102,7 +104,7 @@ def check_gradients_of_copies(subject: Subject) -> None:
     """Check gradients through copies between the host and the device, between devices, and between dtypes.
 
     Raises:
-        AssertionError: If a gradient is on another device than its leaf, or has another dtype or other values.
+        AssertionError: If a gradient has a different device, dtype or shape than its leaf, or wrong values.
     """
     host, device = torch.device("cpu"), subject.device
     ways: dict[str, tuple[torch.device, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -147,10 +149,10 @@ def _assigned(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def check_dlpack(subject: Subject) -> None:
-    """Check that the result of ``from_dlpack`` is on the device, has the form and values of its argument, and shares memory with it.
+    """Check that ``torch.from_dlpack`` returns a tensor on the device that equals its argument and shares memory with it.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If a result is on another device, has a wrong dtype, shape, stride or value, or does not share memory.
         NotSupported: If the device does not support DLPack.
     """
     base = torch.arange(24.0, device=subject.device).view(4, 6)

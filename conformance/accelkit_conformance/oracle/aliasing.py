@@ -11,11 +11,10 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_aliasing(found: Iterable[Any], reference: Iterable[Any], there: Any, here: Any) -> None:
-    """Check that each result that is a view on the CPU shares memory with an argument, and that each result that shares memory with no
-    argument on the CPU shares memory with none on the device.
+    """Check that the results of a call share memory with its arguments on the device exactly when they do so on the CPU.
 
-    A view must also start at the same offset as on the CPU. A result that is an argument itself on the CPU may be a copy on the device.
-    Results that are sparse, have no elements or have no address are left out.
+    There is one exception: if a result on the CPU is an argument itself, the result on the device may be a copy. A view must also start at
+    the same offset as on the CPU. Results that are sparse, have no elements or have no address are left out.
 
     Args:
         found: The results on the device.
@@ -24,7 +23,7 @@ def check_aliasing(found: Iterable[Any], reference: Iterable[Any], there: Any, h
         here: The arguments of the call on the CPU.
 
     Raises:
-        AssertionError: If a result shares memory where it must not, is a copy instead of a view, or starts at another offset.
+        AssertionError: If a result shares memory where it must not, is a copy instead of a view, or starts at a wrong offset.
     """
     mine, theirs = _addresses(tensors(there)), _addresses(tensors(here))
     for one, other in zip(found, reference, strict=True):

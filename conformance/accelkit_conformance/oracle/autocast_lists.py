@@ -62,10 +62,10 @@ PROMOTED = (
 
 
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
-    """Compare an operator under autocast on the device with the same operator on the CPU.
+    """Compare the results of an operator under autocast on the device with its results on the CPU.
 
     On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. The
-    results and the gradients of all floating-point arguments are compared, for a few samples of torch's database. Operators that are
+    results and the gradients of all floating-point arguments are compared, for a few samples of torch's ``op_db``. Operators that are
     computed in the dtype of autocast are called once more after autocast has ended.
 
     Args:

@@ -1,4 +1,5 @@
-"""Autocast in less common ways: other dtypes, threads, custom functions, transforms, and tensors that must not be cast or cached."""
+"""Checks of less common uses of autocast: other dtypes, threads, custom functions, transforms, and tensors that must not be cast or
+cached."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Region:
-    """A device with a dtype of autocast, and tensors to compute with."""
+    """A device, a dtype for autocast, and tensors to compute with."""
 
     def __init__(self, subject: Subject, dtype: str) -> None:
         self.low: torch.dtype = getattr(torch, dtype)
@@ -255,7 +256,7 @@ CASES: Mapping[str, Callable[[_Region], None]] = {
 
 
 def check_region(subject: Subject, dtype: str, name: str) -> None:
-    """Check one case of autocast in a dtype.
+    """Check the case ``CASES[name]`` of autocast, with the dtype ``dtype``.
 
     Raises:
         AssertionError: If a dtype, value or state is wrong.

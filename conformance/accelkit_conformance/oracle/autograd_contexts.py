@@ -1,4 +1,5 @@
-"""Gradients of leaves and of custom functions, backward passes on another device, gradient modes, and activation checkpointing."""
+"""Checks of the gradients of leaves and of custom functions, backward passes on another device, gradient modes, and activation
+checkpointing."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def check_no_grad_and_inference_mode(subject: Subject) -> None:
-    """Check which graphs are recorded under ``torch.no_grad`` and ``torch.inference_mode``, and after these modes."""
+    """Check that no graph is recorded under ``torch.no_grad`` or ``torch.inference_mode``, and that graphs are recorded again
+    afterwards."""
     leaf = torch.full((4,), 3.0, device=subject.device, requires_grad=True)
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -58,7 +60,8 @@ def check_backward_on_another_device(subject: Subject) -> None:
 
 
 def check_checkpointing_on_another_device(subject: Subject, way: str) -> None:
-    """Check that activation checkpointing of a function with arguments on two devices changes neither gradients nor random states."""
+    """Check that activation checkpointing of a function with arguments on two devices changes neither gradients nor random states.
+    Reentrant checkpointing is used if ``way`` is ``reentrant``."""
     devices = (subject.device, subject.second_device())
     other = torch.linspace(1, 2, 200, device=devices[1])  # without a gradient: torch does not support repetition in two threads at once
 

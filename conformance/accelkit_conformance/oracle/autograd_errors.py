@@ -1,4 +1,4 @@
-"""Mistakes with autograd that torch reports, whatever the device is."""
+"""Wrong uses of autograd, for which torch raises an error on every device."""
 
 from __future__ import annotations
 

@@ -45,13 +45,14 @@ _BATCHES: Mapping[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Sequ
 
 
 def _pinning_loaders(dataset: Any, **options: Any) -> Iterator[tuple[int, Any]]:
-    """Yield 0 and a loader that pins its batches in the main process, then 1 and such a loader with a forked worker process."""
+    """Yield two loaders that pin their batches, each as a pair (number of workers, loader). The second loader has a forked worker
+    process."""
     yield 0, DataLoader(dataset, pin_memory=True, **options)
     yield 1, DataLoader(dataset, pin_memory=True, num_workers=1, multiprocessing_context="fork", **options)
 
 
 def check_pinned_batches(subject: Subject) -> None:
-    """Check that a DataLoader pins the tensors of batches of every type, in the main process and in the thread that reads from a worker.
+    """Check that a DataLoader pins the tensors of batches of every type, both without workers and with a worker process.
 
     Raises:
         AssertionError: If a tensor is not pinned, or if a tensor or its copy on the device has wrong values.
@@ -109,7 +110,7 @@ def check_stream_of_batches(subject: Subject) -> None:
     """Check that copies of pinned batches on a busy device have the right values, even if later batches reuse the memory of freed ones.
 
     Raises:
-        AssertionError: If a copy has other values.
+        AssertionError: If a copy has wrong values.
     """
     rows: Any = TensorDataset(torch.arange(60.0).view(60, 1).expand(60, 3000).contiguous())
     for workers, loader in _pinning_loaders(rows, batch_size=4):
@@ -125,7 +126,7 @@ def check_stream_of_batches(subject: Subject) -> None:
 
 
 def check_kept_batches(subject: Subject) -> None:
-    """Check that the pinned batches of a pass are not overwritten while the program keeps them.
+    """Check that pinned batches that a program keeps are not overwritten by later batches of the same pass over a loader.
 
     Raises:
         AssertionError: If the values of a batch, or of its copy on the device, have changed when the pass ends.

@@ -29,8 +29,8 @@ def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[A
     """Return a loader of 32 samples, by default in four batches of eight. Each sample is a pair: a row of numbers, and their sum.
 
     Args:
-        batch_size: The number of rows in a batch.
-        is_shared: Whether the rows are distributed among the processes, so that this loader has only the rows of this process.
+        batch_size: The number of samples in a batch.
+        is_shared: Whether the samples are distributed among the processes, so that this loader has only the samples of this process.
     """
     rows = torch.randn(8 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(rows, rows.sum(1, keepdim=True))
@@ -63,8 +63,8 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
 
     Args:
         trained: The model of ``make_model``, after ``EPOCHS`` epochs.
-        is_exact: Whether both the parameters and the loss must be close to those of the plain loop. If False, only the loss must be. Pass
-            False for a model that was trained in a lower precision, perhaps with a gradient scaler that skipped the first steps.
+        is_exact: Whether both the parameters and the loss must be close to those of the plain loop. If False, only the loss must be close.
+            Pass False for a model that was trained in a lower precision, perhaps with a gradient scaler that skipped the first steps.
         batch_size: The batch size of the whole job.
 
     Raises:
@@ -144,7 +144,7 @@ def _with_trainer(name: str) -> torch.nn.Module:
 
 
 def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
-    """Train a model in a plain loop with a launched Fabric, on this device, and return the model."""
+    """Train a model on ``device`` in a plain loop, with a Fabric that has been launched, and return the model."""
     model = make_model()
     wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
     loader = fabric.setup_dataloaders(make_loader())
@@ -156,7 +156,7 @@ def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
 
 
 def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
-    """Train a model in a plain loop with this Accelerator, on this device, and return the prepared model."""
+    """Train a model on ``device`` in a plain loop, with Accelerate's ``accelerator``, and return the prepared model."""
     model = make_model()
     wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
     for _ in range(EPOCHS):

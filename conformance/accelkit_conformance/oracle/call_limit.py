@@ -19,7 +19,7 @@ _GRACE_SECONDS = 1.0
 
 
 class _TooSlowError(BaseException):
-    """Raised in a call that exceeds the time limit. It does not inherit from Exception, so that few plugins catch it."""
+    """Raised in a call that exceeds the time limit. It does not inherit from Exception, so ``except Exception`` does not catch it."""
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_calls(subject: Subject, name: str) -> None:
-    """Compare the results of ``FUNCTIONS[name]``, and of the ATen overloads that it calls, with the results on the CPU.
+    """Compare the results of ``FUNCTIONS[name]``, and of the ATen overloads that it calls, on the device with those on the CPU.
 
     Differences are recorded in the subject.
 

@@ -20,7 +20,7 @@ def _pattern(device: torch.device) -> torch.Tensor:
 
 
 def _hot(device: torch.device, categories: int) -> torch.Tensor:
-    """Return 16 rows of weights. In each row, one weight is not zero."""
+    """Return 16 rows of weights. In each row, exactly one weight is not zero."""
     weights = torch.zeros(16, categories)
     weights[torch.arange(16), (torch.arange(16) * 7919) % categories] = torch.logspace(-3, 6, 16)
     return weights.to(device)
@@ -103,7 +103,7 @@ def check_certain_outcomes(subject: Subject) -> None:
     """Check the results of calls that can have only one result.
 
     Raises:
-        AssertionError: If a result has another dtype, another shape or other values.
+        AssertionError: If a result has a wrong dtype, shape or value.
     """
     for name, (call, result) in CERTAIN.items():
         if lacking_dtypes(subject, lambda call=call: call(torch.device("cpu"))):  # type: ignore[misc]

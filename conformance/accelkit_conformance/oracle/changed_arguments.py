@@ -1,4 +1,4 @@
-"""Check that a call has not changed its arguments, nor the memory around them."""
+"""Check that a call has changed neither arguments that it should leave unchanged nor the memory around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_inputs(there: Any, here: Any, given: Any) -> None:
-    """Check that a call on the device has changed only those storages of its arguments that the call on the CPU has changed.
+    """Check that a call on the device has left the whole storage of an argument unchanged if the same call on the CPU has done so.
 
     On a device whose tensors have no data pointer, such as XLA, only the values of the arguments are compared, not the memory around them.
 

@@ -34,9 +34,10 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
     is one of the recorded jobs.
 
     Raises:
-        NotSupported: If the plugin has no job with several processes, or if none of these jobs can run on this machine.
-        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. This error is also raised if no job can run, and at
-            least two ports that ``main_port`` returned are in use afterwards: the plugin itself probably listens at these ports.
+        NotSupported: If the plugin has no job with several processes, or if no such job can run on this machine for a reason other than
+            those below.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if no job can run and at least two of the ports
+            that ``main_port`` returned are in use. In the second case, the plugin itself probably listens at these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"

@@ -36,8 +36,8 @@ class Process:
         name: The name of the process. In a recorded job: the name of the JSON file, and the index of the process in this file. In a
             generated job: the name of the JSON file, the shape of the job and the rank.
         environ: The variables of the process, without those that contain the path of a file.
-        files: The contents of the files to which variables of the process point. The key is the name of the variable that contains the
-            path of the file.
+        files: The contents of the files to which variables of the process point. Each key is the name of a variable that contains the path
+            of a file.
         expected: The expected values of the cluster environment's properties, and the name of the cluster environment under the key
             ``environment``. None marks a value that cannot be read before the processes join. If there is a key ``error``, reading at least
             one property must raise an error whose text contains the value of this key.

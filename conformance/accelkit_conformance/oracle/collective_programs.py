@@ -143,7 +143,8 @@ def _orders(subject: Subject) -> None:
 
 
 def _alternating(subject: Subject) -> None:
-    """Make calls that differ from the previous call in length, dtype or reduction, which a backend that caches plans might overlook."""
+    """Make calls, each of which differs from the previous one in length, dtype or reduction. A backend that caches plans might overlook the
+    change."""
     n, rank = subject.world_size, subject.rank
     for repeat in range(3):
         for length in (3, 5, 4096, 3):

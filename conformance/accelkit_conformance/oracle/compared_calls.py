@@ -1,4 +1,4 @@
-"""Comparison of a call on the device with the same call on the CPU."""
+"""Comparison of the results of a call on the device with those of the same call on the CPU."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ def compare_call(
 ) -> None:
     """Compare the results of a call on the device with the results of the same call on the CPU.
 
-    The device must change no argument that the CPU leaves unchanged. If ``is_pure`` is True, the results must share memory with the
-    arguments as they do on the CPU, see :func:`check_aliasing`.
+    If ``is_pure`` is True, the device must change no argument that the CPU leaves unchanged, and the results must share memory with the
+    arguments as they do on the CPU (see :func:`check_aliasing`).
 
-    Does nothing if the device lacks a dtype of the call. Does nothing if the CPU rejects the call, unless ``must_raise`` is True.
+    Does nothing if the device lacks a dtype of the call. If the CPU rejects the call, nothing is checked either, except as ``must_raise``
+    requires.
 
     Args:
         subject: The plugin under test, with its device.
         call: The function to call.
-        arguments: Its positional arguments, on the CPU. Memory layouts are kept.
+        arguments: The positional arguments of the call, on the CPU. Their memory layouts are kept.
         is_pure: Whether the call leaves its arguments unchanged. If False, the arguments after the call are compared with those on the CPU.
-        must_raise: A text. If the CPU raises an error that contains it, the device must raise an error, too.
-            IndexError or ValueError, but not necessarily the same error as the CPU.
+        must_raise: A part of an error text. If the CPU raises an error whose text contains this part, the device must raise RuntimeError,
+            NotImplementedError, TypeError, IndexError or ValueError too, but not necessarily the same error as the CPU. Empty if the device
+            may accept every call that the CPU rejects.
         options: Arguments of ``check_result``.
 
     Raises:
         AssertionError: If the results differ, or if an argument is wrong after the call.
-        WrongError: If ``must_raise`` is True and the device raises another kind of error.
+        WrongError: If the device must raise an error, but raises an error of another type.
     """
     if lacking_dtypes(subject, lambda: _succeeds(call, to_device(arguments, _CPU))):
         return

@@ -21,14 +21,15 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor, what: str) -> None:
 
 
 def check_other_arguments(subject: Subject, compiled: Compile) -> None:
-    """Check that a compiled function gives the eager results for arguments of another value, shape and dtype.
+    """Check that a compiled function gives the same results as the eager function when it is called again with other values, shapes and
+    dtypes.
 
     Args:
         subject: The plugin under test, with its device.
         compiled: A function that compiles another function.
 
     Raises:
-        AssertionError: If a result has another dtype or other values than the eager result, or is not on the device.
+        AssertionError: If a result differs from the eager result in dtype or values, or is not on the device.
     """
 
     def function(x: torch.Tensor, factor: float) -> tuple[torch.Tensor, ...]:
@@ -61,10 +62,11 @@ class _Counter(nn.Module):
 
 
 def check_state(subject: Subject, compiled: Compile) -> None:
-    """Check that a compiled module changes its buffers as the eager module does, and notices evaluation mode and a changed parameter.
+    """Check that a compiled module changes its buffers as the eager module does, and that evaluation mode and a changed parameter take
+    effect.
 
     Raises:
-        AssertionError: If a result or a buffer differs.
+        AssertionError: If a result or a buffer differs from that of the eager module.
         NotSupported: If the device lacks int64.
     """
     subject.needs("int64")
@@ -84,8 +86,8 @@ def check_state(subject: Subject, compiled: Compile) -> None:
 
 
 def check_random_numbers(subject: Subject, compiled: Compile) -> None:
-    """Check that random numbers of a compiled function are new in each call and depend on the seed, and that its backward pass has the
-    mask of its forward pass.
+    """Check that a compiled function draws new random numbers in each call, that they depend on the seed, and that the backward pass of
+    dropout uses the mask of the forward pass.
 
     Raises:
         AssertionError: If two calls draw the same numbers, if the same seed gives other numbers, or if a mask of dropout is wrong.

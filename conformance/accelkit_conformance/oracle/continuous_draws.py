@@ -48,7 +48,7 @@ def _continuous_draws(subject: Subject, name: str, count: int) -> tuple[torch.Te
 
 
 def check_continuous_draws(subject: Subject, name: str, count: int) -> None:
-    """Check the distribution of numbers with the Kolmogorov-Smirnov test, and that successive numbers are not correlated.
+    """Check with the Kolmogorov-Smirnov test that draws have the right distribution, and check that successive numbers are not correlated.
 
     Args:
         subject: The plugin under test, with its device.

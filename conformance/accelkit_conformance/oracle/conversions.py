@@ -20,8 +20,8 @@ def _source(start: str, end: str, *, with_subnormals: bool) -> torch.Tensor:
     """Return numbers whose conversion from one dtype to another is well defined.
 
     The numbers have many magnitudes. If both dtypes are floating-point, there are also numbers halfway between two numbers of the target
-    dtype, numbers just beside these, infinities, NaN and negative zero. Floating-point numbers are float32 numbers, because the CPU
-    converts float64 to half precision through float32.
+    dtype, numbers just beside these, infinities, NaN and negative zero. All floating-point numbers can be represented in float32, because
+    the CPU converts float64 to half precision through float32.
     """
     source, target = getattr(torch, start), getattr(torch, end)
     generator = torch.Generator().manual_seed(3)
@@ -46,7 +46,8 @@ def _source(start: str, end: str, *, with_subnormals: bool) -> torch.Tensor:
 
 
 def _integers(source: torch.dtype, target: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Return integers. Those that are converted to half precision have at most 24 bits: the CPU converts them through float32."""
+    """Return integers of many magnitudes. If the target is a half-precision dtype, the integers have at most 24 bits, because the CPU
+    converts them through float32."""
     if source is torch.bool:
         return torch.arange(9) % 3 == 0
     bits = min(torch.iinfo(source).bits - 1, 24 if target in (torch.float16, torch.bfloat16) else 63)
@@ -74,7 +75,7 @@ def check_conversions(subject: Subject, start: str) -> None:
         start: The dtype of the source.
 
     Raises:
-        AssertionError: If a number differs from the number that the CPU gives.
+        AssertionError: If a converted number differs from the CPU's.
     """
     for end in _REAL:
         if end == start or (end != "float32" and not subject.capabilities.can(f"dtype.{end}")):

@@ -39,14 +39,15 @@ class _Tied(nn.Module):
 
 
 def check_structures(subject: Subject, way: str) -> None:
-    """Check that copies of tensors that share memory, of modules with tied weights and of optimizers keep what connects their tensors.
+    """Check copies of tensors that share memory, of modules with tied weights, and of a model together with the state of its optimizer.
 
     Args:
         subject: The plugin under test, with its device.
-        way: A name in ``WAYS``.
+        way: The way to copy: a name in ``WAYS``.
 
     Raises:
-        AssertionError: If a copy has lost a connection, a layout, a gradient or a value, or is on another device.
+        AssertionError: If a copy has lost shared memory, a tied weight, a layout, a gradient or a value, or if it is on another device or
+            its next optimizer step gives other parameters.
         NotSupported: If the device lacks int64.
     """
     subject.needs("int64")

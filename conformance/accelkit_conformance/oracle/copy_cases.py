@@ -42,8 +42,8 @@ def cases() -> list[dict[str, str]]:
 
 
 def _source(case: dict[str, str]) -> torch.Tensor:
-    """Return a tensor of large integers that both dtypes represent exactly and, in every second place, multiples of 1/2 from 0 to 100,
-    which floating-point dtypes represent exactly and integer dtypes truncate.
+    """Return the source of a copy. Half of its elements are large integers that both the source dtype and the target dtype represent
+    exactly. The others are multiples of 1/2 from 0 to 100, which floating-point dtypes represent exactly and integer dtypes truncate.
 
     The integers have the most bits that both dtypes allow: if a copy converts through a narrower dtype, the integers change. If both
     dtypes are signed, half of the integers are negative.

@@ -1,4 +1,5 @@
-"""DistributedDataParallel with less common options and models, compared with one process that has the whole batch."""
+"""Checks of DistributedDataParallel with less common options and models. Its results are compared with those of one process that computes
+the whole batch."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ class _Training:
 
 
 def _steps(subject: Subject, make: Callable[[], nn.Module] = _Several, *, tolerance: float = 1e-3, **options: Any) -> None:
-    """Make four steps, and compare the gradients of each step and the parameters at the end."""
+    """Make four steps with DDP and in one process, and compare the gradients of each step and the parameters at the end."""
     training = _Training(subject, make, **options)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.2, momentum=0.9) for one in (training.ddp, training.single)]
     for number in range(4):
@@ -148,7 +149,8 @@ def _several_dtypes(subject: Subject) -> None:
 
 
 def _buffers(subject: Subject) -> None:
-    """Check that each forward pass starts with the buffers of rank 0, and that each rank keeps its own with ``broadcast_buffers=False``."""
+    """Check that each forward pass starts with rank 0's buffers, and that each rank keeps its own buffers with
+    ``broadcast_buffers=False``."""
     for is_broadcast in (True, False):
         layer = nn.Sequential(nn.Flatten(), batch_norm(subject, 27)).to(subject.device)
         ddp = DistributedDataParallel(layer, broadcast_buffers=is_broadcast)

@@ -1,4 +1,4 @@
-"""Second derivatives, forward-mode derivatives and vectorised calls of common functions, compared with the CPU."""
+"""Checks that compare second derivatives, forward-mode derivatives and vectorised calls of common functions with those on the CPU."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
 
 
 def _second(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients of a function, and the gradients of these with respect to the inputs and the output gradient."""
+    """Return the gradients of a function, and then the gradients of these gradients with respect to the inputs and the output gradient."""
     inputs = [one.requires_grad_() for one in given]
     outputs = function(*inputs)
     gradient = cotangents([outputs], name)[0].requires_grad_()
@@ -103,7 +103,8 @@ def _forward_mode(function: Function, name: str, given: Sequence[torch.Tensor]) 
 
 
 def _vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the results for three sets of inputs at once, and the gradients of a loss of each result with respect to its first input."""
+    """Return the results of a function for three sets of inputs at once. For each set, also return the gradient of a loss of the result
+    with respect to the first input."""
     several = [torch.stack([one, one.flip(-1), one * 0.5]) for one in given]
     loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
     return [torch.vmap(function)(*several), torch.vmap(torch.func.grad(loss))(*several)]
@@ -117,7 +118,8 @@ KINDS: Mapping[str, Callable[[Function, str, Sequence[torch.Tensor]], list[torch
 
 
 def check_derivatives(subject: Subject, name: str, kind: str) -> None:
-    """Compare a function's derivatives with those in double precision on the CPU. Does nothing if the CPU cannot compute them.
+    """Compare a function's derivatives on the device with those in double precision on the CPU. Does nothing if the CPU cannot compute
+    them.
 
     Args:
         subject: The plugin under test, with its device.

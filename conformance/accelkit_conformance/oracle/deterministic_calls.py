@@ -54,7 +54,8 @@ def _repeated(like: torch.Tensor) -> torch.Tensor:
 
 
 def _assignments() -> Iterator[tuple[str, Call]]:
-    """Return assignments to elements that each of ``_KEYS`` selects. The assigned tensor is broadcast to the elements or not."""
+    """Yield assignments to the elements that each key in ``_KEYS`` selects, for values that must be broadcast and for values that need not
+    be."""
 
     def values(x: torch.Tensor, key: Any, kind: str) -> torch.Tensor:
         selected = -x[key] - 1
@@ -81,7 +82,7 @@ def _results(call: Call, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def check_deterministic_calls(subject: Subject) -> None:
-    """Compare results and gradients in deterministic mode with those of the CPU outside this mode.
+    """Compare results and gradients on the device, in deterministic mode, with those on the CPU, where this mode is off.
 
     A device may raise a RuntimeError that says that an operator is not deterministic.
 

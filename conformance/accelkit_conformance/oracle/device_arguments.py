@@ -23,7 +23,8 @@ _FUNCTIONS = (
 
 
 def _functions(subject: Subject) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the names and the functions that exist in the device's module and, if the device is torch's, in ``torch.accelerator``."""
+    """Yield the names and the functions that exist in the device's module and, if the device is torch's current accelerator, in
+    ``torch.accelerator``."""
     for name in _FUNCTIONS:
         function = subject.optional_function(name)
         if function is not None:
@@ -41,10 +42,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_forms(subject: Subject) -> None:
-    """Check that functions treat every form of a device alike, and mean the current device if they get no argument.
+    """Check that functions accept a device in every form with the same effect, and use the current device if they get no argument.
 
     Raises:
-        AssertionError: If a function returns something else for one form, or selects or uses another device.
+        AssertionError: If the result of a function depends on the form of the device, or if a function selects or uses the wrong device.
         NotSupported: If there is only one device.
     """
     module, second = subject.module, subject.second_device()
@@ -101,10 +102,10 @@ def _check_set_device(subject: Subject, form: Any, device: torch.device) -> None
 
 
 def check_missing_devices(subject: Subject) -> None:
-    """Check that functions raise an error if they are asked about a device that does not exist, and that the device works afterwards.
+    """Check that functions raise an error for a device that does not exist, and that the device under test still works after these errors.
 
     Raises:
-        AssertionError: If a function raises no error, or if the device does not work afterwards.
+        AssertionError: If a function raises no error, or if the device under test does not work after an error.
     """
     missing = len(subject.devices) + 7
     for name, function in _functions(subject):
@@ -129,7 +130,8 @@ def check_missing_devices(subject: Subject) -> None:
 
 
 def check_default_device(subject: Subject) -> None:
-    """Check that functions without the argument ``device`` create tensors on the default device, and on the CPU afterwards.
+    """Check that functions without the argument ``device`` create tensors on the default device, and on the CPU once the default device has
+    been reset.
 
     Raises:
         AssertionError: If a tensor is on another device.

@@ -37,7 +37,7 @@ def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManage
 def ways_to_enter(subject: Subject) -> list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
     """Return pairs of functions. The first function makes a stream of the device under test, and the second enters it.
 
-    One pair is that of torch. If the device's module has ``Stream`` and ``stream``, there is another pair of these functions.
+    The functions of one pair are torch's. If the device's module has ``Stream`` and ``stream``, they are a second pair.
     """
     ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
         (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))
@@ -99,10 +99,10 @@ def is_accelerator(subject: Subject) -> bool:
 
 
 def check_handles(subject: Subject) -> None:
-    """Check that streams and events that are no longer used keep neither open files nor threads nor memory.
+    """Check that streams and events that are no longer used release their open files, threads and memory.
 
     Raises:
-        AssertionError: If they do.
+        AssertionError: If files, threads or memory are left over.
     """
     process = psutil.Process()
     x = torch.ones(8, device=subject.device)
@@ -156,7 +156,8 @@ def check_nested_contexts(subject: Subject) -> None:
 
 
 def _enter_in_turn(subject: Subject, enter: Callable[[Any], contextlib.AbstractContextManager[Any]], streams: Sequence[Any]) -> None:
-    """Enter the contexts of ``streams``, each inside those before it, and check the current stream before and after each is left."""
+    """Enter the contexts of ``streams``, each inside the previous one, and check the current stream before and after leaving each
+    context."""
     if not streams:
         return
     before = identity(current_stream(subject))
@@ -167,15 +168,17 @@ def _enter_in_turn(subject: Subject, enter: Callable[[Any], contextlib.AbstractC
 
 
 def identity(stream: Any) -> Any:
-    """Return a value that is the same for equal streams. A stream of a device's module may differ from the same stream of torch."""
+    """Return a value that is the same for equal streams, even if one is an object of the device's module and the other an object of
+    torch."""
     return getattr(stream, "stream_id", stream)
 
 
 def check_streams_of_devices(subject: Subject) -> None:
-    """Check that entering a stream of another device makes this device and the stream current, and that leaving it restores both.
+    """Check that entering a stream of another device makes the stream and its device current, and that leaving it restores the previous
+    ones.
 
     Raises:
-        AssertionError: If another device or stream is current.
+        AssertionError: If the wrong device or stream is current.
         NotSupported: If there is only one device.
     """
     devices = (subject.device, subject.second_device())

@@ -1,4 +1,4 @@
-"""Differentiable functions with their inputs, and the comparison of their results and gradients with those on the CPU."""
+"""Differentiable functions with their inputs, and a check that compares their results and gradients on the device with those on the CPU."""
 
 from __future__ import annotations
 
@@ -176,7 +176,8 @@ def _positive(like: torch.Tensor) -> torch.Tensor:
 def _pairs(like: torch.Tensor) -> torch.Tensor:
     """Return two rows of four indices, on the device of ``like``.
 
-    Every index occurs twice, because the CPU of torch 2.13 and earlier divides by the wrong count if the counts differ (pytorch#190063).
+    Every index occurs twice, because the CPU kernels of torch 2.13 and earlier divide by the wrong count if the counts differ
+    (pytorch#190063).
     """
     return torch.tensor([[5, 0, 3, 5], [2, 0, 2, 3]]).to(like.device)
 

@@ -43,7 +43,7 @@ the variance for each value."""
 
 
 def _arrangements(row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return matrices in several memory layouts, of which every row equals ``row``, with the names of the layouts."""
+    """Yield matrices in several memory layouts, each with the name of its layout. Every row of each matrix equals ``row``."""
     yield "contiguous", row.repeat(_ROWS, 1)
     yield "expanded", row.expand(_ROWS, len(row))
     yield "transposed", row.repeat(_ROWS, 1).t().contiguous().t()
@@ -51,14 +51,14 @@ def _arrangements(row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_tensor_parameters(subject: Subject, name: str) -> None:
-    """Check that a sampler uses for each element the parameter of this element, in whatever layout the parameters are.
+    """Check that a sampler uses the right parameter for each element, whatever the memory layout of the parameters is.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the sampler in ``TENSOR_PARAMETERS``.
 
     Raises:
-        AssertionError: If the mean or the variance of the elements with one value of the parameter is wrong.
+        AssertionError: If the mean or the variance of the elements that have the same parameter is wrong.
         NotSupported: If the device does not implement the sampler.
     """
     values, draw, moments = TENSOR_PARAMETERS[name]
@@ -129,7 +129,7 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
     """Check the means of numbers that samplers draw in a dtype, and the range of ``random_`` without arguments.
 
     Raises:
-        AssertionError: If a number is not finite or outside the range of ``random_``, or if a mean or a dtype is wrong.
+        AssertionError: If a number is not finite or is outside the range of ``random_``, or if a mean or a dtype is wrong.
     """
     is_float = getattr(torch, dtype).is_floating_point
     calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}
@@ -160,7 +160,8 @@ _RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8),
 
 
 def check_wide_ranges(subject: Subject) -> None:
-    """Check that in wide ranges of int64 numbers, and in ranges far from zero, each bit of ``number - low`` is set in half of the draws.
+    """Check int64 numbers drawn from wide ranges and from ranges far from zero. Each bit of the difference between a number and the start
+    of its range must be set in about half of the draws.
 
     Raises:
         AssertionError: If a number is outside its range, or if a bit is set too often or too rarely.
@@ -180,7 +181,7 @@ def check_wide_ranges(subject: Subject) -> None:
 
 
 def check_rare_categories(subject: Subject) -> None:
-    """Check ``multinomial`` with one or two samples for each of many rows, most of whose weights are zero, in each floating-point dtype.
+    """Check ``multinomial`` in each floating-point dtype, with one or two samples for each of many rows. Most weights of a row are zero.
 
     Raises:
         AssertionError: If a category without weight is drawn, or if a category is drawn too often or too rarely.

@@ -35,7 +35,7 @@ DROPOUTS = tuple(_DROPOUTS)
 
 
 def check_ones(subject: Subject) -> None:
-    """Check the results and the gradient of ``Dropout`` for ones, in training and in evaluation mode.
+    """Check the results and the gradient of ``Dropout`` for an input of ones, in training and in evaluation mode.
 
     Raises:
         AssertionError: If a result or the gradient is wrong.
@@ -51,7 +51,7 @@ def check_ones(subject: Subject) -> None:
 
 
 def _inputs(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return tensors in several memory layouts, with the names of the layouts. A third of their elements are zero."""
+    """Yield tensors in several memory layouts, each with the name of its layout. A third of the elements of each tensor are zero."""
     values = (torch.arange(64 * 48 * 12) % 3 - 1).view(64, 48, 3, 4).to(dtype)
     yield "contiguous", values.to(device)
     yield "channels_last", values.to(device).contiguous(memory_format=torch.channels_last)
@@ -60,10 +60,11 @@ def _inputs(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, tor
 
 
 def check_dropout(subject: Subject, name: str) -> None:
-    """Check that dropout drops the right share of the elements, independently, scales the others, and has the same mask in its gradient.
+    """Check that dropout drops the right share of the elements, independently of one another, scales the others, and uses the same mask in
+    the backward pass.
 
-    The mask is taken from the result of the same call with ones and the same seed. Zeros in the input show whether the backward pass takes
-    its mask from the result instead.
+    The expected mask is found by calling the same function with an input of ones and the same seed. Zeros in the actual input reveal a
+    backward pass that takes its mask from the result.
 
     Args:
         subject: The plugin under test, with its device.
@@ -111,7 +112,7 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 
 
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
-    """Check that the mask keeps the right share of the elements or channels, at every place, and that these are kept independently."""
+    """Check that the mask keeps the right share of the elements or channels at every place, each independently of the others."""
     if num_together:
         single = mask.flatten(2)[..., 0]
         assert torch.equal(mask.flatten(2), single[..., None].expand(64, 48, 12)), "elements of one channel are not dropped together"

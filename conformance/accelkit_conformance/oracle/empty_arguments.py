@@ -27,8 +27,10 @@ _UNCHECKED = re.compile(
 
 
 def check_empty_arguments(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload, each time with a length of 0 in one dimension. This is a dimension of one tensor, or the
-    dimension of the first tensor and of all tensors that have the same length there, counted from the last dimension.
+    """Repeat the recorded call of an overload with dimensions of its arguments shortened to length 0.
+
+    Each dimension of each tensor is shortened alone. Each dimension of the first tensor is also shortened together with the corresponding
+    dimension (counted from the last) of every other tensor that has the same length there.
 
     The results of each call, and of the in-place form of the call, are compared with those on the CPU. Calls that the CPU rejects are left
     out, and so are all calls of an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.

@@ -26,7 +26,7 @@ STABLE: dict[str, Callable[[torch.Tensor, int, bool], torch.Tensor]] = {
 
 
 def check_stable_order(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the indices that a stable sort returns for tensors with many equal elements with those on the CPU.
+    """Sort tensors with many equal elements stably, and compare the indices that the device returns with the CPU's.
 
     Differences are recorded in the subject.
 

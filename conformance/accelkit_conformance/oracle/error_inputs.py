@@ -36,7 +36,7 @@ def names() -> tuple[str, ...]:
 
 
 def _invalid_calls(op: Any) -> Iterator[Any]:
-    """Yield the arguments of the invalid calls of an operator that raise an error on the CPU, except for the errors of ``_LEFT_OUT``."""
+    """Yield the arguments of an operator's invalid calls that raise an error on the CPU, unless ``_LEFT_OUT`` matches the error."""
     torch.default_generator.manual_seed(0)
     for invalid in op.error_inputs("cpu"):
         sample = invalid.sample_input
@@ -63,7 +63,7 @@ def check_error_inputs(subject: Subject, name: str) -> None:
         name: The name of the operator in torch's ``op_db``.
 
     Raises:
-        AssertionError: If a call raises no error, or if a call in place raises an error but changes its argument.
+        AssertionError: If a call raises no error, or if an in-place call raises an error but changes its argument.
     """
     op = opdb.operators()[name]
     for given in _invalid_calls(op):
@@ -100,12 +100,12 @@ def _fails_in_place(op: Any, given: Any) -> bool:
 
 @functools.cache
 def names_of_modules() -> tuple[str, ...]:
-    """Return the names of the modules for whose calls torch's database has invalid arguments."""
+    """Return the names of the modules for whose calls torch's ``module_db`` has invalid arguments."""
     return tuple(name for name, info in opdb.modules().items() if any(True for _ in _invalid_modules(info)))
 
 
 def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
-    """Yield modules on the CPU with arguments for which they raise an error there, except for the errors of ``_LEFT_OUT``."""
+    """Yield modules on the CPU, each with arguments for which it raises an error, unless ``_LEFT_OUT`` matches the error."""
     if info.module_error_inputs_func is None:
         return
     torch.default_generator.manual_seed(0)
@@ -122,7 +122,7 @@ def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
 
 
 def check_module_errors(subject: Subject, name: str) -> None:
-    """Check that a module raises an error on the device for arguments that torch's database lists as invalid.
+    """Check that a module raises an error on the device for arguments that torch's ``module_db`` lists as invalid.
 
     Raises:
         AssertionError: If a call raises no error.

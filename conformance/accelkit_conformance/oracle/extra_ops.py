@@ -124,7 +124,7 @@ def _aten(device: Any) -> Any:
 
 
 def _rare(device: Any) -> Any:
-    """Call ATen overloads with arguments that no operator of torch's database passes to them, and return the results.
+    """Call ATen overloads with arguments that no operator of torch's ``op_db`` passes to them, and return the results.
 
     Overloads that the installed torch lacks are skipped.
     """

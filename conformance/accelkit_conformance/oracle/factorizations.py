@@ -1,7 +1,7 @@
 """Check that the product of the factors of a matrix equals the matrix.
 
-The factors of a matrix are unique only up to the signs or phases of vectors. If only the absolute values of the elements were compared
-with the CPU's factors, wrong signs would not be detected.
+The factors of a matrix are unique only up to the signs or phases of vectors. If only the absolute values of the factors' elements were
+compared with the CPU's, wrong signs would not be detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
     of the factors.
 
     Args:
-        name: The name of the operator in torch's database or in ATen.
+        name: The name of the operator in torch's ``op_db`` or in ATen.
         matrix: The first argument of the call, of shape (..., m, n).
         factors: The results of the call on the device.
 
@@ -52,7 +52,7 @@ def unique_parts(name: str, results: Sequence[Any]) -> list[Any]:
     In a full singular value decomposition, singular vectors that belong to no singular value are not unique.
 
     Args:
-        name: The name of the operator in torch's database or in ATen.
+        name: The name of the operator in torch's ``op_db`` or in ATen.
         results: The results; each may be None.
     """
     if name not in _SINGULAR or len(results) != 3 or not all(isinstance(one, torch.Tensor) for one in results):

@@ -131,8 +131,8 @@ def check_factory_arguments(subject: Subject, name: str) -> None:
 
 
 def check_default_dtype(subject: Subject, dtype: str) -> None:
-    """Compare the results of the functions in ``DEFAULTS`` with those on the CPU. Each function is called with the default dtype float32,
-    then with the default dtype ``dtype``, and then with float32 again. Differences are recorded in the subject."""
+    """Compare the results of the functions in ``DEFAULTS`` on the device with those on the CPU. Each function is called with the default
+    dtype float32, then with the default dtype ``dtype``, and then with float32 again. Differences are recorded in the subject."""
     for name, function in DEFAULTS.items():
         for chosen in (torch.float32, getattr(torch, dtype), torch.float32):
             with _default_dtype(chosen):

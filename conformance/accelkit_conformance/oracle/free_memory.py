@@ -70,7 +70,7 @@ def check_functions_agree(subject: Subject) -> None:
     """Check that the functions of the device's module, those of ``torch.accelerator`` and the accelerator's statistics agree.
 
     Raises:
-        AssertionError: If they do not.
+        AssertionError: If they disagree.
         NotSupported: If neither the device's module nor ``torch.accelerator`` has functions that count memory.
     """
     sources: dict[str, Any] = {f"torch.{subject.device_type}": subject.module}

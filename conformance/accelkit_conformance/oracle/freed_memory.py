@@ -126,7 +126,7 @@ def check_operators_without_memory(subject: Subject) -> None:
     """Check that an operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and keeps no memory.
 
     Raises:
-        AssertionError: If the operator raises no error, changes its input, or if more memory is allocated after two calls.
+        AssertionError: If the operator raises no error or changes its input, or if more memory is allocated after two calls than before.
     """
 
     def run_out() -> None:
@@ -171,7 +171,7 @@ def check_resized_storages(subject: Subject) -> None:
 
 
 def check_varying_shapes(subject: Subject) -> None:
-    """Check that a model that gets a sequence of another length at each step does not keep memory for each length.
+    """Check that a model that gets a sequence of a different length at each step does not keep memory for each length.
 
     Raises:
         AssertionError: If the allocated memory grows with the number of lengths.

@@ -1,4 +1,5 @@
-"""Sharded models and tensors with less common options, compared with one process that has the whole batch."""
+"""Checks of sharded models and tensors with less common options. The results are compared with those of one process that computes the whole
+batch."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class _Training:
 
 
 def _steps(subject: Subject, *, tolerance: float = 1e-4, **options: Any) -> None:
-    """Compare the gradients of three steps, and the parameters at the end."""
+    """Make three steps with a sharded model and with the same model in one process. Compare the gradients of each step and the parameters
+    at the end."""
     training = _Training(subject, **options)
     optimizers = [torch.optim.SGD([p for p in one.parameters() if p.requires_grad], lr=0.1) for one in (training.model, training.single)]
     for number in range(3):
@@ -84,7 +86,7 @@ def _mixed_precision(subject: Subject) -> None:
 
 
 def _accumulated(subject: Subject) -> None:
-    """Check that the last pass reduces the gradients of all passes, if gradients are not synchronized in the others."""
+    """Check that the last backward pass reduces the gradients of all passes if the earlier passes do not synchronise gradients."""
     training = _Training(subject)
     for number in range(3):
         training.model.set_requires_gradient_sync(number == 2)
@@ -107,7 +109,7 @@ def _clipped(subject: Subject) -> None:
 
 
 def _states(subject: Subject) -> None:
-    """Check that a full state dict has the whole parameters, and that training continues from a saved state of model and optimizer."""
+    """Check that a full state dict contains the whole parameters, and that training continues from a saved state of model and optimizer."""
     training = _Training(subject)
     optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.05)
     whole = get_model_state_dict(training.model, options=StateDictOptions(full_state_dict=True))
@@ -141,7 +143,8 @@ def _states(subject: Subject) -> None:
 
 
 def _replicated(subject: Subject) -> None:
-    """Train on meshes of two dimensions: parameters are replicated over the first and sharded over the second. One has the length 1."""
+    """Train on two-dimensional meshes. Parameters are replicated over the first dimension and sharded over the second. In each mesh, one of
+    the dimensions has the length 1."""
     n = subject.world_size
     for grid in ([list(range(n))], [[one] for one in range(n)]):
         _steps(subject, mesh=DeviceMesh(subject.device_type, grid, mesh_dim_names=("replicate", "shard")))

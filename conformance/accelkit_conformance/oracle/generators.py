@@ -17,7 +17,7 @@ def check_default_and_other(subject: Subject) -> None:
     """Check that a generator repeats its numbers after the same seed, even if the default generator draws in between.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If the generator does not repeat its numbers, or if its initial seed is wrong.
     """
     generator = torch.Generator(device=subject.device)
     generator.manual_seed(4)

@@ -1,4 +1,5 @@
-"""Calls on a tensor on the device and a 0-d tensor on the CPU, which torch's pointwise operators accept as they accept a number."""
+"""Calls with a tensor on the device and a 0-d tensor on the CPU. torch's pointwise operators accept the 0-d tensor as if it were a
+number."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def check_host_scalars(subject: Subject, name: str) -> None:
-    """Compare the results of a call on a tensor on the device and 0-d tensors on the CPU with the results of the same call on the CPU.
+    """Make a call with a tensor on the device and 0-d tensors on the CPU, and compare its results with those of the same call with all
+    tensors on the CPU.
 
     Differences are recorded in the subject.
 

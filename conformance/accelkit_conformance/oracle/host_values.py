@@ -21,10 +21,10 @@ _Call = Callable[[torch.Tensor], Any]
 
 
 def _set(key: Any, value: Any) -> _Call:
-    """Return a function that assigns ``value`` to ``x[key]``.
+    """Return a function that assigns ``value`` to ``x[key]``, where ``x`` is its argument.
 
-    torch copies a value on the CPU to the device itself if the value is 0-d, or if ``key`` has only numbers and slices. Otherwise, the
-    returned function copies it.
+    If a tensor ``value`` on the CPU is 0-d, or if ``key`` has only numbers and slices, torch itself copies the value to the device of
+    ``x``. Otherwise, the returned function does this.
     """
     is_basic = not any(isinstance(one, torch.Tensor | list | np.ndarray) for one in (key if isinstance(key, tuple) else (key,)))
 
@@ -96,11 +96,12 @@ ASSIGNMENTS: dict[str, _Call] = {
 
 
 def check_assignments(subject: Subject) -> None:
-    """Compare calls that mix a tensor on the device with values on the host with the same calls on the CPU.
+    """Make calls that combine a tensor on the device and values on the host, and compare the results with those of the same calls on the
+    CPU.
 
     Raises:
-        AssertionError: If a result is not on the device, or has another dtype, another shape or other values, or if a call writes beside
-            the elements of its tensor.
+        AssertionError: If a result is not on the device, or has a wrong dtype, shape or value, or if a call also changes elements outside
+            its tensor.
     """
     base = torch.arange(40.0).view(5, 8)
     for name, call in ASSIGNMENTS.items():
@@ -137,7 +138,7 @@ def _values(dtype: str) -> torch.Tensor:
 
 
 def check_python_values(subject: Subject) -> None:
-    """Check that elements of a tensor become Python values, for every declared dtype and for several views.
+    """Check that elements of a tensor are converted to the right Python values, for every declared dtype and for several views.
 
     Raises:
         AssertionError: If a value or its type differs from that of the CPU.
@@ -183,10 +184,11 @@ def _arrays(dtype: str) -> dict[str, Any]:
 
 
 def check_arrays(subject: Subject) -> None:
-    """Check that NumPy arrays of every dtype and in several layouts become tensors on the device, which do not change with the array.
+    """Check that NumPy arrays of every dtype and in several layouts are converted to tensors on the device, and that a tensor does not
+    change if its array changes later.
 
     Raises:
-        AssertionError: If a tensor is not on the device, has another dtype, another shape or other values, or changes with the array.
+        AssertionError: If a tensor is not on the device, has a wrong dtype, shape or value, or changes with its array.
     """
     makers: dict[str, Callable[[Any], torch.Tensor]] = {
         "tensor": lambda array: torch.tensor(array, device=subject.device),

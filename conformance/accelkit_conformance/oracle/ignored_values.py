@@ -102,5 +102,6 @@ IGNORED: dict[str, Callable[[], _Calls]] = {
 
 
 def check_ignored_values(subject: Subject, name: str) -> None:
-    """Compare the results of the calls of ``IGNORED[name]`` with those on the CPU. Differences are recorded in the subject."""
+    """Compare the results of the calls of ``IGNORED[name]`` on the device with those on the CPU. Differences are recorded in the
+    subject."""
     compare_calls(subject, name, IGNORED[name]())

@@ -1,4 +1,4 @@
-"""In-place calls whose results take part in a backward pass, and calls that must increase the version of a tensor."""
+"""In-place calls whose results take part in a backward pass, and calls that must increase the version counter of a tensor."""
 
 from __future__ import annotations
 
@@ -77,8 +77,9 @@ def run(call: Call, device: torch.device) -> Any:
     """Change an intermediate result in place, and run a backward pass.
 
     Returns:
-        The changed tensor, a view of it that existed before the change, the gradients of both inputs, whether the version of the tensor has
-        increased, whether the view has the same version, and whether the tensor is still the base of the view.
+        The changed tensor, a view of it that existed before the change, and the gradients of both inputs. These are followed by three
+        booleans: whether the version counter of the tensor has increased, whether the view has the same version, and whether the tensor is
+        still the base of the view.
     """
     leaves = [torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).to(device).requires_grad_() for seed in (1, 2)]
     x = leaves[0] * 1.5
@@ -134,7 +135,7 @@ def _clip(x: torch.Tensor) -> None:
 
 
 def check_versions(subject: Subject) -> None:
-    """Check that the calls in ``VERSIONED`` increase the version of a tensor on the device, unless they do not do so on the CPU."""
+    """Check that the calls in ``VERSIONED`` increase the version counter of a tensor on the device, if they do so on the CPU."""
     for name, call in VERSIONED.items():
         with subject.sample(name, {"call": name}):
             wrong = _unversioned(call, subject.device)
@@ -142,7 +143,7 @@ def check_versions(subject: Subject) -> None:
 
 
 def _unversioned(call: Call, device: torch.device) -> str:
-    """Make a call, and return why the version of its first argument is wrong afterwards. Return an empty string if it is right."""
+    """Make a call, and return what is wrong with the version counter of its first argument, or an empty string if nothing is wrong."""
     x, y = (torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).to(device) for seed in (1, 2))
     view = x[1:]
     before = x._version

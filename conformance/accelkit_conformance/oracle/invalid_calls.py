@@ -115,10 +115,10 @@ def check_two_devices(subject: Subject, place: str) -> None:
 
 
 def check_batches_of_matrices(subject: Subject) -> None:
-    """Check that linear algebra reports a matrix without a factorisation or inverse at every place in a batch.
+    """Check that functions of linear algebra report a matrix that has no factorisation or no inverse, wherever it is in a batch.
 
     Raises:
-        AssertionError: If a function raises no error, or reports another matrix.
+        AssertionError: If a function raises no error, or reports the wrong matrix.
         NotSupported: If the device lacks int32, the dtype in which torch's kernels say which factorisations failed.
     """
     subject.needs("int32")
@@ -162,10 +162,11 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 def check_expanded_tensors(subject: Subject) -> None:
-    """Check that a call that writes to an expanded tensor raises RuntimeError or writes to every element its own value.
+    """Check that a call that writes different values to the elements of an expanded tensor either raises RuntimeError or gives every
+    element the right value.
 
     Raises:
-        AssertionError: If it does neither.
+        AssertionError: If a call raises no error and an element has a wrong value.
     """
     for name, write in _WRITES.items():
         expected = torch.ones(4, 3)

@@ -33,7 +33,7 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
     CPU differ in dtype, or if they differ in shape and at least one of them is empty.
 
     Args:
-        name: The name of the operator in torch's database or in ATen.
+        name: The name of the operator in torch's ``op_db`` or in ATen.
         index: The index of the result; the first result is never auxiliary.
         mine, theirs: The device's result and the CPU's.
     """
@@ -62,7 +62,7 @@ def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.
 def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
     """Context manager around a call on the device: an error becomes NotSupported if PyTorch implements the call only for the CPU.
 
-    PyTorch's database lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists further operators that PyTorch
+    PyTorch's ``op_db`` lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists further operators that PyTorch
     implements only for the CPU.
 
     Args:

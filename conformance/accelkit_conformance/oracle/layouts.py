@@ -42,7 +42,7 @@ def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def narrowed(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy each of whose rows is contiguous, with other values in memory before and after each row."""
+    """Return a copy in which each row is contiguous, with other values in memory before and after the row."""
     return narrowed_buffer(one)[1]
 
 

@@ -33,9 +33,12 @@ uninitialised."""
 
 def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
     """Compare the results of an operator on the device with those on the CPU, for operands that have the conjugate bit (if the dtype is
-    complex) or the negative bit (otherwise). All operands of the dtype have this bit, or only the last of them.
+    complex) or the negative bit (otherwise).
 
-    One sample of the operator is used, or two if the dtype is complex. Differences are recorded in the subject.
+    The operator is called with this bit on all operands of the dtype. If there are several such operands, it is called again with the bit
+    on only the last of them.
+
+    One sample of the operator is used, or two samples if the dtype is complex. Differences are recorded in the subject.
     """
     op, num_seen = opdb.operators()[name], 0
     for sample in possible_samples(subject, op, opdb.samples(op, dtype, 12)):
@@ -59,7 +62,11 @@ def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 
 def lazy(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the values of ``one``, whose memory torch conjugates (if it is complex) or negates when it reads the tensor."""
+    """Return a tensor with the values of ``one`` and with the conjugate bit (if ``one`` is complex) or the negative bit.
+
+    The memory of the returned tensor contains the conjugated or negated values. torch conjugates or negates them again when it reads the
+    tensor.
+    """
     if one.is_complex():
         return one.conj().resolve_conj().conj()
     return torch.complex(torch.zeros_like(one), -one).conj().imag

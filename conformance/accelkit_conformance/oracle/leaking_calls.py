@@ -62,10 +62,10 @@ _CALLS: dict[str, _Call] = {
 
 
 def check_calls(subject: Subject) -> None:
-    """Make each call four times, and check that the number of allocated bytes does not grow after the first time.
+    """Make several calls four times each, and check that the number of allocated bytes does not grow after the first time.
 
     Raises:
-        AssertionError: If it grows.
+        AssertionError: If the number grows.
     """
     calls: dict[str, _Call] = {
         name: call
@@ -111,7 +111,7 @@ def check_training(subject: Subject) -> None:
     """Check that the number of allocated bytes does not grow from the 21st to the 200th training step.
 
     Raises:
-        AssertionError: If they do.
+        AssertionError: If the number grows.
     """
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Dropout(0.1), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to(
         subject.device

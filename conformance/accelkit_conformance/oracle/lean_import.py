@@ -1,4 +1,4 @@
-"""Import of torch's own tests without SciPy and Inductor, which take two thirds of the import time and are not used here."""
+"""Import of torch's own tests without SciPy and Inductor, which take two thirds of the import time and which accelkit does not need."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def check_sizes(subject: Subject) -> None:
     """Check copies of every number of bytes in ``_SIZES``.
 
     Raises:
-        AssertionError: If a copy has a wrong byte, or changes a byte outside its target.
+        AssertionError: If a copy has a wrong byte, or if a byte outside the target of a copy changes.
         NotSupported: If the device lacks uint8.
     """
     subject.needs("uint8")
@@ -49,7 +49,7 @@ def check_sizes(subject: Subject) -> None:
 
 
 def check_many(subject: Subject) -> None:
-    """Check 2,000 small copies of each kind.
+    """For each of several functions that write to the device or read from it, make 2,000 small copies and check their values.
 
     Raises:
         AssertionError: If a copy has wrong values.
@@ -76,15 +76,15 @@ def check_many(subject: Subject) -> None:
 
 
 def check_copies_elsewhere(subject: Subject, place: str) -> None:
-    """Check the places and the values of copies of tensors in several layouts.
+    """Copy tensors in several layouts, and check on which device each copy is and which values it has.
 
     Args:
         subject: The plugin under test, with its device.
-        place: Where the copies are made, a place that ``places.run_at`` knows.
+        place: The condition under which the copies are made, such as ``another stream``: a value that ``places.run_at`` accepts.
 
     Raises:
         AssertionError: If a copy is on the wrong device or has wrong values.
-        NotSupported: If the device has no streams or no second device, and ``place`` needs it.
+        NotSupported: If ``place`` requires streams or a second device, but there are none.
     """
     if place == "another stream" and not subject.capabilities.can("streams"):
         raise NotSupported("the device has no streams")

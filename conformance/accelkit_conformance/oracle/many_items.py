@@ -1,4 +1,4 @@
-"""Calls with many tensors, many matrices or many indices, and calls in float64 with Python numbers that float32 cannot represent."""
+"""Calls with many tensors, matrices or indices, and calls in float64 with Python numbers that float32 cannot represent."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ def _values() -> torch.Tensor:
 
 
 def _gradient(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of ``function(weights, indices)`` with respect to ``weights``. Its arguments are the
-    weights, the indices and the output gradient, which may have more rows than the output. Further rows are not used."""
+    """Return a function that computes the gradient of ``function(weights, indices)`` with respect to ``weights``.
+
+    The returned function takes the weights, the indices and the output gradient. If the output gradient has more rows than the output, the
+    additional rows are not used.
+    """
 
     def gradient(weights: torch.Tensor, indices: torch.Tensor, values: torch.Tensor) -> Any:
         leaf = weights.detach().requires_grad_()
@@ -175,7 +178,7 @@ def check_many_items(subject: Subject, name: str) -> None:
 
 
 def check_precise_numbers(subject: Subject, name: str) -> None:
-    """Compare the results of ``NUMBERS[name]`` for a float64 matrix on the device with those for the same matrix on the CPU.
+    """Compare the results of ``NUMBERS[name]`` for a float64 matrix on the device with the results for the same matrix on the CPU.
 
     Raises:
         AssertionError: If a result differs.

@@ -1,4 +1,4 @@
-"""Training steps of typical models, compared with the CPU."""
+"""Training steps of typical models on the device, compared with the same steps on the CPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TOLERANCE = 2e-3
 def check_model(subject: Subject, name: str) -> None:
     """Compare the losses, gradients, parameters and buffers of a model on the device with those on the CPU in double precision.
 
-    Dropout is switched off, because its random numbers differ between devices. After each step, the parameters and buffers of the CPU are
-    copied to the device, so that a small error does not grow.
+    Dropout is switched off, because its random numbers differ between devices. After each step, the parameters and buffers of the model on
+    the CPU are copied to the model on the device, so that a small error does not grow.
 
     Raises:
         AssertionError: If a value is wrong.
@@ -63,10 +63,10 @@ def _placed(batch: Any, device: torch.device, dtype: torch.dtype) -> list[torch.
 
 
 def _step(model: Any, optimizer: Any, batches: Any, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, Any], float]:
-    """Accumulate the gradients of the batches, clip them and make a step.
+    """Accumulate the gradients of the batches, clip them and make an optimizer step.
 
     Returns:
-        The losses, the clipped gradients by name, and the largest absolute value in a gradient.
+        The losses, the clipped gradients by name, and the largest absolute value in a clipped gradient.
     """
     optimizer.zero_grad()
     model.train()

@@ -1,4 +1,4 @@
-"""Modules with arguments that torch's database of modules does not have, each with a batch.
+"""Examples of modules with arguments that torch's database of modules does not have.
 
 Each example is a function that returns a new module on the CPU and the arguments of its forward pass.
 """
@@ -33,7 +33,8 @@ def _indices(count: int, *shape: int, dtype: torch.dtype = torch.int64) -> torch
 
 
 def _of(cls: Callable[..., nn.Module], *args: Any, given: tuple[Any, ...], call: dict[str, Any] | None = None, **kwargs: Any) -> Example:
-    """Return an example with a new module ``cls(*args, **kwargs)``, which is called with ``given`` and ``call``."""
+    """Return an example of the module ``cls(*args, **kwargs)``, called with the positional arguments ``given`` and the keyword arguments
+    ``call``."""
     return lambda: (cls(*args, **kwargs), given, call or {})
 
 
@@ -51,7 +52,7 @@ class _Packed(nn.Module):
 
 
 def _convolutions(cls: Any, ndim: int) -> list[Example]:
-    """Return examples of a convolution with ``ndim`` dimensions: strides, padding, dilation and groups."""
+    """Return examples of a convolution with ``ndim`` dimensions, with different strides, padding, dilation and groups."""
     size = (9, 8, 7)[:ndim]
     modes = ("circular", "reflect", "replicate") if ndim < 3 else ("circular", "replicate")
     return [
@@ -74,7 +75,7 @@ def _transposed(cls: Any, ndim: int) -> list[Example]:
 
 
 def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
-    """Return examples of a recurrent module with batches, layers, directions, initial states and packed sequences."""
+    """Return examples of a recurrent module: with several layers, in both directions, with initial states, and with packed sequences."""
 
     def states(count: int, *sizes: int) -> Any:
         found = tuple(_x(count, 3, size) for size in (sizes * 2)[:num_states])
@@ -236,11 +237,12 @@ EXAMPLES: Mapping[str, list[Example]] = {
 
 
 def check_example(subject: Subject, example: Example, dtype: str, name: str) -> None:
-    """Compare a module with the CPU in training mode and in evaluation mode.
+    """Compare the results of a module on the device with those on the CPU, in training mode and in evaluation mode.
 
     Args:
         subject: The plugin under test, with its device.
-        example: The example. It is left out if the device lacks a dtype that it needs, or if the CPU does not support it in this dtype.
+        example: The example. It is skipped if the device lacks a dtype that the example needs, or if the CPU does not support the module in
+            ``dtype``.
         dtype: The dtype of the parameters and of the arguments.
         name: The name of the example, for messages and as the seed of the output gradients.
     """

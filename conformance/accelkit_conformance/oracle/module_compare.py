@@ -93,7 +93,7 @@ def _compare(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: 
 
 
 def run_module(module: Any, call: Arguments, seed: str) -> dict[str, list[Any]]:
-    """Run a forward pass and, if gradients are recorded, a backward pass from random output gradients.
+    """Run a forward pass and, if gradients are recorded, a backward pass that starts from random output gradients.
 
     Returns:
         The ``outputs``, the ``gradients`` of the parameters and of the arguments, and the ``buffers`` after the passes.

@@ -85,7 +85,7 @@ def _functional_calls(device: torch.device) -> Any:
 
 
 class _Stateful(nn.Module):
-    """A module with a buffer that is not saved, an extra state and a list and a dict of parameters."""
+    """A module with an extra state, a list of parameters, a dict of parameters, and a buffer that is not saved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,8 @@ def _attention(device: torch.device) -> Any:
 
 
 def _flat_parameters(device: torch.device) -> Any:
-    """Parameters that are views of one flat buffer, as in FSDP; changes of either are seen through the other."""
+    """Train a module whose parameters are views of one flat buffer, as in FSDP. Changes of the buffer must appear in the parameters, and
+    vice versa."""
     layer = _made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), device)
     flat = parameters_to_vector(layer.parameters()).detach().clone()
     start = 0
@@ -260,7 +261,7 @@ def _flat_parameters(device: torch.device) -> Any:
 
 
 def _tied_weights(device: torch.device) -> Any:
-    """A language model whose output layer has the weight of its embedding."""
+    """Run a forward and a backward pass of a language model whose embedding and output layer share one weight."""
     embedding, head = _made(lambda: nn.Embedding(7, 4, padding_idx=2), device), _made(lambda: nn.Linear(4, 7), device)
     head.weight = embedding.weight
     tokens = torch.tensor([[0, 2, 5], [6, 6, 1]], device=device)

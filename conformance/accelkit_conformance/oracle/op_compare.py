@@ -56,7 +56,7 @@ def compare_forward(
 ) -> None:
     """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
 
-    If ``variant`` is None, the results must also share memory with the arguments as they do on the CPU, see :func:`check_aliasing`.
+    If ``variant`` is None, each result must also share memory with the same arguments as on the CPU (see :func:`check_aliasing`).
 
     Args:
         subject: The plugin under test, with its device.
@@ -65,7 +65,7 @@ def compare_forward(
         variant: The function to run on the device instead of the operator, such as its in-place or ``out=`` variant. It must return
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
-        is_variant: If True, or if ``variant`` is given, the CPU may raise an error. Nothing is compared after an error of the CPU.
+        is_variant: If True, or if ``variant`` is given, the call on the CPU may raise an error. In this case, nothing is compared.
         inputs_stay: If True, each argument that the CPU leaves unchanged, and the memory around it, must stay unchanged on the device.
 
     Raises:
@@ -197,7 +197,7 @@ def compare_backward(
 
 
 def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
-    """Return the results of a call of this operator, and whether the call drew random numbers."""
+    """Return the results of a call of the operator ``op`` on the CPU, and whether the call drew random numbers."""
     with _watching_draws(op) as draws:
         results = flat(call(given[0], *given[1], **given[2]))
     return results, draws.are_seen
@@ -217,11 +217,11 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _watching_draws(op: Any) -> Iterator[_Draws]:
-    """Detect whether calls of this operator inside the block draw random numbers on the CPU.
+    """Context manager that detects whether calls of the operator inside the block draw random numbers on the CPU.
 
-    Usually, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch seed the
-    generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch mode
-    detects calls of ATen operators with the tag ``nondeterministic_seeded``.
+    For most operators, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch
+    seed the generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch
+    mode detects calls of ATen operators with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)

@@ -80,8 +80,8 @@ def operators() -> dict[str, Any]:
 def _freeze_only_states_that_exist() -> None:
     """Patch torch's ``freeze_rng_state`` so that it restores only the CPU's random state if the device's random state cannot be read.
 
-    The original function raises an error on such a device. With the original function, not even operators that draw no
-    numbers, such as attention without dropout, could be tested there.
+    The original function raises an error on such a device. With the original function, not even operators that draw no numbers, such as
+    attention without dropout, could be tested on this device.
     """
     from torch.testing import _utils
 
@@ -101,11 +101,12 @@ def _freeze_only_states_that_exist() -> None:
 
 
 def _patch_slow_test_helpers() -> None:
-    """Replace two functions of torch's own tests that are called for every sample with faster ones.
+    """Replace two slow functions of torch's own tests with faster functions.
 
-    The originals take longer than most operators do. The original ``extract_test_fn`` searches the call stack for a method of a
-    ``unittest.TestCase``, which is never found here; the new function returns None at once. The original ``set_rng_seed`` seeds the
-    generators of all devices and, for CUDA, XPU and MTIA, formats the call stack; the new function seeds only the generators of the CPU.
+    Both functions are called for every sample, and the originals take longer than most operators do. The original ``extract_test_fn``
+    searches the call stack for a method of a ``unittest.TestCase``, which is never found here; the new function returns None at once. The
+    original ``set_rng_seed`` seeds the generators of all devices and, for CUDA, XPU and MTIA, formats the call stack; the new function
+    seeds only the generators of the CPU.
     """
     import numpy as np
     from torch.testing._internal import common_utils
@@ -153,7 +154,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def supports(op: Any, dtype: str, *, backward: bool = False) -> bool:
-    """Return whether the CPU supports the operator in this dtype, according to torch."""
+    """Return whether, according to torch, the CPU supports the operator (or its backward pass, if ``backward`` is True) in this dtype."""
     has = op.supported_dtypes("cpu")
     if backward:
         return bool(op.supports_autograd and dtype_of(dtype) in op.supported_backward_dtypes("cpu"))
@@ -200,7 +201,8 @@ def modules() -> dict[str, Any]:
 
 
 def module_inputs(info: Any, most: int, *, training: bool) -> list[tuple[int, Any]]:
-    """Return ModuleInputs of a module, each with its index: arguments for its constructor and its calls, in float32 on the CPU.
+    """Return ModuleInputs of a module, each with its index. A ModuleInput has arguments for the module's constructor and for a call of the
+    module, in float32 on the CPU.
 
     The inputs are the same every time. If there are more than ``most``, or more than eight for Transformer, which is slow, the returned
     inputs are evenly spaced.

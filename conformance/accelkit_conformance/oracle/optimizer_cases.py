@@ -36,7 +36,7 @@ def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
 
 
 def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
-    """Return the options that select each implementation, and those with which the learning rate is a tensor on the device."""
+    """Return the options that select each implementation. With some of these options, the learning rate is a tensor on the device."""
     found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
     if subject.lacks("bool"):
         return found  # torch compares a learning rate that is a tensor with 0
@@ -77,19 +77,20 @@ def _compare(subject: Subject, name: str, train: Train, expected: Train | None =
 
 
 def _random(name: str, count: int, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
-    """Return ``count`` lists of random tensors with these shapes, on the CPU. For Muon, which updates only matrices, all are matrices."""
+    """Return ``count`` lists of random tensors with these shapes, on the CPU. For Muon, which updates only matrices, matrices replace
+    tensors of any other shape."""
     generator = torch.Generator().manual_seed(6)
     chosen = [shape if len(shape) == 2 or name != "Muon" else (5, 3) for shape in shapes]
     return [[torch.randn(shape, generator=generator) for shape in chosen] for _ in range(count)]
 
 
 def check_groups(subject: Subject, name: str) -> None:
-    """Compare training with several groups of parameters, whose options change between steps, with training on the CPU.
+    """Compare training on the device with training on the CPU, for several groups of parameters whose options change between steps.
 
-    There are six steps. The groups have different learning rates and, if the optimizer has them, a different weight decay, momentum,
-    ``maximize`` and ``amsgrad``. One parameter gets its first gradient in the third step, and another has no gradient in the second step.
-    After the second step all learning rates are multiplied, after the third step a group is added, and after the fourth step the state is
-    loaded into a new optimizer.
+    There are six steps. The groups have different learning rates and, if the optimizer has these options, different values of the weight
+    decay, the momentum, ``maximize`` and ``amsgrad``. One parameter gets its first gradient in the third step, and another has no gradient
+    in the second step. After the second step, all learning rates are multiplied by a number. After the third step, a group is added. After
+    the fourth step, the state is loaded into a new optimizer.
     """
     info = opdb.optimizers()[name]
     starts, *gradients = _random(name, 7, (3, 4), (257,), (), (5, 2), (70,))
@@ -146,11 +147,11 @@ _LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def check_layouts(subject: Subject, name: str) -> None:
-    """Compare training of parameters and gradients with several memory layouts with training on the CPU.
+    """Compare training on the device with training on the CPU, for parameters and gradients in several memory layouts.
 
     Raises:
-        AssertionError: If a step writes outside a parameter, changes a gradient that it does not change on the CPU, does not increase the
-            version of a parameter, or creates a state with a wrong shape.
+        AssertionError: If a step writes outside a parameter, does not increase the version of a parameter, or creates a state with a wrong
+            shape; or if a parameter or a gradient differs from that on the CPU.
     """
     info = opdb.optimizers()[name]
     starts, *gradients = _random(name, 4, (3, 4), (4, 5), (5, 3), (6, 7), (9, 33), (2, 9))
@@ -187,7 +188,7 @@ def check_layouts(subject: Subject, name: str) -> None:
 
 
 def _around(placed: torch.Tensor) -> torch.Tensor:
-    """Return a copy, on the CPU, of the elements before, after and between those of a view. Empty if the tensor is not a view."""
+    """Return a CPU copy of the elements of a view's base that are not in the view. Return an empty tensor if ``placed`` is not a view."""
     base = placed._base
     if base is None:
         return torch.empty(0)
@@ -197,7 +198,10 @@ def _around(placed: torch.Tensor) -> torch.Tensor:
 
 
 def check_scaled(subject: Subject, name: str) -> None:
-    """Compare steps with a gradient scaler with steps without a scaler on the CPU. The second of four steps overflows, so it is skipped."""
+    """Compare steps with a gradient scaler on the device with steps without a scaler on the CPU.
+
+    Of four steps with the scaler, the second overflows and must be skipped. On the CPU, this step is left out.
+    """
     require_scaler(subject)
     info = opdb.optimizers()[name]
     starts, *gradients = _random(name, 5, (3, 4), (257,), (5,))

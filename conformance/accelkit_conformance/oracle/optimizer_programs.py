@@ -18,7 +18,7 @@ _SHAPES = ((3, 4), (70,), (), (2, 3, 2), (300,))
 
 
 def _parameters(device: torch.device, *, dtype: torch.dtype = torch.float32, with_empty: bool = False) -> list[torch.nn.Parameter]:
-    """Return parameters with gradients, two of which are not contiguous. One parameter has no gradient."""
+    """Return several parameters. All but the last have a gradient, and two of these gradients are not contiguous."""
     generator = torch.Generator().manual_seed(7)
     found = []
     for number, shape in enumerate((*_SHAPES, *[(0,)] * with_empty)):
@@ -34,7 +34,7 @@ def _gradients(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
 
 
 def _norms(device: torch.device) -> Any:
-    """Clip with several norms and limits; a limit above the norm must change nothing."""
+    """Clip gradients with several kinds of norms and several limits. If the norm is below the limit, no gradient may change."""
     found = []
     for norm in (1.0, 2.0, 3.0, 0.5, math.inf):
         for limit in (0.5, 1e6):
@@ -87,7 +87,7 @@ def _values(device: torch.device) -> Any:
 
 
 def _zeroed(device: torch.device) -> Any:
-    """Set gradients to zero in place; other references to the same gradient see the zeros."""
+    """Set gradients to zero in place, so that other references to the same gradients see the zeros."""
     found = []
     for is_foreach in (False, True):
         parameters = _parameters(device, with_empty=True)
@@ -179,7 +179,7 @@ def _hooks(device: torch.device) -> Any:
 
 
 def _steps_in(device: torch.device, dtypes: tuple[torch.dtype, ...]) -> Any:
-    """Make steps with parameters of several dtypes in one group, and return the parameters."""
+    """Make optimizer steps with parameters of several dtypes in one group, and return the parameters."""
     found = []
     for make, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"amsgrad": True}), (torch.optim.RMSprop, {})):
         for is_foreach in (False, True):

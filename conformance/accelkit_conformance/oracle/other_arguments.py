@@ -42,8 +42,8 @@ _BY_NAME: dict[str, tuple[Any, ...]] = {
 
 
 def check_other_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload. Then repeat it several times, each time with another value of one argument that is not a
-    tensor. At the end, make the recorded call again.
+    """Make the recorded call of an overload (see ``recorded_calls``). Then repeat it several times, each time with another value of one
+    argument that is not a tensor. At the end, make the recorded call again.
 
     The results of each call are compared with those on the CPU. Calls that the CPU rejects are left out, and so are calls that need a dtype
     that the device lacks. Differences are recorded in the subject.
@@ -60,10 +60,10 @@ def check_other_arguments(subject: Subject, overload: str) -> None:
 
 
 def check_rewritten_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload twice under ``no_grad``, and twice under ``inference_mode``. Between two calls, the
-    floating-point arguments are multiplied by 0.5 in place.
+    """Make the recorded call of an overload (see ``recorded_calls``) twice under ``no_grad``, and twice under ``inference_mode``. Between
+    the two calls, the floating-point arguments are multiplied by 0.5 in place.
 
-    The results of the second call are compared with those on the CPU. Differences are recorded in the subject.
+    The results of the second call in each mode are compared with those on the CPU. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the call needs.
@@ -108,7 +108,7 @@ def _halve(one: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Yield pairs of a description and the arguments of a call. One argument that is not a tensor has another value in each call."""
+    """Yield the arguments of several calls, each with a description. In each call, one argument that is not a tensor has another value."""
     name = func.name().removeprefix("aten::")
     if _UNCHECKED.search(name):
         return

@@ -108,7 +108,7 @@ def variants(func: Any) -> Iterator[Variant]:
 
 
 def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
-    """Yield the overloads that have a number where ``func`` has a tensor, with the positions of these arguments."""
+    """Yield the overloads that take numbers where ``func`` takes tensors, each with the positions of these numbers."""
     mine = _types(func)
     for name in func.overloadpacket.overloads():
         other = getattr(func.overloadpacket, name)
@@ -228,7 +228,7 @@ def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]
 
 
 def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
-    """Compare ATen calls and their variants on the device with the same calls on the CPU.
+    """Compare the results of ATen calls and of their variants on the device with the results of the same calls on the CPU.
 
     Args:
         subject: The plugin under test, with its device.

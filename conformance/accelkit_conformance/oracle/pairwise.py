@@ -1,4 +1,4 @@
-"""Pairwise covering arrays: a small set of combinations that contains every pair of values of any two settings.
+"""Pairwise covering arrays: small sets of combinations of settings. For any two settings, every pair of their values is in a combination.
 
 Most faults depend on one or two settings, so that testing all pairs detects nearly as many faults as testing all combinations (D. R. Kuhn,
 D. R. Wallace, A. M. Gallo, "Software fault interactions and implications for software testing", IEEE TSE 30(6), 2004).

@@ -48,7 +48,7 @@ def check_pinned_tensors(subject: Subject) -> None:
     """Check that functions with ``pin_memory=True``, and ``pin_memory`` of tensors in several layouts and dtypes, return pinned tensors.
 
     Raises:
-        AssertionError: If a tensor is not pinned, or if it or its copy on the device has another dtype, another shape or other values.
+        AssertionError: If a tensor is not pinned, or if the pinned tensor or its copy on the device has a wrong dtype, shape or value.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():
@@ -100,7 +100,8 @@ def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_queued_sources(subject: Subject, memory: str) -> None:
-    """Check copies with ``non_blocking=True`` to a busy device whose sources are freed at once or, if they are not pinned, overwritten.
+    """Check copies to a busy device with ``non_blocking=True``. Right after each call, the source of the copy is overwritten (unless it is
+    pinned) and freed.
 
     Args:
         subject: The plugin under test, with its device.

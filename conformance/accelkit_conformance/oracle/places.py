@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
-    """Make a call on ``device`` and return its result. ``place`` is a value of ``condition_rows.AXES["place"]``."""
+    """Run ``call`` under the condition ``place`` (a value of ``condition_rows.AXES["place"]``) and return the result of ``call``.
+
+    If the condition makes a device or a stream current, ``device`` is this device or the device of this stream.
+    """
     if place == "another current device":
         with subject.module.device(device):
             return call()
@@ -54,7 +57,7 @@ def check_current_device(subject: Subject) -> None:
     """Check that a device can be made current, and that leaving a context restores the previous device.
 
     Raises:
-        AssertionError: If another device is current.
+        AssertionError: If the wrong device is current.
         NotSupported: If there is only one device.
     """
     other, module = subject.second_device(), subject.module
@@ -75,10 +78,10 @@ def check_current_device(subject: Subject) -> None:
 
 
 def check_devices_of_threads(subject: Subject) -> None:
-    """Check that a device that one thread makes current does not become current in another thread.
+    """Check that making a device current in one thread does not change the current device of another thread.
 
     Raises:
-        AssertionError: If it does.
+        AssertionError: If the wrong device is current in a thread.
         NotSupported: If there is only one device.
     """
     other, module = subject.second_device(), subject.module
@@ -110,7 +113,7 @@ def check_failed_selections(subject: Subject) -> None:
     """Check that an attempt to select a device that does not exist raises an error, and leaves the current device unchanged.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If no error is raised, or if the current device changes.
         NotSupported: If there is only one device.
     """
     module, missing = subject.module, len(subject.devices) + 7
@@ -139,7 +142,7 @@ def check_devices_of_backward(subject: Subject) -> None:
     """Check that the device of a gradient is current while a backward pass calls hooks and custom functions with this gradient.
 
     Raises:
-        AssertionError: If another device is current in these calls, or after the backward pass.
+        AssertionError: If the wrong device is current in these calls, or after the backward pass.
         NotSupported: If there is only one device.
     """
     module = subject.module
@@ -174,10 +177,10 @@ def check_devices_of_backward(subject: Subject) -> None:
 
 
 def check_named_device(subject: Subject) -> None:
-    """Check that everything that belongs to a module or a Runtime is on the device that was named.
+    """Check that modules, optimizer states and a Runtime use exactly the subject's device, and not another device of the same type.
 
     Raises:
-        AssertionError: If a tensor is on another device.
+        AssertionError: If a tensor or the Runtime is on another device.
     """
     from accelkit_conformance.oracle.layers import batch_norm
 

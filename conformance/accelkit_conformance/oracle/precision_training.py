@@ -1,4 +1,4 @@
-"""Training in a precision, and the same training in float64 on the CPU."""
+"""Training in the precision under test, and the same training in float64 on the CPU."""
 
 from __future__ import annotations
 
@@ -161,12 +161,12 @@ def freeze_like(model: torch.nn.Module, trained: torch.nn.Module) -> None:
 
 
 def _name(name: str) -> str:
-    """Return the name that a parameter has in the model without wrappers."""
+    """Return the name that a parameter of a wrapped model has in the model without wrappers."""
     return name.removeprefix("module.").removeprefix("_orig_mod.")
 
 
 def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, torch.Tensor]:
-    """Return the gradients of one pass in float64 on the CPU."""
+    """Return the gradients of one forward and backward pass in float64 on the CPU, by the names of the parameters."""
     model, x, y = exact(name, rows=rows)
     mean_square(model(x), y).backward()
     return gradients_of(model)

@@ -23,12 +23,13 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 def compare_program(subject: Subject, name: str, program: Program) -> None:
     """Run a program on the CPU and on the device, and compare the results.
 
-    The error of an element may be at most 1e-7 plus 1e-4 of the sum of its absolute value and the largest finite absolute value in the
-    tensor. In bfloat16 the factor is 0.05, and in float16 it is 0.01. Integers and booleans must be equal.
+    Let S be the sum of the absolute value of an element and of the largest finite absolute value in its tensor. The error of the element
+    may be at most 1e-7 plus S times a factor: 0.05 for bfloat16, 0.01 for float16, and 1e-4 for all other floating-point and complex
+    dtypes. Integers and booleans must be equal.
 
     Raises:
         NotSupported: If the program needs a dtype that the device lacks.
-        AssertionError: If a result has another dtype, shape, value or ``requires_grad``, or if a tensor is not on the device.
+        AssertionError: If a result has a wrong dtype, shape, value or ``requires_grad``, or if a tensor is not on the device.
     """
     cpu = torch.device("cpu")
     lacking = lacking_dtypes(subject, lambda: program(cpu))
@@ -47,7 +48,7 @@ def compare_program(subject: Subject, name: str, program: Program) -> None:
 
 
 def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> str:
-    """Return a description of the difference between two tensors of the same form, or an empty string."""
+    """Return a description of the difference between two tensors of the same shape and dtype, or an empty string if there is none."""
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return "" if torch.equal(mine, theirs) else f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
     tolerance = _TOLERANCE.get(theirs.dtype, 1e-4)

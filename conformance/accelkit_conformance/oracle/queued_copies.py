@@ -92,7 +92,7 @@ def check_new_recording(subject: Subject) -> None:
 
 
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:
-    """Check that a stream which has waited for the work of another device sees the values that this work wrote.
+    """Make a stream wait for work on another device, and check that the stream then sees the values that this work wrote.
 
     Args:
         subject: The plugin under test, with its device.
@@ -126,15 +126,15 @@ def check_waiting_for_another_device(subject: Subject, way: str) -> None:
 
 
 def check_stream_of_backward(subject: Subject, call: str) -> None:
-    """Check that a backward pass sees the values that work queued on the stream of the forward pass writes.
+    """Queue work on the stream of the forward pass, and check that the backward pass sees the values that this work writes.
 
     Args:
         subject: The plugin under test, with its device.
-        call: Where ``backward`` is called: ``on_its_stream`` or ``on_another_stream``. In the first case, a copy that is still queued
-            writes the output gradient. In the second case, it writes a factor, which the backward pass multiplies by the output gradient.
+        call: Where ``backward`` is called: ``on_its_stream`` or ``on_another_stream``. In the first case, the queued work writes the output
+            gradient. In the second case, it writes a factor by which the backward pass multiplies the output gradient.
 
     Raises:
-        AssertionError: If the gradient is computed from the values from before the work.
+        AssertionError: If the gradient is computed from values that the queued work has not yet replaced.
     """
     is_inside = call == "on_its_stream"
     for value in (2.0, 3.0):

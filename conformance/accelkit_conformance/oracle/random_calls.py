@@ -1,4 +1,4 @@
-"""Calls that draw random numbers, and checks that they depend only on the state of the device's generator."""
+"""Calls that draw random numbers, and checks that these numbers depend only on the state of the device's generator."""
 
 from __future__ import annotations
 
@@ -114,15 +114,15 @@ RANDOM_CALLS: dict[str, _Call] = {
 
 
 def check_random_call(subject: Subject, name: str) -> None:
-    """Check that a call draws from the generator of its device: it repeats its numbers after the same seed or state, and not otherwise.
+    """Check that a call draws from the generator of its device: the same seed or state gives the same numbers, and all other draws differ.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the call in ``RANDOM_CALLS``.
 
     Raises:
-        AssertionError: If the same seed or state gives other numbers, if two calls or two seeds give the same numbers, or if the call uses
-            the generator of the CPU or of another device.
+        AssertionError: If the same seed or state gives different numbers, if two successive calls or two seeds give the same numbers, or if
+            the call uses the generator of the CPU or of another device.
         NotSupported: If the device lacks a dtype that the call needs, or does not implement the call.
     """
     require_dtypes(subject, lambda: RANDOM_CALLS[name](torch.device("cpu")))
@@ -186,10 +186,10 @@ _BETWEEN: dict[str, _Call] = {
 
 
 def check_numbers_are_new(subject: Subject) -> None:
-    """Check that a draw does not contain numbers of an earlier draw, at whatever place in the draws.
+    """Check that any two draws have fewer than 40 numbers in common, in whatever order the numbers were drawn.
 
     Raises:
-        AssertionError: If two draws have many numbers in common.
+        AssertionError: If two draws have more numbers in common.
     """
     seen: dict[str, set[float]] = {}
 

@@ -1,4 +1,4 @@
-"""Functions that draw random numbers, whose gradients are compared with finite differences on the same device."""
+"""Functions that draw random numbers. Their gradients are compared with finite differences on the same device."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ FUNCTIONS: Mapping[str, tuple[_Make, tuple[int, ...]]] = {
 def check_gradient(subject: Subject, name: str) -> None:
     """Compare the derivative of a random function in three directions with finite differences.
 
-    Before each call the same seed is set, so that all calls draw the same numbers.
+    For the derivative and the differences, the same seed is set before each call, so that all these calls draw the same numbers.
 
     Raises:
-        AssertionError: If two calls with the same seed differ, if a call with another seed does not differ, or if the derivative is wrong.
+        AssertionError: If two calls with the same seed give different results, if calls with different seeds give the same result, or if
+            the derivative is wrong.
     """
     make, shape = FUNCTIONS[name]
     require_dtypes(subject, lambda: make(torch.device("cpu"))(torch.ones(shape)))

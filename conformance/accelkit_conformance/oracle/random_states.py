@@ -22,7 +22,7 @@ def check_seeder(subject: Subject, name: str) -> None:
         name: The function: ``manual_seed``, ``seed``, ``manual_seed_all`` or ``seed_all``.
 
     Raises:
-        AssertionError: If the function seeds other devices, or if ``seed`` or ``seed_all`` chooses the same seed twice.
+        AssertionError: If the function seeds the wrong devices, or if ``seed`` or ``seed_all`` chooses the same seed twice.
         NotSupported: If the device's module does not have the function.
     """
     function = _function(subject, name)
@@ -128,15 +128,15 @@ def _drawn(device: torch.device) -> torch.Tensor:
 
 
 def check_small_draws(subject: Subject, name: str) -> None:
-    """Check that seeding, and restoring a state, discard the numbers that a generator has made but not yet given out.
+    """Check that setting a seed or a state discards random numbers that the generator has computed in advance but not yet returned.
 
     Args:
         subject: The plugin under test, with its device.
         name: ``rand``, ``randn``, or the name of a sampler in ``samplers.IN_PLACE``.
 
     Raises:
-        AssertionError: If the numbers after setting the same seed or state differ.
-        Absent: If there is no random state.
+        AssertionError: If setting the same seed or state again gives different numbers.
+        Absent: If the device has no random state.
     """
 
     def draw(count: int) -> torch.Tensor:

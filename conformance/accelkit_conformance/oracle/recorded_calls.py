@@ -109,9 +109,10 @@ def _spelling(name: str) -> str:
 
 
 def _recorded() -> dict[str, str]:
-    """Return, for each required functional overload, an operator that calls it: if possible, an operator with the same name, and otherwise
-    the operator that calls the fewest overloads. Overloads with random or unpredictable results are left out; the overloads in
-    ``_OFTEN_IMPLEMENTED`` are added.
+    """Return, for each required functional overload, an operator that calls the overload: if possible, an operator with the same name, and
+    otherwise the operator that calls the fewest overloads.
+
+    Overloads with random or unpredictable results are left out. The overloads in ``_OFTEN_IMPLEMENTED`` are added.
     """
     from accelkit_conformance.coverage import required
 

@@ -1,4 +1,4 @@
-"""Which results of an operator require a gradient, in each gradient mode."""
+"""Check which results of an operator require a gradient and have a ``grad_fn``, in each gradient mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MODES: dict[str, Any] = {"recording": contextlib.nullcontext, "no_grad": torch.
 
 
 def check_graphs(subject: Subject, name: str) -> None:
-    """Compare which results of an operator require a gradient and have a ``grad_fn`` with those on the CPU."""
+    """Check that ``requires_grad`` of an operator's results, and whether they have a ``grad_fn``, are the same on the device as on the
+    CPU."""
     op = opdb.operators()[name]
 
     def flags(given: Any, mode: Any) -> list[tuple[bool, bool]]:

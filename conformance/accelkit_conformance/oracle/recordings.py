@@ -45,7 +45,8 @@ def device_microseconds(profiler: profile, operator: str) -> float:
 
 
 def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[int]:
-    """Return the sizes in bytes of the recorded allocations on the device, in order. If memory was freed, the size is negative.
+    """Return the sizes in bytes of the recorded allocations and deallocations on the device, in order. The sizes of deallocations are
+    negative.
 
     Args:
         subject: The plugin under test, with its device.

@@ -1,4 +1,5 @@
-"""Checks of deterministic mode: calls that add numbers, possibly in another order each time, ``warn_only=True``, and filled memory."""
+"""Checks of deterministic mode: of calls that may add numbers in a different order each time, of ``warn_only=True``, and of the filling of
+new memory."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _gradients(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
-    """Return a function that calls ``make`` with random tensors of these shapes, and returns the gradients of all of them."""
+    """Return a function that calls ``make`` with random tensors of these shapes, and returns the gradients of all these tensors."""
 
     def call(device: Any) -> torch.Tensor:
         generator = torch.Generator().manual_seed(4)
@@ -115,14 +116,15 @@ _AMBIGUOUS = ("assignment", "scatter", "index_copy", "median", "kthvalue")
 
 
 def check_repeated_call(subject: Subject, name: str) -> None:
-    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that it is not deterministic.
+    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that the call is not
+    deterministic.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the call in ``REPEATED``.
 
     Raises:
-        AssertionError: If two results differ, or if they differ from that of the CPU.
+        AssertionError: If two results differ from each other, or if a result differs from the CPU's.
         NotSupported: If the device lacks int64 or bool, or if the call needs float64 and the device lacks it.
     """
     subject.needs("int64", "bool")
@@ -149,10 +151,10 @@ def check_repeated_call(subject: Subject, name: str) -> None:
 
 
 def check_warnings_only(subject: Subject) -> None:
-    """Check that with ``warn_only=True``, no call raises an error, and the results are those of the CPU.
+    """Check that with ``warn_only=True``, no call raises an error, and the results are the same as on the CPU.
 
     Raises:
-        AssertionError: If a result differs from that of the CPU, or if a call changes the mode.
+        AssertionError: If a result differs from the CPU's, or if a call switches ``warn_only`` off.
         NotSupported: If the device lacks int64 or bool.
     """
     subject.needs("int64", "bool")

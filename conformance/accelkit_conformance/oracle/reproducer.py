@@ -18,7 +18,7 @@ _SMALL = 64
 
 
 def facts_of(given: Any, dtype: str) -> dict[str, Any]:
-    """Return the names that an expectation's ``sample`` predicate may use, with their values.
+    """Return the names that the expression ``sample`` of an expected failure may use, with their values.
 
     The names are ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
     """

@@ -56,10 +56,11 @@ def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
 
 
 def check_expanded_arguments(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload with an argument whose first or last dimension is expanded from one element.
+    """Repeat the recorded call of an overload (see ``recorded_calls``) with an argument whose first or last dimension is expanded from one
+    element.
 
-    Each floating-point tensor is expanded alone. The results are compared with those on the CPU. Calls that the CPU rejects are left out.
-    Differences are recorded in the subject. Does nothing for linear algebra, ``_embedding_bag`` and ``_scaled_mm``.
+    In each call, one floating-point tensor is expanded. The results are compared with those on the CPU. Calls that the CPU rejects are left
+    out. Differences are recorded in the subject. Does nothing for linear algebra, ``_embedding_bag`` and ``_scaled_mm``.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.

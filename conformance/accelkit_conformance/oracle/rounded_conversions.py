@@ -1,4 +1,4 @@
-"""Conversions to a dtype with fewer digits, which round to the nearest number, and to the even one of two equally near numbers."""
+"""Conversions to a dtype with fewer digits. They round to the nearest number or, if two are equally near, to the even one."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _WAYS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
 
 
 def check_rounded_conversions(subject: Subject, source: str, target: str) -> None:
-    """Convert numbers that lie between two numbers of the target dtype, numbers beyond its range, infinities and NaN, and compare each
-    result with the CPU's. The results must be equal, or both NaN. The sign of a zero is not compared.
+    """Convert numbers to another dtype on the device, and compare each result with the CPU's.
+
+    The numbers lie between two neighbouring numbers of the target dtype or beyond its range, or are infinite or NaN. The two results must
+    be equal, or both NaN. The sign of a zero is not compared.
 
     Differences are recorded in the subject.
 

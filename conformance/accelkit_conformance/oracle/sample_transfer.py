@@ -47,16 +47,16 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 def to_device(nested: Any, device: torch.device) -> Any:
-    """Return a copy on ``device`` with the memory layout of the original. Devices in arguments are replaced by ``device``.
+    """Return a copy on ``device``. Tensors that have a storage keep their memory layout. Devices in ``nested`` are replaced by ``device``.
 
-    Each tensor without a storage is copied separately, because neither its layout nor its sharing of memory with other tensors can be
-    found out.
+    Each tensor without a storage is copied separately: its memory layout and the memory that it shares with other tensors cannot be
+    determined.
     """
     storages: dict[Any, torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
-        """Return a copy of the whole storage on the device. The first call with a key makes the copy, in ``dtype``; later calls return the
-        same copy."""
+        """Return a copy of the whole storage on the device. The first call with a key makes the copy, in ``dtype``. Later calls with the
+        same key return this copy."""
         if key not in storages:
             there = torch.empty(0, dtype=dtype, device=storage.device)
             storages[key] = there.set_(storage).to(device, copy=True)  # type: ignore[call-overload]

@@ -31,7 +31,8 @@ def check_outputs(subject: Subject) -> None:
     """Check samplers with ``out=``: an empty tensor, a tensor of the right size, and a strided tensor.
 
     Raises:
-        AssertionError: If another tensor is returned, if the numbers or the shape are wrong, or if an element in between is written.
+        AssertionError: If a sampler does not return the given tensor, if the numbers or the shape are wrong, or if a sampler writes between
+            the elements of the strided tensor.
     """
     device = subject.device
     for name, (dtype, draw) in _SAMPLERS.items():

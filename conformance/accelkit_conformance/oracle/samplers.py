@@ -47,14 +47,15 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 
 
 def check_generator_argument(subject: Subject, name: str) -> None:
-    """Check that with ``generator=``, the generator alone determines the numbers that a sampler draws.
+    """Check that a generator passed as ``generator=`` alone determines the numbers that a sampler draws.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the sampler in ``SAMPLERS``.
 
     Raises:
-        AssertionError: If the numbers depend on the default generator, if they repeat themselves, or if the default generator was advanced.
+        AssertionError: If the numbers depend on the default generator, if two successive draws from one generator are equal, or if the
+            default generator was advanced.
         NotSupported: If the sampler needs int64, and the device lacks it.
     """
     subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial") else ()))
@@ -105,7 +106,7 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Check that uniform random numbers of this dtype are inside their half-open interval, and do not repeat themselves.
+    """Check that uniform random numbers of this dtype lie in their half-open interval, and that later numbers do not repeat earlier ones.
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first

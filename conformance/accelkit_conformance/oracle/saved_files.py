@@ -21,7 +21,8 @@ _SIZES = (1 << 20, (1 << 20) + 12, 5 << 20, (5 << 20) - 4)
 
 
 def saved(thing: Any, **options: Any) -> io.BytesIO:
-    """Return a file in memory, at its start, into which ``torch.save`` has written ``thing``. ``options`` are those of ``torch.save``."""
+    """Write ``thing`` to a file in memory with ``torch.save``, and return the file, positioned at its start. ``options`` are passed to
+    ``torch.save``."""
     file = io.BytesIO()
     torch.save(thing, file, **options)
     file.seek(0)
@@ -68,11 +69,12 @@ def check_kinds_of_tensors(subject: Subject, way: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        way: How the tensors are copied: ``torch.save``, ``weights_only=False``, ``pickle`` or ``deepcopy``. The first two save the tensors
-            with ``torch.save``. ``weights_only=False`` is an argument of ``torch.load``.
+        way: How the tensors are copied. ``torch.save``: with ``torch.save`` and ``torch.load``. ``weights_only=False``: the same, but
+            ``torch.load`` is called with ``weights_only=False``. ``pickle``: with the module ``pickle``. ``deepcopy``: with
+            ``copy.deepcopy``.
 
     Raises:
-        AssertionError: If a copy is on the wrong device, or has another dtype, shape or ``requires_grad`` or other values.
+        AssertionError: If a copy is on the wrong device, or has a wrong dtype, shape, value or ``requires_grad``.
     """
     for dtype in (one for one in DTYPES if one == "float32" or subject.capabilities.can(f"dtype.{one}")):
         here = torch.tensor([[0, 1, 2], [3, 5, 7]]).to(getattr(torch, dtype))
@@ -91,7 +93,8 @@ def check_kinds_of_tensors(subject: Subject, way: str) -> None:
 
 
 def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Return names of tensors with the tensors, on the device and on the CPU."""
+    """Yield views of two equal tensors, ``there`` on the device and ``here`` on the CPU: a name, a view of ``there``, and the same view of
+    ``here``."""
     yield "whole", there, here
     yield "strided", there[:, ::2], here[:, ::2]
     if here.is_complex():
@@ -103,7 +106,7 @@ def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch
 
 
 def _copies(view: torch.Tensor, on_cpu: torch.Tensor, way: str, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.device]]:
-    """Return copies of a tensor that were made in this way, with the devices on which they must be."""
+    """Yield copies of a tensor that were made in the way ``way``, each with the device on which the copy must be."""
     if way in ("pickle", "deepcopy"):
         yield (copy.deepcopy(view) if way == "deepcopy" else pickle.loads(pickle.dumps(view))), device
         return

@@ -102,7 +102,7 @@ def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> 
 
 
 def check_infinite_gradients(subject: Subject, place: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Check that a gradient scaler skips a step if one of many gradients is not finite, and otherwise unscales all of them exactly.
+    """Check that a gradient scaler skips a step if one of many gradients is not finite, and otherwise unscales all gradients exactly.
 
     Args:
         subject: The plugin under test, with its device.

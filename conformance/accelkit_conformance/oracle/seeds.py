@@ -17,7 +17,7 @@ def check_reseeding(subject: Subject) -> None:
     """Check that the same seed gives the same numbers, and that another seed gives other numbers.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If the same seed gives different numbers, or if two seeds give the same numbers.
     """
 
     def drawn(seed: int, seeder: Callable[[int], Any]) -> torch.Tensor:
@@ -31,11 +31,12 @@ def check_reseeding(subject: Subject) -> None:
 
 
 def check_restored_state(subject: Subject) -> None:
-    """Check that numbers are drawn again after a state has been restored, and that drawing does not change the saved state.
+    """Check that restoring a state repeats the numbers that were drawn after the state was saved, and that drawing does not change the
+    saved state.
 
     Raises:
-        AssertionError: If they are not, or if it does.
-        Absent: If there is no random state.
+        AssertionError: If the numbers differ, if the saved state changes, or if the saved state is not a uint8 tensor on the CPU.
+        Absent: If the device has no random state.
     """
     accelerator, device = subject.accelerator, subject.device
 
@@ -62,10 +63,10 @@ def check_restored_state(subject: Subject) -> None:
 
 
 def check_fork_rng(subject: Subject) -> None:
-    """Check that ``fork_rng`` restores the state of the device.
+    """Check that ``fork_rng`` restores the random state of the device.
 
     Raises:
-        AssertionError: If it does not.
+        AssertionError: If draws inside ``fork_rng`` change the numbers that are drawn after it.
     """
     if subject.device_type == "cpu":
         context = torch.random.fork_rng(devices=[])
@@ -84,7 +85,7 @@ def check_host_generator(subject: Subject) -> None:
     """Check that draws on the device do not use the generator of the CPU.
 
     Raises:
-        AssertionError: If they do.
+        AssertionError: If a draw changes the state of the generator of the CPU.
     """
     if subject.device_type == "cpu":
         return
@@ -103,7 +104,7 @@ def check_seeds_of_devices(subject: Subject) -> None:
     """Check that ``torch.manual_seed`` seeds every device.
 
     Raises:
-        AssertionError: If it does not, or if different seeds give the same numbers.
+        AssertionError: If the same seed gives different numbers on a device, or if different seeds give the same numbers.
     """
     for device in subject.devices:
         drawn = []

@@ -20,7 +20,7 @@ class _Function(NamedTuple):
     """A function with several outputs.
 
     Attributes:
-        call: The function. It takes the inputs and returns its outputs.
+        call: The function. It takes the inputs and returns the outputs.
         shapes: The shapes of the inputs.
         wanted: The indices of the inputs with respect to which gradients are computed: those on which every output depends. None means all
             inputs.
@@ -34,7 +34,7 @@ class _Function(NamedTuple):
 
 
 def _recurrent(layer: Callable[..., Outputs], num_states: int, num_gates: int) -> _Function:
-    """Return the function of a recurrent layer: of its input, its initial states, its weights and its biases."""
+    """Return a recurrent layer as a function of the layer's input, initial states, weights and biases."""
 
     def call(x: torch.Tensor, *others: torch.Tensor) -> Outputs:
         states, weights = list(others[:num_states]), list(others[num_states:])

@@ -114,8 +114,8 @@ def check_gradients(subject: Subject, name: str) -> None:
     """Compare a function's result and gradients at special points with those on the CPU.
 
     Raises:
-        AssertionError: If an element differs by more than 1e-6 plus 1e-5 of its absolute value, or if only one of the two is NaN or
-            infinite.
+        AssertionError: If an element differs by more than 1e-6 plus 1e-5 of its absolute value, or if an element is NaN or infinite only on
+            the device or only on the CPU.
     """
     function, values = FUNCTIONS[name]
 

@@ -130,7 +130,7 @@ STORAGES: dict[str, Callable[[Any], Any]] = {
 def check_storages(subject: Subject, name: str) -> None:
     """Compare the results of ``STORAGES[name]`` on the device with those on the CPU. Differences are recorded in the subject.
 
-    Does nothing if the device lacks a dtype that the function needs.
+    Does nothing if the device lacks a dtype that ``STORAGES[name]`` needs.
     """
     function, cpu = STORAGES[name], torch.device("cpu")
     if lacking_dtypes(subject, lambda: function(cpu)):

@@ -19,10 +19,10 @@ _NUM_CALLS = 1500
 
 
 def check_storages(subject: Subject) -> None:
-    """Check functions of storages, and tensors and storages that are resized.
+    """Check functions of storages, and functions that resize tensors or storages.
 
     Raises:
-        AssertionError: If a result is wrong, or if elements change that must stay.
+        AssertionError: If a result is wrong, or if elements change that must stay the same.
         NotSupported: If tensors of the device have no storage with an address.
     """
     if not has_memory(torch.ones(12, device=subject.device)):
@@ -139,10 +139,10 @@ def _copied(device: torch.device) -> _Cases:
 
 
 def check_host_memory(subject: Subject) -> None:
-    """Check that calls with ever new numbers do not make the memory of the process grow.
+    """Check that repeated calls, each with different numbers, do not let the memory of the process grow by 48 MiB or more.
 
     Raises:
-        AssertionError: If it grows by 48 MiB or more.
+        AssertionError: If the memory grows by 48 MiB or more.
     """
     x = torch.rand(3, 5, device=subject.device)
 

@@ -62,7 +62,8 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
 
 
 def check_times(subject: Subject) -> None:
-    """Check the times between several events: they add up, do not change, and are not negative in the order of the recordings.
+    """Check the times between several events: the times must add up, must not change, and must not be negative between an event and one
+    that was recorded later.
 
     Raises:
         AssertionError: If a time is wrong.
@@ -101,7 +102,7 @@ def check_streams_of_threads(subject: Subject) -> None:
 
     Raises:
         AssertionError: If a stream that one thread makes current is current in another thread, or if ``set_stream`` has no effect.
-        NotSupported: If the device does not declare streams, and has only one.
+        NotSupported: If the device does not declare streams, and has only one stream.
     """
     before, stream = current_stream(subject), make_stream(subject)
     if stream == before and subject.capabilities["streams"] == "undeclared":
@@ -163,7 +164,7 @@ def check_reading_on_a_stream(subject: Subject) -> None:
     """Check that reading a tensor on a busy stream waits for the work that was queued on this stream.
 
     Raises:
-        AssertionError: If a value from before the work is read.
+        AssertionError: If a value is read that the queued work has not yet replaced.
         NotSupported: If the device lacks int32, int64 or bool.
     """
     subject.needs("int32", "int64", "bool")

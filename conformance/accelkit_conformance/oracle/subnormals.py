@@ -1,4 +1,4 @@
-"""Calls that leave subnormal numbers unchanged."""
+"""Calls that must leave subnormal numbers unchanged."""
 
 from __future__ import annotations
 

@@ -21,13 +21,15 @@ class Target:
 
     @classmethod
     def strided(cls, like: torch.Tensor) -> Target:
-        """Return a Target whose tensor has the values of ``like``, with a canary in the memory between the elements."""
+        """Return a Target whose tensor has the values of ``like``. The memory between the elements contains a canary, which a call must not
+        overwrite."""
         buffer = strided_buffer(like.detach())
         return cls(buffer[..., 1], buffer[..., 0])
 
     @classmethod
     def narrowed(cls, like: torch.Tensor) -> Target:
-        """Return a Target whose tensor has the values of ``like``, with a canary in the memory between the rows."""
+        """Return a Target whose tensor has the values of ``like``. The memory between the rows contains a canary, which a call must not
+        overwrite."""
         buffer, inside = narrowed_buffer(like.detach())
         return cls(inside, torch.cat([buffer[..., :2], buffer[..., -3:]], -1))
 

@@ -19,7 +19,9 @@ _POISONED = 2
 
 
 def _train(devices: Sequence[torch.device], dtype: torch.dtype, scaler: Any, **options: Any) -> tuple[list[Any], list[float]]:
-    """Train a model whose first layers are on the first device. Without a scaler, the step that would be skipped is left out.
+    """Train a model whose first layers are on the first device and whose other layers are on the second device.
+
+    Without a scaler, the step that a scaler would skip is left out.
 
     Returns:
         The parameters, and the norms of the gradients before clipping in each step that is not skipped.
@@ -59,7 +61,7 @@ def _train(devices: Sequence[torch.device], dtype: torch.dtype, scaler: Any, **o
 
 
 def check_two_devices(subject: Subject) -> None:
-    """Compare training on two devices with training on the CPU, with each implementation of the optimizer.
+    """Compare training on two devices with training on the CPU, for both the for-loop and the foreach implementation of the optimizer.
 
     Raises:
         AssertionError: If a gradient is on the wrong device, or if a norm, a scale or a parameter is wrong.

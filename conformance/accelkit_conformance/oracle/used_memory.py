@@ -1,4 +1,4 @@
-"""NaN in the memory of results. If a kernel reads this memory before it writes it, the results are wrong."""
+"""NaN in the memory that a call may use for its results. If a kernel reads this memory before writing to it, the results are wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def leave_nan(subject: Subject, device: torch.device, results: Iterable[Any]) -> None:
-    """Fill memory of the sizes of these results with NaN and free it, so that the allocator may reuse it for the results of the next call.
+    """Allocate blocks of memory with the sizes of these results, fill the blocks with NaN and free them, so that the next call may use them
+    for its results.
 
     Does nothing if the device lacks float32.
 
@@ -31,6 +32,6 @@ def leave_nan(subject: Subject, device: torch.device, results: Iterable[Any]) ->
 
 
 def unwritten(dtype: torch.dtype) -> float:
-    """Return the value that fills the tensor of an ``out=`` argument before the call: NaN, or the canary if the dtype has no NaN or has
-    only eight bits."""
+    """Return the value that fills the tensor of an ``out=`` argument before the call: NaN, or ``canary(dtype)`` if the dtype has no NaN or
+    has only eight bits."""
     return float("nan") if dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1) else canary(dtype)

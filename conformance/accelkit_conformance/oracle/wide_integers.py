@@ -1,4 +1,4 @@
-"""Calls on integers that are larger than 2**40, or whose results are."""
+"""Calls whose integer arguments or results are larger than 2**40."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that write a result of one dtype into a tensor of another dtype: in place, or as ``out=``."""
+"""Calls that write a result of one dtype into a tensor of another dtype, either in place or with ``out=``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ _CONVERSION = "can't be cast"
 
 
 def check_written_dtypes(subject: Subject, first: str, second: str) -> None:
-    """Make in-place calls on a tensor of one dtype with an argument of the other dtype, and calls on arguments of one dtype with ``out=``
-    of the other dtype. Compare the written tensors with those on the CPU.
+    """Make calls that involve two dtypes and write into a tensor, and compare the written tensors with those on the CPU.
+
+    Each in-place call changes a tensor of one dtype and has an argument of the other dtype. Each call with ``out=`` has arguments of one
+    dtype and an output tensor of the other dtype.
 
     If the CPU raises an error, for example because the result cannot be converted to the dtype of the written tensor, the device must raise
     one, too. Differences are recorded in the subject.

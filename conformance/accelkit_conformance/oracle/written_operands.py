@@ -27,12 +27,13 @@ _LEFT_OUT = re.compile(
 
 
 def check_written_operands(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload with the same tensor as several arguments, in its functional form and in its in-place form.
-    Repeat it also with each argument that has the shape and dtype of the result as ``out=``.
+    """Repeat the recorded call of an overload (see ``recorded_calls``) with the same tensor as several arguments, in its functional form
+    and in its in-place form. Also repeat it with ``out=``, once for each argument that has the shape and dtype of the result: this argument
+    is the output tensor.
 
-    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it, or if it
-    writes into an argument and the CPU's result then differs from the result in a new tensor: such a call has no right result. Overloads
-    that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
+    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. A call that
+    writes into an argument is also left out if the CPU's result differs from that of a call that returns a new tensor: such a call has no
+    right result. Overloads that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.

@@ -27,9 +27,11 @@ def recorded_operators() -> dict[str, str]:
 def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     """Return the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
-    These are the tests of the ``op_db`` operator with the same name. The comparison ignores the prefixes and suffixes of variants, such as
-    ``native_``, ``_backward`` and the ``_`` of an in-place operator. If none of these tests is in the area ``operators``, the tests of the
-    ``op_db`` operators that call the ATen operator on their sample inputs are returned, too.
+    These are the tests of the ``op_db`` operator with the same name. The comparison of the names ignores the prefixes and suffixes of
+    variants, such as ``native_``, ``_backward`` and the ``_`` of an in-place operator.
+
+    If none of these tests is in the area ``operators``, the tests of the ``op_db`` operators that call the ATen operator when they run on
+    their sample inputs are returned, too.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}
@@ -46,8 +48,8 @@ def _first_parameter(test: str) -> str:
 
 
 def _spelling(name: str) -> str:
-    """Return the ATen name of an operator of torch's database: ``linalg_det`` for ``linalg.det``. The name of a
-    variant is dropped: ``pad`` for ``nn.functional.pad.constant``, and ``linalg_pinv`` for ``linalg.pinv.hermitian``."""
+    """Return the ATen name of an operator of torch's database: ``linalg_det`` for ``linalg.det``. The suffix of a variant is dropped:
+    ``pad`` for ``nn.functional.pad.constant``, and ``linalg_pinv`` for ``linalg.pinv.hermitian``."""
     first, *rest = name.removeprefix("nn.functional.").split(".")
     return "_".join([first, *rest[:1]]) if first in _NAMESPACES else first
 

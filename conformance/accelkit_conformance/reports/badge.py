@@ -31,7 +31,7 @@ _SVG = """\
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the badge: red if a test failed, green if certified, blue if no test failed but the run is not certified."""
+    """Write the badge: red if a test failed, green if the run is certified, and blue if no test failed but the run is not certified."""
     message, colour = _state(report)
     label_width, message_width = _width(_LABEL), _width(message)
     left, right = label_width + 2 * _PADDING, message_width + 2 * _PADDING

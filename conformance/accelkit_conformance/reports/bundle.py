@@ -45,12 +45,12 @@ def write(report: Report, path: Path, folder: Path) -> None:
 
 
 def sums(members: Mapping[str, bytes]) -> bytes:
-    """Return the checksums of the members in the format of ``sha256sum``."""
+    """Return the checksums of the members of a bundle in the format of ``sha256sum``."""
     return "".join(f"{hashlib.sha256(members[name]).hexdigest()}  {name}\n" for name in sorted(members)).encode()
 
 
 def pack(members: Mapping[str, bytes], path: Path) -> None:
-    """Write a tar of these members. Its bytes do not depend on the time, the user or the order of the members."""
+    """Write a tar file of these members. The bytes of the file do not depend on the time, the user or the order of the members."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for name in sorted(members):
             member = tarfile.TarInfo(name)

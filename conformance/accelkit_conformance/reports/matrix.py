@@ -1,6 +1,6 @@
 """Several reports side by side: as data, and as Markdown for a page of documentation.
 
-The rows are areas and capabilities, and the columns are subjects.
+The rows are areas and capabilities, and the columns are subjects: the plugins that were tested.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def reason_of(error: Exception) -> str:
 def size_as_text(num_bytes: int) -> str:
     """Return a size as a part of a measurement's name, such as ``64KiB``.
 
-    The caller must choose a size for which the number before the unit is whole, because the diagrams parse this number.
+    The caller must choose a size with a whole number before the unit, because the diagrams parse this number.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
@@ -63,8 +63,9 @@ class Case:
         unit: The unit of the result.
         prepare: A function that creates the tensors on a target and returns the call to measure.
         amount: The number of bytes, FLOP or samples that one call processes.
-        work: How much of each resource one call uses: bytes for ``memory`` and each link, FLOP for each dtype.
-        peak_of: The resource whose peak rate is raised if this case measures a higher rate, or an empty string.
+        work: How much of each resource one call uses: bytes for ``memory`` and for links such as ``host to device``, FLOP for dtypes.
+        peak_of: The resource whose peak rate this case measures, or an empty string. The peak rate is the highest rate that any case with
+            this ``peak_of`` measures.
         needs: The capabilities that the case requires. The case is left out if the plugin declares a required capability as ``none``. An
             undeclared capability does not exclude the case.
         measure: A function that does the whole measurement of a target, including the timing, and returns the samples in ``unit``. Each
@@ -118,7 +119,7 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the best value that the peaks allow, and the resource that determines it. Return None and "" if no peak applies."""
+        """Return the best value that ``peaks`` allow and the resource that determines it. Return None and "" if no peak applies."""
         if self.unit == "%":
             return 100.0, "complete overlap"
         seconds, resource = self.shortest(peaks)

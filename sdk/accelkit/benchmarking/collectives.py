@@ -26,7 +26,7 @@ _Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
 
 
 def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[Case]:
-    """Return the cases. The first case to run starts the processes, which then measure all cases.
+    """Return the measurements of collectives. The first one to run starts the processes, which then make all measurements.
 
     Args:
         is_quick: Whether to measure small sizes for a short time.

@@ -20,7 +20,7 @@ _PLOTS = {
 
 
 def text(report: Report) -> str:
-    """Return the page. It needs no other file and no network access."""
+    """Return the report as an HTML page, which needs no other file and no network access."""
     measured = [(result, row(result)) for result in report.results if result.device is not None]
     shares = [result.device.median / result.limit for result, _ in measured if result.device and result.limit]
     plots = [(*titles, plot.by_size(report.results, group)) for group, titles in _PLOTS.items()]

@@ -72,7 +72,8 @@ class Report:
         threads: The number of threads with which torch computed on the CPU.
         time: The time at which the run began, in seconds since the epoch.
         is_quick: Whether ``--quick`` was given.
-        peaks: The largest measured rate of each resource: bytes per second for ``memory`` and the links, FLOP per second for the dtypes.
+        peaks: The largest measured rate of each resource: bytes per second for ``memory`` and for links such as ``host to device``, FLOP
+            per second for dtypes.
         results: The results.
         device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report written by an older
             version of accelkit.

@@ -16,7 +16,7 @@ _BATCH = {"mlp": 64, "cnn": 16, "transformer": 8}
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the cases. If ``is_quick``, the batches are a quarter of their usual size."""
+    """Return the measurements of training steps. If ``is_quick``, the batches are a quarter of their usual size."""
     found = []
     for model, batch in _BATCH.items():
         size = batch if is_quick else 4 * batch

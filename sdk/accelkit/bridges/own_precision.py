@@ -1,6 +1,6 @@
 """The accelerator's own implementation of a precision.
 
-Both Runtime and the bridges use this implementation in place of the precision plugin that has the name of this precision.
+If an accelerator has such an implementation, Runtime and the bridges use it in place of the precision plugin of the same name.
 """
 
 from __future__ import annotations

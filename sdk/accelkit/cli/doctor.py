@@ -40,7 +40,7 @@ Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
-    """Load every plugin (or only NAME) in a separate process, check its methods, use its device, and check the installation.
+    """Load each plugin (or only NAME) in a separate process, check its methods, use its device, and check the installation.
 
     An absent device or a disabled plugin counts as a problem only if it is requested by NAME. Exits with 1 if there are problems.
     """

@@ -20,5 +20,5 @@ IMPORT = click.option(
     metavar="MODULE[:FUNCTION]",
     expose_value=False,
     callback=_set_variable,
-    help=f"Import MODULE, and call its function FUNCTION, before torch:<device_type> is used. The same as {IMPORT_VARIABLE}.",
+    help=f"Before torch:<device_type> is used, import MODULE, and call its FUNCTION if one is given. The same as {IMPORT_VARIABLE}.",
 )

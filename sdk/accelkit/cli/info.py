@@ -25,7 +25,7 @@ from accelkit.types import Kind, PluginRecord
     "old",
     metavar="OLD",
     help="Instead, list what changed in the specifications since accelkit OLD, and what plugins must do about it; with NAME, only the "
-    "changes to which this plugin must adapt. OLD is a version, or a .json file that records the specifications of one.",
+    "changes to which this plugin must adapt. OLD is a version, or a .json file that records the specifications of a version.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
 @click.pass_context

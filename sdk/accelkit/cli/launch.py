@@ -40,7 +40,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.option(
     "--num-nodes",
     metavar="M|MIN:MAX",
-    help="The number of machines, or its limits if machines may come and go. Run this command on each.",
+    help="The number of machines, or its limits if machines may come and go. Run this command on each machine.",
 )
 @click.option(
     "--node-rank",
@@ -50,7 +50,12 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 )
 @click.option("--main-address", metavar="HOST", help="The rendezvous host: a machine that all others can reach.")
 @click.option(
-    "--main-port", type=click.IntRange(1, 65535), default=_MAIN_PORT, show_default=True, metavar="PORT", help="The port on that host."
+    "--main-port",
+    type=click.IntRange(1, 65535),
+    default=_MAIN_PORT,
+    show_default=True,
+    metavar="PORT",
+    help="The port on the rendezvous host.",
 )
 @click.option("--rdzv-backend", default="c10d", show_default=True, metavar="NAME", help="The backend of torch's rendezvous.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="The endpoint of torch's rendezvous, instead of --main-address.")
@@ -77,7 +82,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
     default=0,
     show_default=True,
     metavar="N",
-    help="How often to restart all processes after a failure.",
+    help="How many times to restart all processes after a failure.",
 )
 @click.option(
     "--monitor-interval",

@@ -77,7 +77,7 @@ def command(
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
     """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
 
-    If a reading takes longer than ``interval``, the next reading starts at once, and missed readings do not accumulate.
+    If a reading takes longer than ``interval``, the next reading starts at once. Readings that were missed are skipped.
     """
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):

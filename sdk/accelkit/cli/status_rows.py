@@ -47,7 +47,7 @@ class Row(NamedTuple):
 def rows_of(records: Iterable[PluginRecord], verdicts: Verdicts) -> list[Row]:
     """Return a row for each record, with the status from the plugin's newest verdict, or the record's own status if there is no verdict.
 
-    The newest verdict is the one in ``verdicts``. For an ``available`` record that ``verdicts`` lacks, the cached verdict is used.
+    The newest verdict is the one in ``verdicts`` or, for an ``available`` record that is not in ``verdicts``, the cached one.
     """
     records = list(records)
     cached = verdict_cache.recalled(record for record in records if record.status == "available" and record not in verdicts)

@@ -197,8 +197,8 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
     """Warn if this process trains alone although its variables suggest that a cluster environment started it with other processes.
 
-    Third-party cluster environments that were not selected are not asked about their variables. Instead, this function looks for variables
-    whose names start with the name of such an environment and contain RANK, WORLD or SIZE.
+    Third-party cluster environments that were not selected are not asked whether they recognise the variables. Instead, this function looks
+    for variables whose names begin with the name of such an environment and contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

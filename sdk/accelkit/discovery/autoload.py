@@ -55,7 +55,7 @@ def backend_of(device_type: str) -> str:
 
 
 def way_out(distributions: Sequence[str]) -> str:
-    """Return the remedy for backends that make ``import torch`` fail."""
+    """Return what to do if the backends of these distributions make ``import torch`` fail."""
     names = " ".join(sorted(set(distributions))) or "the package"
     return f"export {VARIABLE}=0 (torch then imports no backend by itself), or pip uninstall {names}"
 

@@ -56,7 +56,8 @@ def _is_torchs_own(thing: object) -> bool:
     """Return whether the code of ``thing`` is in torch.
 
     torch replaces some of its own functions when further modules of torch are imported. Such replacements are not changes by the plugin.
-    The module is read from ``__globals__`` if possible, because ``functools.wraps`` copies ``__module__`` from the wrapped function.
+    The module that defines ``thing`` is read from ``__globals__`` if possible, because ``functools.wraps`` copies ``__module__`` from the
+    wrapped function.
     """
     home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__
     return str(home).partition(".")[0] == "torch"

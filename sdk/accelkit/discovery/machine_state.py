@@ -1,8 +1,9 @@
 """A digest of the state that decides whether a device is present. Computing it takes much less time than a probe in a child process.
 
 The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears or disappears; if the permissions of a
-device file change; if a package or system library is installed; and if an environment variable changes. It does not change if, for example,
-a server on the network is started. Results that are cached with a digest must therefore also expire after some time.
+device file change; if a package or system library is installed; and if an environment variable changes, except for a few such as PWD and
+RANK. It does not change if, for example, a server on the network is started. Results that are cached with a digest must therefore also
+expire after some time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _IRRELEVANT = {"_", "OLDPWD", "PWD", "SHLVL", "RANK", "LOCAL_RANK", "GROUP_RANK"
 
 
 def digest() -> str | None:
-    """Return the digest, or None on systems other than Linux, where accelkit cannot tell whether anything has changed.
+    """Return a digest of the machine's state. On systems other than Linux, the digest cannot be computed, and the result is None.
 
     No driver is initialised: only file names, links and metadata are read.
     """

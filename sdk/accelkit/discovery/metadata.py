@@ -287,7 +287,7 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return the fingerprint of an installation, or "" for an editable installation, whose code changes without a trace in the metadata."""
+    """Return a text that changes with each installation into ``folder``, or "" for an editable one, which can change unnoticed."""
     try:
         if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
             return ""

@@ -30,7 +30,7 @@ Reached = Callable[[str], None]
 
 
 class Report:
-    """The report that the parent reads. Each line is flushed at once, because the process may crash at any time."""
+    """The report that the parent process reads. Each line is flushed at once, because this process may crash at any time."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # the file stays open until the process ends
@@ -97,7 +97,7 @@ def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any
 
 
 def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class and, for an accelerator, call its probe. Does not import torch unless the plugin does."""
+    """Import the plugin's class and, for an accelerator, call its probe. Does not import torch unless the plugin does."""
     reached("import")
     cls: Any = load_class(record)
     facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""
@@ -110,7 +110,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class, and add the members that the class defines to ``facts``. No member is called."""
+    """Import the plugin's class, and add the members that the class defines to ``facts``. No member is called."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -121,7 +121,7 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
 
 
 def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the class, and add the findings of the static checks on it to ``facts``, without calling any of its methods."""
+    """Import the plugin's class, and add the findings of the static checks on the class to ``facts``. No method is called."""
     from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
 
     had_torch = "torch" in sys.modules

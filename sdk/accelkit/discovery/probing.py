@@ -1,6 +1,6 @@
 """Probing of plugins in parallel child processes with a time limit, since any plugin may crash, hang or return wrong results.
 
-The argument ``question`` selects what a child process does with each plugin:
+The argument ``question`` of ``_ask_each`` selects what a child process does with each plugin:
 
 - ``probe``: It imports the plugin and calls its probe.
 - ``trial``: It does everything that using the plugin would do (load, compute), and checks the import for side effects.
@@ -65,10 +65,10 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 
 
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
-    """Probe or try plugins, and return one verdict for each record.
+    """Probe plugins. In a trial, also load accelerators and compute on their devices. Return one verdict for each record.
 
     Every plugin that is not built in has its own child process. In a trial, every built-in accelerator has its own child process, too. The
-    remaining plugins share one. No driver is initialised in this process, but a trial may initialise drivers in the children.
+    remaining plugins share one child process. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
         UsageError: If the variable of any time limit (see ``time_limit``) is not a positive number of seconds.
@@ -80,7 +80,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
 
 
 def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
-    """Probe or try one plugin, and return the verdict."""
+    """Like ``ask_all``, but for one plugin, whose verdict is returned."""
     return ask_all([record], is_trial=is_trial)[record]
 
 
@@ -173,7 +173,7 @@ class _Child:
         return self._limit == "build"
 
     def _follow_stages(self) -> None:
-        """Restart the clock if the time limit has changed with the stage. Importing torch and building have limits of their own."""
+        """Restart the clock if the child has reached a stage with a different time limit, such as importing torch or building."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -261,7 +261,7 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return the innermost frame outside the standard library, else the innermost one, as ``file.py:3 (function)``; "" without frames."""
+    """Return the innermost frame of ``stack`` outside the standard library, or else the innermost one, as ``file.py:3 (function)``."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)

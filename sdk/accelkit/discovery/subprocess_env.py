@@ -11,13 +11,13 @@ from pathlib import Path
 def command(module: str) -> list[str]:
     """Return the command that runs a module of accelkit.
 
-    The command includes ``-P``, so that the child does not import files from the current directory, such as a ``json.py``.
+    The command includes ``-P``, so that the child process does not import files from the current directory, such as a ``json.py``.
     """
     return [sys.executable, "-P", "-m", module]
 
 
 def search_path() -> list[str]:
-    """Return ``sys.path`` with absolute entries, so that the child finds the same modules wherever it is started."""
+    """Return ``sys.path`` with absolute entries, so that a child process finds the same modules wherever it is started."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 

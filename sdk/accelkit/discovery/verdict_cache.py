@@ -58,9 +58,9 @@ def cache_folder() -> Path:
 
 
 def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
-    """Return the verdict of a trial for each record.
+    """Return the verdict of a trial for each record. In a trial, a child process loads the plugin and computes with it.
 
-    Plugins that worked before are not tried again. All others are tried in child processes, and their verdicts are cached.
+    Plugins that worked in an earlier trial are not tried again. All others are tried, and their verdicts are cached.
     """
     found = {record: verdict for record, verdict in recalled(records).items() if verdict.status == "usable" and not verdict.is_of_probe}
     fresh = _ask_all([record for record in records if record not in found], is_trial=True)
@@ -109,8 +109,8 @@ def _is_current(verdict: Verdict, state: str | None) -> bool:
 def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Return the valid verdicts that ``remember`` cached, by record.
 
-    A verdict is valid as long as the plugin, Python, torch and the visible devices are the same as when it was cached. A verdict on a
-    built-in plugin is valid for at most an hour.
+    A verdict is valid as long as the plugin, Python, torch, the visible devices and ACCELKIT_IMPORT are the same as when it was cached. A
+    verdict on a built-in plugin is valid for at most an hour.
     """
     now = time.time()
     return {
@@ -172,7 +172,7 @@ def _folder() -> Path:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Return everything outside the plugin on which a verdict depends: Python, torch, the visible devices, and the module to import."""
+    """Return everything outside the plugin on which a verdict depends: Python, torch, the visible devices, and ACCELKIT_IMPORT."""
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
     return (sys.version, sys.prefix, installed_version("torch"), *devices)
 

@@ -49,11 +49,11 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 
     Args:
         accelerator: The accelerator, as in ``select``.
-        devices: The devices, as in ``select``. If neither this argument nor the environment specifies devices, all are used.
+        devices: The devices, as in ``select``. If neither this argument nor the environment specifies devices, all devices are used.
 
     Raises:
         AccelkitError: If ``select`` raises an error, or the accelerator cannot be loaded.
-        DevicesError: If these devices do not exist.
+        DevicesError: If one of the devices does not exist.
     """
     selection = select(accelerator, devices=devices)
     chosen = selection.accelerator

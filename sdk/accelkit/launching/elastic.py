@@ -46,7 +46,7 @@ _REASONS: dict[type[Exception], str] = {
 
 
 def run(job: Job, say: Say) -> int:
-    """Run a job on this machine until it ends. Call this in a dedicated process, because it handles signals and adopts orphans.
+    """Run a job on this machine until it ends. Call this in a dedicated process, because it handles signals and adopts orphaned processes.
 
     Args:
         job: The job to run.

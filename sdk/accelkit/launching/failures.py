@@ -113,12 +113,13 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
-    """Return whether the peer that the failed processes lost may be a process that is still running.
+    """Return whether the failed processes may have lost their connection to a process that is still running.
 
-    The result is True if at least one process is still running, and every process that has ended or recorded an error so far lost a peer.
+    The result is True if at least one process is still running, and if every process that has ended or recorded an error has lost a peer:
+    its error says that another process ended or did not respond.
 
     A peer may still be running for a while after its connections have closed, for example because it is writing a core file. If the
-    launcher ended the peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first
+    launcher ended this peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first
     waits for up to ``PEER_SECONDS``.
     """
     records = [read_record(ending.error_file) for ending in endings]

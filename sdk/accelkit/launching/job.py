@@ -75,14 +75,14 @@ class Job:
         program: The program that every process runs.
         num_processes: The number of processes on this machine.
         environ: Environment variables for every process, in addition to those of this process.
-        num_nodes: The number of machines. If it may change while the job runs, its maximum.
-        min_nodes: The minimum of the number of machines if this number may change while the job runs. None if it is fixed.
+        num_nodes: The number of machines, or the maximum number of machines if the number may change while the job runs.
+        min_nodes: The minimum number of machines if the number may change while the job runs. None if the number is fixed.
         node_rank: The rank of this machine. None leaves the order to the rendezvous.
         rdzv_backend, rdzv_endpoint, rdzv_id: The backend, the endpoint (``host:port``) and the ID of torch's rendezvous. An empty
             endpoint means this machine.
         join_timeout: The number of seconds for which this machine waits for the other machines.
-        last_call_timeout: If the number of machines may change, the number of seconds for which ``min_nodes`` machines wait for
-            further machines.
+        last_call_timeout: The number of seconds for which ``min_nodes`` machines wait for further machines. Used only if the number of
+            machines may change.
         max_restarts: The maximum number of times that all processes are restarted after a failure.
         monitor_interval: The number of seconds between two checks of the processes.
         log_dir: The folder for the logs. None means a temporary folder that is kept only after a failure.

@@ -83,7 +83,7 @@ class _Process:
 
 
 class LocalRanks:
-    """The processes of one round of a job on this machine.
+    """The processes that a job runs on this machine between two rendezvous.
 
     Args:
         program: The program that the processes run.
@@ -134,7 +134,7 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """Wait while the peer that the failed processes lost may be a process that is still running on this machine.
+        """Wait while the failed processes may have lost their connection to a process that is still running on this machine.
 
         The wait ends after ``PEER_SECONDS`` at the latest, or as soon as ``is_hurried`` returns True.
         """

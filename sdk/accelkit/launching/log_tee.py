@@ -20,8 +20,8 @@ _LAST_ROUNDS = 16  # with chunks of 64 KiB, 1 MiB: the largest pipe that Linux g
 class Screen:
     """Standard output or standard error of this process, on which the output of several processes is shown.
 
-    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, so that no line is split. They wait
-    for at most 0.3 seconds, because rank 0's line may be a progress bar that stays unfinished for a long time.
+    Rank 0's output is shown at once. Lines of other ranks are shown when rank 0 has finished its line, or after at most 0.3 seconds. They
+    wait so that no line is split, but not for longer, because rank 0's line may be a progress bar that stays unfinished for a long time.
     """
 
     def __init__(self, target: BinaryIO) -> None:
@@ -40,7 +40,9 @@ class Screen:
         self._is_at_start = not rest and (bool(newline) or self._is_at_start)
 
     def write_lines(self, data: bytes, prefix: bytes) -> None:
-        """Show whole lines with ``prefix``. If a line has carriage returns, only the text after the last carriage return is shown."""
+        """Show the lines in ``data``, each with ``prefix`` before it.
+
+        If a line has carriage returns, only the text after the last carriage return is shown."""
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]

@@ -39,7 +39,7 @@ class ElasticRendezvous(OrderedRendezvous):
     Args:
         inner: The rendezvous that finds the machines.
         address: The address at which the other machines reach this machine.
-        number: The number of this machine among all machines that ever joined the job.
+        number: The number of this machine among all machines that have ever joined the job.
     """
 
     read_timeout = _READ_TIMEOUT
@@ -63,7 +63,7 @@ class ElasticRendezvous(OrderedRendezvous):
 
 
 class Members:
-    """The machines that ever joined a job, each of which writes a heartbeat to the store.
+    """All machines that have ever joined a job. Each machine writes a heartbeat to the store.
 
     torch's rendezvous has heartbeats too, but it does not tell which machine is lost, and it compares the clocks of machines.
 
@@ -158,7 +158,7 @@ class Membership:
 
     Attributes:
         rendezvous: The rendezvous of the machines that are present.
-        members: The machines that ever joined the job.
+        members: All machines that have ever joined the job.
         is_host: Whether this process hosts the store that all machines use. If it does, the job cannot continue without this process.
     """
 

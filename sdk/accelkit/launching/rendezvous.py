@@ -1,4 +1,6 @@
-"""Rendezvous of a job's machines. It wraps torch's rendezvous, orders the machines as the user wants, and opens a store for every round."""
+"""Rendezvous of a job's machines. It wraps torch's rendezvous, and orders the machines as the user wants.
+
+Each rendezvous begins a new round of the job. Every round has a store of its own."""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ class OrderedRendezvous(RendezvousHandler):
         The returned value also has the store of the wrapped rendezvous, and the address of the round's new TCPStore.
 
         Raises:
-            ContradictionError: If the user specified ranks, but did not give each of the n machines a different rank from 0 to n - 1.
+            ContradictionError: If the user specified ranks, but the ranks of the n machines are not the numbers 0 to n - 1, each used once.
         """
         with _stores_unshared():
             info = self._inner.next_rendezvous()

@@ -42,8 +42,8 @@ def launch(
 ) -> Any:
     """Run ``function(runtime, *arguments)`` in new processes on this machine, one for each device, and wait for them.
 
-    Each process has its own Runtime and copies of the arguments. Afterwards, the modules and optimizers among the arguments have rank 0's
-    weights and state.
+    Each process has its own Runtime and copies of the arguments. When ``launch`` returns, the modules and optimizers among the arguments
+    have rank 0's weights and state.
 
     Args:
         function: The function that is called in every process, with the process's Runtime as the first argument.

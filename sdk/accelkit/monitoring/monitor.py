@@ -1,4 +1,4 @@
-"""Repeated reading of the statistics of devices, in a child process. A plugin that crashes or hangs there does not affect this process."""
+"""Repeated reading of the statistics of devices in a child process, so that a plugin that crashes or hangs does not affect this process."""
 
 from __future__ import annotations
 

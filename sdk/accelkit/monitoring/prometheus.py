@@ -16,7 +16,7 @@ _INVALID = re.compile("[^a-zA-Z0-9_]")
 
 
 class Exporter:
-    """HTTP server in a thread of this process. It has one gauge for each statistic, such as ``accelkit_board_power_watts``.
+    """HTTP server in a thread of this process. It serves one gauge for each statistic, such as ``accelkit_board_power_watts``.
 
     Args:
         accelerator: The name of the accelerator, for the label ``accelerator``.

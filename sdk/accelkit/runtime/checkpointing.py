@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime`` and are documented there.
+    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime``, and are documented in ``Runtime``.
 
     Args:
         session: The device in use, whose random state is saved too.
@@ -201,7 +201,7 @@ class Checkpointing:
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def ranks(self, call: str) -> Ranks:
-        """Wait until all processes of the job have called the ``Runtime`` method ``call``. Return a ``Ranks`` of these processes.
+        """Wait until all processes of the job have called the same method of ``Runtime``. Return a ``Ranks`` of these processes.
 
         Raises:
             CheckpointError: If any process has died, calls a different method, or calls no method before the process group's timeout.

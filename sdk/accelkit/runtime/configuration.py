@@ -67,7 +67,7 @@ class Configuration:
 
     @property
     def known_devices(self) -> tuple[int, ...]:
-        """Devices of this machine's processes; empty if they are not known until the processes join the process group."""
+        """Indices of the devices of this machine's processes. Empty if they are not known until the processes join the process group."""
         is_known = self.devices_said is not None or self.cluster.known("local_world_size") is not None
         return self.device_indices if is_known else ()
 
@@ -132,7 +132,7 @@ def configure(
 def _check_against(
     environment: ClusterEnvironment, accelerator: Accelerator, devices_said: Devices | None, nodes_said: int | None
 ) -> tuple[tuple[int, ...], int | None]:
-    """Check the settings against the launched job. Return what ``select_devices`` returns, and the number of machines (None if unknown)."""
+    """Check the requested devices and machines against the job. Return the device indices and the number of machines (None if unknown)."""
     with loading.plugin_errors(accelerator.plugin, f"counting the devices of {accelerator.name}"):
         indices = tuple(select_devices(accelerator, devices_said, environment))
     environment.validate_settings(len(indices) if devices_said is not None else None, nodes_said)
@@ -146,7 +146,7 @@ def strategy_or_default(given: str | Strategy | None, default: str) -> str | Str
 
 
 class _NamedPrecision:
-    """The implementation of the ``make_precision`` hook that is called last. It returns the precision that the user selected."""
+    """The default implementation of the hook ``make_precision``, called after all others. It returns the precision selected by the user."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
@@ -204,10 +204,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, select one device for each process on this machine.
+    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, return one index for each process on this machine.
 
-    If ``wanted`` is None and each process sees only its own device (``srun --gpus-per-task=1``), the result is one index. If ``wanted`` is
-    None and the number of processes is unknown until they join the process group, the result ends with the index of this process's device.
+    There are two exceptions. If each process sees only its own device (``srun --gpus-per-task=1``), the result is one index. If the number
+    of processes is not known yet, the result is the indices from 0 up to and including the index of this process's device.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

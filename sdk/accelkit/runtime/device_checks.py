@@ -1,4 +1,4 @@
-"""Checks that the selected device can compute in this process. They initialise the driver."""
+"""Two functions that check whether the selected device can compute in this process. Both initialise the driver."""
 
 from __future__ import annotations
 

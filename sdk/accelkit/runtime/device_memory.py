@@ -7,7 +7,7 @@ from accelkit.runtime.session import Session
 
 
 class DeviceMemory:
-    """The memory that tensors of this process use on its device, as its accelerator reports it.
+    """The device memory that tensors of this process use, as the accelerator reports it.
 
     The values are those of ``Accelerator.memory_stats``. Reading them does not wait for the device: call ``Runtime.synchronize`` first
     if queued work may still free or allocate memory.
@@ -18,7 +18,7 @@ class DeviceMemory:
 
     @property
     def current(self) -> int | None:
-        """Number of bytes that are allocated now. None if the device, such as the CPU, does not report it."""
+        """Number of bytes that are allocated now. None if the device does not report this number, as is the case for the CPU."""
         return self._value("memory.allocated.bytes")
 
     @property

@@ -2,7 +2,7 @@
 
 The object keeps its identity, its attributes and its class name, and is still an instance of its original class. It can be pickled and
 deep-copied. The copy has the same behaviour, unless the class defines a ``__reduce__`` that creates copies in its own way. There is one
-subclass for each combination of class and behaviour.
+subclass for each combination of an original class and a ``Behaviour``, a function that returns the attributes of the subclass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ module level, so that it can be pickled by name."""
 
 
 def swap_class(instance: T, behaviour: Behaviour) -> T:
-    """Give ``instance`` the behaviour, in place, unless it has this behaviour already. Returns ``instance``."""
+    """Replace the class of ``instance``, in place, by a subclass with the attributes that ``behaviour`` returns. Return ``instance``.
+
+    Does nothing if ``instance`` already has the subclass for this ``behaviour``.
+    """
     cls: Any = type(instance)
     if getattr(cls, "_accelkit_behaviour", None) is not behaviour:
         instance.__class__ = swapped_class(cls, behaviour)
@@ -29,10 +32,10 @@ def swap_class(instance: T, behaviour: Behaviour) -> T:
 
 
 def restore_class(instance: Any, behaviour: Behaviour) -> bool:
-    """Remove the behaviour from ``instance``, in place.
+    """Undo ``swap_class(instance, behaviour)``, in place.
 
     Returns:
-        Whether the behaviour was removed. If ``instance`` was given another behaviour after this one, ``instance`` is left unchanged.
+        Whether the class was restored. If ``swap_class`` was called again later with another behaviour, ``instance`` is left unchanged.
     """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:
@@ -43,7 +46,7 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
 
 @functools.cache
 def swapped_class(cls: type, behaviour: Behaviour) -> type:
-    """Return the subclass of ``cls`` with this behaviour. The subclass is created once and has the name of ``cls``."""
+    """Return the subclass of ``cls`` with the attributes that ``behaviour`` returns. It is created once and has the name of ``cls``."""
     attributes = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

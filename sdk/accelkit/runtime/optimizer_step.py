@@ -100,7 +100,10 @@ class Stepping:
         return result
 
     def _warn_of_small_gradients(self) -> None:
-        """Warn once that gradients are too small: ``backward`` divides by the number of passes, and this step had only one pass."""
+        """Warn once that gradients are too small.
+
+        ``backward`` divides the loss by the number of backward passes per step, but this step had only one pass.
+        """
         self.accumulation.has_begun = True
         num_steps = self.accumulation.num_steps
         warnings.warn(
@@ -171,7 +174,7 @@ class Stepping:
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
     """Return a function that runs the backward pass and then calls ``step_end``.
 
-    On a device that traces lazily, ``step_end`` makes the pass run, so that reading the loss afterwards does not run the pass again.
+    On a device that traces lazily, ``step_end`` makes the pass run at once, so that a later read of the loss does not run the pass again.
     """
 
     @functools.wraps(backward)
@@ -194,7 +197,10 @@ def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
 
 
 def governed_step(cls: type) -> dict[str, Any]:
-    """Return the method that a subclass of the optimizer class ``cls`` overrides so that a Stepping runs the steps."""
+    """Return a dict with the method ``step`` for a subclass of the optimizer class ``cls``.
+
+    With this method, a ``Stepping`` object runs the steps of the optimizer.
+    """
     original: Any = cls
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -208,7 +214,10 @@ def governed_step(cls: type) -> dict[str, Any]:
 
 
 def governed_optimizer(cls: type) -> dict[str, Any]:
-    """Return the methods that a subclass of the optimizer class ``cls`` overrides so that a Stepping runs steps and resets gradients."""
+    """Return a dict with the methods ``step`` and ``zero_grad`` for a subclass of the optimizer class ``cls``.
+
+    With these methods, a ``Stepping`` object runs the steps of the optimizer and resets its gradients.
+    """
     original: Any = cls
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
@@ -222,7 +231,10 @@ def governed_optimizer(cls: type) -> dict[str, Any]:
 
 
 def governed_scheduler(cls: type) -> dict[str, Any]:
-    """Return the method that a subclass of the scheduler class ``cls`` overrides so that a scheduler steps only with its optimizer."""
+    """Return a dict with the method ``step`` for a subclass of the scheduler class ``cls``.
+
+    With this method, a scheduler takes a step only if its optimizer takes one.
+    """
     original: Any = cls
 
     def step(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -101,7 +101,7 @@ def remove_from_forward(module: torch.nn.Module) -> None:
 
 
 def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
-    """Return the ``Behaviour`` (see ``dynamic_subclass``) of modules whose forward passes run in this precision.
+    """Return the ``Behaviour`` (see ``dynamic_subclass``) that makes the forward passes of a module run in this precision.
 
     For a third-party precision, an exception handler adds the name of the plugin to errors. For a built-in precision, there is no
     handler, because a handler limits what torch.compile can trace.

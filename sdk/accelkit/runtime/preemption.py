@@ -36,7 +36,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def listen(self, names: Sequence[str] = SIGNALS) -> None:
-        """Install the signal handlers, unless they are installed already.
+        """Install handlers for the signals in ``names``, unless handlers are installed already.
 
         Raises:
             UsageError: If called outside the main thread, where Python does not allow signal handlers to be installed.
@@ -121,7 +121,9 @@ class Preemption:
         self._has_to_requeue = has_to_requeue
 
     def watch(self) -> None:
-        """Catch the signals, and poll the cluster environment if it overrides ``is_preempted``. Further calls have no effect.
+        """Catch the signals that ``StopSignals`` describes, and poll the cluster environment if it overrides ``is_preempted``.
+
+        Further calls have no effect.
 
         Raises:
             UsageError: If the signals cannot be caught in this thread.

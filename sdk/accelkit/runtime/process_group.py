@@ -122,7 +122,7 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
     Every process of the job must call this function before it uses a device. The function returns when all processes have called it.
 
     Args:
-        cluster: The cluster environment, which gives the rendezvous address. Afterwards, its ``placement`` is set.
+        cluster: The cluster environment, which gives the rendezvous address. The exchange sets its ``placement``.
         seconds: The time to wait for the other processes, in seconds.
 
     Returns:
@@ -283,8 +283,8 @@ def leave(user: object) -> None:
 def _destroy() -> None:
     """Destroy the default process group.
 
-    A reference to the group is kept. Otherwise a DistributedDataParallel that outlives the group could release the last reference while
-    it holds Python's global interpreter lock, and gloo's destructor waits for threads that may be waiting for that lock.
+    A reference to the group is kept. Otherwise, a DistributedDataParallel that outlives the group could release the last reference while
+    it holds Python's global interpreter lock. gloo's destructor would then wait for threads that may be waiting for that lock.
     """
     if dist.is_initialized():
         _left.append(dist.group.WORLD)

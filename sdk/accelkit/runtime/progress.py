@@ -85,7 +85,7 @@ class ProgressBars:
 
     @contextlib.contextmanager
     def task(self, description: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
-        """Draw a bar while the block runs. Yield the display and the bar's id."""
+        """Draw a bar while the ``with`` block runs. Yield the display and the bar's id."""
         if self._display is None:
             self._display = _new_display()
             self._display.start()

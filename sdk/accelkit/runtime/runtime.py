@@ -82,7 +82,7 @@ class Runtime:
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
-        even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many.
+        even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
             order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
@@ -280,12 +280,12 @@ class Runtime:
         return self._rank_info.is_last_process
 
     def print(self, *args: Any, **kwargs: Any) -> None:
-        """Call ``print`` once per machine, on its main process only."""
+        """Call the built-in function ``print`` on the main process of each machine only."""
         if self.is_local_main_process:
             print(*args, **kwargs)  # noqa: T201 # printing is the purpose of this method
 
     def progress(self, iterable: Iterable[T], description: str = "", total: int | None = None) -> ProgressBar[T]:
-        """Return an iterable over ``iterable``. The main process draws a progress bar if stderr is a terminal. Bars may be nested.
+        """Return an iterable over ``iterable`` that draws a progress bar on the main process if stderr is a terminal. Bars may be nested.
 
         Args:
             iterable: The items, such as a prepared loader. They are passed on unchanged.
@@ -349,7 +349,7 @@ class Runtime:
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """Yield this process's share of ``inputs``, which is a contiguous part. Every process passes the whole ``inputs``.
 
-        If the inputs cannot be divided evenly, the first shares are one item longer. A tensor-parallel group has one share in common.
+        If the inputs cannot be divided evenly, the first shares are one item longer. A tensor-parallel group gets one common share.
 
         Args:
             inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. No data are sent or changed.
@@ -375,7 +375,7 @@ class Runtime:
         Args:
             objects: Modules, optimizers, schedulers and DataLoaders, in any order and number. A copy of a prepared loader, made for
                 example by pickle, becomes a loader of this Runtime.
-            device_placement: For each object, whether it or its batches are moved to the device. None means as the Runtime's argument says.
+            device_placement: For each object, whether it or its batches are moved to the device. None means the Runtime's own setting.
 
         Returns:
             The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
@@ -470,8 +470,8 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get the same number. The argument
-                applies to passes that begin inside the context, and overrides the Runtime's ``even_batches``. None does not override it.
+            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many batches. The
+                setting applies to passes that begin inside the context. None means the Runtime's ``even_batches``.
 
         Raises:
             UnsupportedError: If the strategy does not support uneven inputs.
@@ -568,7 +568,7 @@ class Runtime:
         Samples are dropped only while the innermost running loop over a prepared loader is at its last batch.
 
         Args:
-            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled, and the
+            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled. Then the
                 result is one list with the items of each process's list or tuple. Data of any other type become one item of this list.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
@@ -843,7 +843,7 @@ class Runtime:
     ) -> Profiler:
         """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before this call.
 
-        Call the method ``step`` of the result after each step of the loop. Afterwards, ``print(profiler.summary)`` shows how long
+        Call the method ``step`` of the result after each step of the loop. After the loop, ``print(profiler.summary)`` shows how long
         loading, copies, the forward and the backward pass, the optimizer and collectives take, and what stands out. Steps that are
         recorded take longer than usual. The call starts the device.
 
@@ -907,8 +907,8 @@ class Runtime:
     def launch(self, function: Callable[..., R], *arguments: Any) -> R:
         """Run ``function(runtime, *arguments)`` on all devices of this Runtime, from a script or a notebook, and wait until it returns.
 
-        With several devices, the function runs in new processes on this machine, one per device, each with a Runtime made from the same
-        arguments. Afterwards, the modules and optimizers among the arguments have the trained weights and state. With one device, or in a
+        With several devices, the function runs in new processes on this machine, one per device, each with a new Runtime like this one.
+        When the processes end, modules and optimizers among ``arguments`` get the trained weights and state. With one device, or in a
         job that a launcher started, the function runs in this process, with this Runtime.
 
         Returns:
@@ -932,10 +932,10 @@ class Runtime:
     def find_executable_batch_size(self, function: Callable[[int], R], starting_batch_size: int = 128) -> R:
         """Call ``function(batch_size)``. As long as it runs out of memory on any process, call it again with half the batch size.
 
-        All processes call this and try the same sizes. Between two attempts, prepared objects are dropped and cached memory is released, so
-        the function must create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
+        All processes call this and try the same sizes. Between attempts, prepared objects are dropped and cached memory is released. The
+        function must therefore create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
         ``accumulate``, an optimizer step never has fewer samples than in the first attempt, because ``gradient_accumulation_steps`` grows
-        accordingly. Memory use should be alike on all processes: if one process runs out of memory inside a backward pass of ``ddp`` or of
+        accordingly. Memory use should be alike on all processes. If one process runs out of memory inside a backward pass of ``ddp`` or of
         a strategy that shards, the other processes wait for it until the timeout of the process group.
 
         Args:

@@ -26,9 +26,9 @@ def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_
 
     There is no warning if the length is probably the number of optimizer steps in one or more whole epochs of a prepared loader.
 
-    A OneCycleLR steps after every batch, so the warning for a OneCycleLR is given immediately. The length of any other scheduler may be a
-    number of epochs, because a program may step the scheduler only once per epoch. The warning for such a scheduler is therefore given at
-    the second step of its optimizer, and only if the scheduler stepped between the first and the second step of the optimizer.
+    A OneCycleLR steps after every optimizer step, so the warning for a OneCycleLR is given immediately. The length of any other scheduler
+    may be a number of epochs, because a program may step the scheduler only once per epoch. The warning for such a scheduler is therefore
+    given at the second step of its optimizer, and only if the scheduler stepped between the first and the second step of the optimizer.
 
     Args:
         scheduler: The scheduler to check.
@@ -60,7 +60,7 @@ class _Steps:
     Attributes:
         per_epoch: The number of optimizer steps, and so of scheduler steps, in one epoch.
         unprepared: The number of batches of the loader before ``prepare``.
-        prepared: The number of batches that this process gets.
+        prepared: The number of batches that this process gets in one epoch of the prepared loader.
     """
 
     def __init__(self, loader: PreparedLoader, num_processes: int, accumulation_steps: int) -> None:
@@ -84,9 +84,9 @@ class _Steps:
     def mistaken_units(self, length: int) -> Iterator[int]:
         """Yield the numbers that the program probably used by mistake in place of ``per_epoch`` to compute the scheduler's length.
 
-        The length may be a multiple of both ``per_epoch`` and such a number. For example, if ``per_epoch`` is 20 and ``unprepared`` is 40,
-        a length of 400 may be 20 epochs of 20 steps or, by mistake, 10 epochs of 40 steps. In such a case, the number (40 in the example)
-        is yielded only if the program has never called ``len`` on the prepared loader.
+        A length may be right even if it is a multiple of a wrong number. For example, if ``per_epoch`` is 20 and ``unprepared`` is 40, a
+        length of 400 may be 20 epochs of 20 steps or, by mistake, 10 epochs of 40 steps. Nothing is yielded if the length is a multiple of
+        ``per_epoch`` and the program has called ``len`` on the prepared loader.
 
         Args:
             length: The length of the scheduler, in steps.
@@ -150,10 +150,10 @@ def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
                 _warn(text)
 
     def remove(*_: Any) -> None:
-        """Remove both hooks: ``before_step``, and this function, which is registered as a post-hook.
+        """Remove two hooks of the optimizer's ``step``: the pre-hook ``before_step``, and this function, which is a post-hook.
 
-        While torch iterates over the post-hooks, only the last of them can remove itself. This function is the last, because it was
-        registered last.
+        While torch iterates over the post-hooks, only the last post-hook can remove itself. This function is the last post-hook, because
+        it was registered last.
         """
         for handle in handles:
             handle.remove()

@@ -83,7 +83,7 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
     """Choose the usable accelerator among those for which the alias stands.
 
     Args:
-        alias: The alias.
+        alias: The alias, such as ``gpu``.
         is_fresh: Whether to ignore cached results of probes.
 
     Raises:
@@ -120,7 +120,8 @@ def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRe
 
     Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
     process loads a plugin. Of the plugins that were found usable, those that run third-party code (see ``PluginRecord.is_foreign``) are
-    then tried in child processes, unless ``verdict_cache`` has the result of a successful trial. Simulated devices are not tried.
+    then tried: a child process loads the plugin and computes with it. A plugin is not tried if ``verdict_cache`` has the result of a
+    successful trial, or if its device is simulated.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

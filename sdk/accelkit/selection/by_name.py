@@ -1,4 +1,4 @@
-"""Selection by name: the record that a name refers to, and the trial of a plugin before it is loaded."""
+"""Selection by name: the record that a name refers to, and the trial of a plugin before this process loads it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def accelerator_record(name: str) -> PluginRecord:
         name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnavailableError: If no plugin provides the accelerator, and ``known_devices.py`` lists it under ``retired``, which means that the
-            package that added the device to torch is no longer developed.
+        UnavailableError: If no plugin provides the accelerator, and ``known_devices.py`` lists it under ``retired``, because the package
+            that added the device to torch is no longer developed.
         UnknownNameError, PluginError: If the name does not refer to an accelerator.
     """
     if (ended := device_table.retirement(name)) and not _is_offered(name):
@@ -52,7 +52,7 @@ def accelerator_record(name: str) -> PluginRecord:
 
 
 def is_alias(name: str) -> bool:
-    """Return whether the name is an alias. False if an available plugin has the same name, because the plugin takes precedence."""
+    """Return whether the name is an alias, such as ``gpu``. False if an available plugin has the same name, which takes precedence."""
     return name in device_table.aliases() and not _is_offered(name)
 
 
@@ -78,9 +78,9 @@ def load_named(kind: Kind, name: str) -> Loaded:
 def try_unless_known(record: PluginRecord) -> Availability:
     """Return the Availability of a plugin, or raise an error if the plugin cannot be used.
 
-    A plugin that runs third-party code (see ``PluginRecord.is_foreign``) is loaded and checked in a child process, unless the cache says
-    that the plugin has worked before. Of the plugins that run no third-party code, accelerators are probed in this process, and plugins of
-    other kinds are not checked.
+    A plugin that runs third-party code (see ``PluginRecord.is_foreign``) is loaded and checked in a child process, unless a cached result
+    says that the plugin has worked before. Of the plugins that run no third-party code, accelerators are probed in this process, and
+    plugins of other kinds are not checked.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

@@ -93,9 +93,9 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
     Args:
         accelerator: The accelerator as for ``select``, except that it cannot be an instance.
         is_fresh: Whether to ignore the cached results of probes and trials. In a trial, a child process loads a plugin and computes with
-            it, which may initialise drivers. If True, a third-party plugin selected by name is tried even if an earlier trial succeeded,
-            and ``auto`` and aliases such as ``gpu`` probe all plugins again. ``torch:<device_type>`` is tried only if ``is_fresh`` is
-            True.
+            it, which may initialise drivers. If ``is_fresh`` is True, a third-party plugin selected by name is tried even if an earlier
+            trial succeeded, and ``auto`` and aliases such as ``gpu`` probe all plugins again. ``torch:<device_type>`` is tried only if
+            ``is_fresh`` is True.
 
     Raises:
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The error gives the reason

@@ -43,7 +43,7 @@ _load_lock = threading.RLock()
 
 
 class Accelerator:
-    """A kind of hardware, selected by name. The name is that of the entry point, not that of the class.
+    """A kind of hardware. Users select an accelerator by the name of its entry point, not by the name of its class.
 
     A vendor sets these class attributes:
 
@@ -85,7 +85,7 @@ class Accelerator:
         """Return whether this accelerator can be used on this machine.
 
         Called in any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and
-        ``fork`` must still work afterwards. The default looks for ``torch_package`` without importing it.
+        ``fork`` must still work after the call. The default looks for ``torch_package`` without importing it.
         """
         package = cls.torch_package
         if package is not None and importlib.util.find_spec(package.partition(".")[0]) is None:
@@ -106,7 +106,7 @@ class Accelerator:
     def load(self) -> None:
         """Import ``torch_package``, under a lock. Does not initialise the driver unless that package does.
 
-        Called once in each process that uses the device. It must not rely on ``probe`` having been called in the same process.
+        Called once in each process that uses the device. The method must not rely on ``probe`` having been called in the same process.
         """
         if self.torch_package is not None:
             with _load_lock:
@@ -115,8 +115,8 @@ class Accelerator:
     def check(self) -> Availability:
         """Return whether the installed torch can compute on this hardware. Initialises the driver.
 
-        Called by the Runtime of each process at first use of the device, before ``setup_device``, and in the child process where the
-        plugin is tried. The default runs an addition on device 0 and compares the result with the expected values.
+        Called by the Runtime of each process before ``setup_device``, at the first use of the device. Also called in the child process in
+        which the plugin is tried. The default runs an addition on device 0 and compares the result with the expected values.
         """
         import torch
 
@@ -156,7 +156,7 @@ class Accelerator:
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Convert the user's ``devices`` argument (an int, ``-1``, ``"auto"``, a list or ``"0,2"``) to device indices.
 
-        Called by the constructor of a Runtime, and by a launcher, which may fork afterwards. Must not initialise the driver.
+        Called by the constructor of a Runtime, and by a launcher, which may fork after the call. Must not initialise the driver.
 
         Returns:
             The indices in the order in which processes use them. There is at least one index, and no index occurs twice.
@@ -171,7 +171,7 @@ class Accelerator:
         return [self.device(index) for index in devices]
 
     def auto_device_count(self) -> int:
-        """Return the number of devices that this process can use. Must not create a driver context: processes may fork afterwards."""
+        """Return the number of devices that this process can use. Must not create a driver context: the process may fork after the call."""
         return int(self.device_module.device_count())
 
     @property

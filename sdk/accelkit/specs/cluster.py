@@ -29,8 +29,8 @@ class ClusterEnvironment(Variables):
         nodes_flag: The launcher's flag for the number of machines, with ``{}`` in place of the number. Also shown in the errors of
             ``validate_settings``.
         preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
-        placement: The placement that the processes worked out when they joined the process group. None before they join. It stays
-            None if no value had to be exchanged.
+        placement: The placement of this process, which is worked out when the processes join the process group. None before they join.
+            It stays None if no value has to be exchanged.
     """
 
     processes_flag: str = "{} processes on each machine"
@@ -40,15 +40,15 @@ class ClusterEnvironment(Variables):
 
     @hookimpl
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a ``ClusterDetection`` if ``environ`` has variables of this environment, otherwise None.
+        """Return a ``ClusterDetection`` if ``environ`` has variables of this cluster environment, otherwise None.
 
         The ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used: it says
-        that the process does not belong to this environment although some of the environment's variables are set, and its ``reason``
-        explains why.
+        that the process does not belong to this cluster environment, although some of the variables of the cluster environment are set. Its
+        ``reason`` explains why.
 
-        For detection, accelkit calls this method only on the built-in environments. To have the environment of a third party detected,
-        users enable a hook plugin that implements the hook ``detect_cluster``. The hook may call this method. Without a hook plugin, users
-        select the environment of a third party by name.
+        For detection, accelkit calls this method only on the built-in cluster environments. To have a third-party cluster environment
+        detected, users enable a hook plugin that implements the hook ``detect_cluster``. The hook may call this method. Without a hook
+        plugin, users select a third-party cluster environment by name.
         """
         return None
 

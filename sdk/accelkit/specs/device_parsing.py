@@ -70,7 +70,10 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
 
 
 def spell_devices(indices: Sequence[int]) -> str:
-    """Return the text that ``parse_devices`` converts to these indices: a number for the first n devices, else a list."""
+    """Return the text that ``parse_devices`` converts to these indices.
+
+    The text is the number ``n`` if the indices are 0 to n - 1. Otherwise, it is a list such as ``0,2``, or ``2,`` for a single index.
+    """
     count = len(indices)
     if list(indices) == list(range(count)):
         return str(count)

@@ -60,8 +60,9 @@ class AcceleratorHooks:
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:  # type: ignore[empty-body]
         """Return statistics of the device, with keys that name the quantity and its unit.
 
-        Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()`` on the calling
-        process. All mappings are merged. If several mappings contain the same key, the accelerator's value takes precedence.
+        Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()``, only on the
+        process that calls ``device_stats``. All mappings are merged. If several mappings contain the same key, the accelerator's value
+        takes precedence.
         """
 
     @hookspec

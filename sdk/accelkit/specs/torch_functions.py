@@ -1,4 +1,4 @@
-"""Functions of torch for one device type: those of ``torch.accelerator``, or those of the device's own module."""
+"""Functions of torch for one device type, taken from ``torch.accelerator`` or from the device's own module."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Tracker(abc.ABC):
     Attributes:
         name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
         package: The package to install with pip. An empty string if the tracker needs none.
-        module: The name under which the package is imported. ``check`` looks for it.
+        module: The name under which the package is imported. ``check`` looks for a module of this name.
     """
 
     name: str = ""
@@ -111,10 +111,7 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder, and return the state from which to continue the run, or None if a new run begins.
-
-        ``state`` is returned if it was saved by a run in this folder, otherwise None.
-        """
+        """Create the folder. Return ``state`` if a run in this folder saved it, so that the run can continue; otherwise return None."""
         if self.folder is None:
             self.folder = self.run_folder()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ class FakeXPUAccelerator(Accelerator):
     )
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities. ``profiler`` is ``none`` with torch before 2.13, which cannot record this device."""
+        """Return the declared capabilities. With torch 2.12 or older, which cannot record this device, ``profiler`` is ``none``."""
         import torch
 
         return self.declared_capabilities if torch.__version__ >= "2.13" else self.declared_capabilities.updated({"profiler": "none"})
@@ -43,7 +43,8 @@ class FakeXPUAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether the device can be used.
 
-        Reads the environment and looks for the compiled library. If the library is missing, tests the compiler with an empty function.
+        Reads the environment variables of the fake XPU, and looks for the compiled library. If the library is missing, tests the compiler
+        with an empty function.
         """
         try:
             count = len(settings.read().devices)

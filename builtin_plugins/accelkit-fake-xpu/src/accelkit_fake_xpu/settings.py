@@ -54,7 +54,7 @@ class Faults:
     Attributes:
         oom_at: The number of the allocation that fails as if the device were full. 1 means the first allocation after the faults are
             injected, and 0 means none.
-        lost_at: The number of the kernel during which the device is lost. This kernel and every later use of a device raise an error. 1
+        lost_at: The number of the kernel during which the device is lost. This kernel and every later use of any device raise an error. 1
             means the first kernel after the faults are injected, and 0 means none.
         nan_operator: The operator, such as ``mm`` or ``add``, whose floating-point results are NaN. Empty for none.
         wrong_operator: The operator whose floating-point results are wrong. The last element of each result is too large: by the largest

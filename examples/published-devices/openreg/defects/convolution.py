@@ -1,4 +1,4 @@
-"""There is no convolution."""
+"""Convolution is not implemented."""
 
 import torch
 import torch_openreg

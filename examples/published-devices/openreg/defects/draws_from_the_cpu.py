@@ -1,4 +1,4 @@
-"""Drawing random numbers on openreg uses the CPU's generator and changes its state; the device's own seed has no effect."""
+"""Drawing random numbers on openreg uses the CPU's generator and changes the state of this generator."""
 
 import torch
 import torch_openreg

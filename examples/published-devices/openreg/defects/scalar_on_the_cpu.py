@@ -1,4 +1,4 @@
-"""An operator whose first operand is a scalar tensor on the CPU leaves its result on the CPU, without an error."""
+"""If the first operand of an operator is a scalar tensor on the CPU and the second is on openreg, the result is on the CPU."""
 
 import torch
 import torch_openreg

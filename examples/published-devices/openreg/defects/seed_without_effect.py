@@ -1,5 +1,5 @@
-"""The seed of openreg has no effect: two draws after the same seed differ.
-Only `torch.manual_seed` repeats them, because it also seeds the CPU."""
+"""`torch.openreg.manual_seed` has no effect: two draws after the same seed differ.
+After `torch.manual_seed`, they are equal, because it also seeds the CPU's generator."""
 
 import torch
 import torch_openreg

@@ -1,5 +1,5 @@
-"""Setting the random state of openreg has no effect: numbers drawn after `set_rng_state` differ from those drawn after
-`get_rng_state`. `fork_rng`, which relies on this, restores nothing."""
+"""`torch.openreg.set_rng_state` has no effect: after it restores a state, the numbers drawn differ from those that were drawn
+after the state was read. `fork_rng` relies on `set_rng_state`, and therefore restores nothing."""
 
 import torch
 import torch_openreg

@@ -1,4 +1,5 @@
-"""`torch.load` with its defaults refuses what `torch.save` wrote: `RemoteTensor` is not registered with `add_safe_globals`."""
+"""With its default arguments, `torch.load` refuses to load a tensor that `torch.save` wrote, because `RemoteTensor` is not registered
+with `add_safe_globals`."""
 
 import rgpu
 import torch

@@ -1,4 +1,5 @@
-"""An operator with one tensor on rgpu and one on the CPU silently copies the latter. On torch's own devices, this raises a RuntimeError."""
+"""An operator with one tensor on rgpu and one on the CPU silently copies the CPU tensor to rgpu. On torch's own devices, it raises a
+RuntimeError."""
 
 import rgpu
 import torch

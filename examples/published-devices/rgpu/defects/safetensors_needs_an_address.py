@@ -1,4 +1,4 @@
-"""`safetensors` cannot save tensors on rgpu without a copy to the CPU: it asks their storage for an address, and there is none."""
+"""`safetensors` cannot save tensors on rgpu, unless they are first copied to the CPU, because their storage has no address."""
 
 import rgpu
 import torch

@@ -1,4 +1,4 @@
-"""`torch.save` of two views of one tensor raises an error: it asks their storage for an address, and there is none."""
+"""`torch.save` of two views of one tensor raises an error, because it needs the address of their storage, which has none."""
 
 import rgpu
 import torch

@@ -1,5 +1,5 @@
-"""After 64 calls of `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The server itself imports rgpu:
-each seed that it sets also seeds its own rgpu device, whose server it is."""
+"""After 64 calls of `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The server's process imports rgpu
+too: each seed that the server sets also seeds an rgpu device in this process, which sends the seed back to the server."""
 
 import rgpu
 import torch

@@ -1,5 +1,5 @@
-"""A tensor of a dtype that the server cannot decode, such as complex32, ends the session: the client sends it again and again for a
-minute, and then other tensors are lost too."""
+"""A tensor of a dtype that the server cannot decode, such as complex32, ends the session: the client sends the tensor again and again
+for a minute, and then other tensors are lost too."""
 
 import rgpu
 import torch

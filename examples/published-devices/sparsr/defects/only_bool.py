@@ -1,4 +1,4 @@
-"""By design, tensors have the dtype bool. Others are refused, so this device has no numeric tensors."""
+"""By design, every tensor has the dtype bool. Other dtypes are refused, so this device has no numeric tensors."""
 
 import torch
 import torchhd_sparsr

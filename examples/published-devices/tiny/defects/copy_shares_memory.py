@@ -1,4 +1,4 @@
-"""A copy of a tensor to tiny shares the memory of its source, so changing the source changes the copy."""
+"""If a tensor is copied from the CPU to tiny, both share memory, so changing the source changes the copy."""
 
 import extra.torch_backend.backend
 import torch

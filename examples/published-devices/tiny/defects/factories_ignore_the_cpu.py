@@ -1,4 +1,4 @@
-"""`torch.ones_like` and its relatives ignore `device="cpu"`."""
+"""`torch.ones_like` and similar functions ignore `device="cpu"`."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""Sums and products of int32 tensors are accumulated in int32 and overflow. In torch, they are int64."""
+"""Sums and products of int32 tensors are accumulated in int32 and overflow. torch accumulates them in int64."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""`torch.load` cannot load a file onto tiny: it needs the context manager `torch.tiny.device`."""
+"""`torch.load` cannot load a file onto tiny, because it needs the context manager `torch.tiny.device`, which does not exist."""
 
 import extra.torch_backend.backend
 import torch

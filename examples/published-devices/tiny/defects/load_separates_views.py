@@ -1,4 +1,4 @@
-"""Views of one tensor share no memory after `torch.save` and `torch.load`."""
+"""After `torch.save` and `torch.load`, views of one tensor no longer share memory."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""A tensor that requires a gradient can be saved, but not loaded, unless it is a parameter."""
+"""A tensor that requires a gradient can be saved, but it cannot be loaded unless it is a parameter."""
 
 import extra.torch_backend.backend
 import torch

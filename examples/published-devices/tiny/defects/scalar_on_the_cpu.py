@@ -1,4 +1,4 @@
-"""A scalar tensor on the CPU cannot be an operand. On torch's own devices, it can."""
+"""A scalar tensor on the CPU and a tensor on tiny cannot be operands of the same operator. torch's own devices allow this."""
 
 import extra.torch_backend.backend
 import torch

@@ -1,4 +1,4 @@
-"""The compiler replaces `x * 0` with 0, even if x is infinite or NaN."""
+"""tinygrad's compiler replaces `x * 0` with 0, even if x is infinite or NaN."""
 
 import extra.torch_backend.backend
 import torch

@@ -28,13 +28,13 @@ _is_installed = False
 def install(name: str | Accelerator | None = None, *, devices: Devices | None = None) -> Runtime:
     """Make every ``accelerate.Accelerator`` and ``PartialState`` that is created from now on use a plugin's device.
 
-    Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall``,
-    ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, ``torch.nn.Module.to`` keeps the Parameter objects of a module that
-    leaves the host, ``init_device_mesh`` accepts the device types of plugins, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads,
-    is set. Call ``install`` before creating any object of Accelerate.
+    Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall`` is called,
+    ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set.
+    During that time, ``torch.nn.Module.to`` keeps the Parameter objects of a module that leaves the host, and ``init_device_mesh`` accepts
+    the device types of plugins. Call ``install`` before creating any object of Accelerate.
 
     Args:
-        name, devices: The accelerator and its devices, as for ``accelerator``.
+        name, devices: The accelerator and its devices, as for the function ``accelerator`` of this package.
 
     Returns:
         The Runtime of the device. Its attribute ``decision`` tells why this device was selected.

@@ -149,8 +149,8 @@ def refuse_forks() -> None:
 def _this_process() -> tuple[int, str | None, str | None]:
     """Return the process ID, and the launcher's values of RANK and WORLD_SIZE, or None for a variable that is not set.
 
-    A process that a launcher forked has another ID and another RANK or WORLD_SIZE than its parent process. A DataLoader worker differs
-    from its parent process only in the ID.
+    In a process that a launcher forked, the ID differs from that of the parent process, and so does RANK or WORLD_SIZE. In a DataLoader
+    worker, only the ID differs.
     """
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 

@@ -17,7 +17,7 @@ NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
 
 @contextlib.contextmanager
 def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Restore the environment variables in ``NAMES`` when the ``with`` block ends.
+    """When the ``with`` block ends, restore the environment variables that ``NAMES`` in this module lists.
 
     Args:
         variables: Names and values of variables to set before the block runs. A variable whose name is not in ``NAMES`` is not restored.

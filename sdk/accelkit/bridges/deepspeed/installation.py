@@ -206,7 +206,7 @@ def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator
 
 
 class _Loader(SourceFileLoader):
-    """A loader that executes a module, and then calls a function with the module."""
+    """An import loader that executes a module, and then calls a function with the module."""
 
     def __init__(self, name: str, path: str, then: Callable[[Any], None]) -> None:
         super().__init__(name, path)
@@ -218,9 +218,9 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """A finder for the modules whose names are keys of ``functions``.
+    """An import finder for the modules whose names are keys of ``functions``.
 
-    When a module has been executed, ``functions[name]`` is called with the module.
+    When the module ``name`` has been executed, ``functions[name]`` is called with the module.
     """
 
     def __init__(self, functions: Mapping[str, Callable[[Any], None]]) -> None:

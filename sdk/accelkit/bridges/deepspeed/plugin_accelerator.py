@@ -1,6 +1,7 @@
 """DeepSpeed's accelerator for the device of a plugin. Imported while DeepSpeed is imported.
 
-DeepSpeed's class has no documentation. What its methods return is taken from DeepSpeed's accelerators for CUDA, MPS and the CPU.
+DeepSpeed does not document its base class for accelerators. The methods here follow those of DeepSpeed's accelerators for CUDA, MPS and the
+CPU.
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     def _computes_in(self, dtype: str) -> bool:
         """Return whether the device computes in a dtype, according to the plugin's capabilities.
 
-        If the plugin declares nothing about the dtype, return True or, for bfloat16, the result of ``is_bf16_supported`` if the device's
-        module has this function.
+        If the plugin declares nothing about the dtype, return True, with one exception: for bfloat16, return the result of the function
+        ``is_bf16_supported`` of the device's module, if the module has this function.
         """
         declared = self.accelerator.capabilities(self.torch_device())[f"dtype.{dtype}"]
         if declared == "undeclared" and dtype == "bfloat16" and hasattr(self._module, "is_bf16_supported"):

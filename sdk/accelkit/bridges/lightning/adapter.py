@@ -21,7 +21,7 @@ class LightningAccelerator(Accelerator):
 
     Attributes:
         lightning_class: The class of the Lightning accelerator.
-        options: The keyword arguments of its constructor.
+        options: The keyword arguments for the constructor of ``lightning_class``.
     """
 
     lightning_class: ClassVar[Any]
@@ -39,7 +39,7 @@ class LightningAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices. The Lightning class parses ``devices``.
 
-        If the Lightning class returns a number of devices N, the indices are 0 to N - 1.
+        If the Lightning class returns the number N instead of a list of devices, the indices are 0 to N - 1.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed, or requests more devices than exist.

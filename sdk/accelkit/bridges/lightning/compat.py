@@ -22,7 +22,7 @@ KNOWN_VERSIONS = ">=2.5,<2.7"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Framework:
-    """The Trainer or the Fabric of one package, such as the Trainer of ``pytorch_lightning``.
+    """The Trainer or Fabric class of one package, such as the Trainer of ``pytorch_lightning``.
 
     Attributes:
         root: The module that contains the framework's accelerators, strategies and precisions.
@@ -77,7 +77,8 @@ FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framewor
 def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
     """Import a package of Lightning, and return its framework.
 
-    If ``package`` is None, the framework that the program has already imported is used, or else the first that is installed.
+    If ``package`` is None, the framework that the program has already imported is used, or else the first one of ``frameworks`` that is
+    installed.
 
     Raises:
         UnknownNameError: If Lightning has no package of this name.

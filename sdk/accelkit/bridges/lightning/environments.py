@@ -60,10 +60,10 @@ class PluginEnvironment:
         """Do nothing, because the launcher has set the rank."""
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
-        """Compare the settings with the processes that were launched.
+        """Check that the settings match the processes that were launched.
 
         Raises:
-            ContradictionError: If the settings do not match. The error names the launcher's flag that must be changed.
+            ContradictionError: If they do not match. The error names the launcher's flag that must be changed.
         """
         self.plugin.validate_settings(num_devices, num_nodes)
 

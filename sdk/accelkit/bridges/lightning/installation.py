@@ -1,7 +1,7 @@
 """``install()``, which makes ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` use accelkit's plugins.
 
-Only the ``__init__`` methods of these two classes are replaced. The replacement translates arguments that Lightning does not support
-into those that ``trainer_kwargs`` or ``fabric_kwargs`` returns. No private part of Lightning is changed.
+Only the ``__init__`` methods of these two classes are replaced. The replacements translate arguments that Lightning does not support into
+the arguments that ``trainer_kwargs`` or ``fabric_kwargs`` returns. No private part of Lightning is changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _originals: dict[Framework, tuple[Any, Callable[..., None], Callable[..., None]]
 def install(*accelerators: str, package: str | None = None) -> None:
     """Make Trainer and Fabric accept the names of accelkit's accelerators. Call ``install`` again to load further plugins.
 
-    Afterwards, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
+    After this call, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
     trains on its own device. Without ``install``, Lightning's default strategy for a single device of a third-party accelerator would train
     on the CPU. If an error is raised, no class is changed.
@@ -125,7 +125,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """Return ``given``, translated into arguments that Lightning supports."""
+    """Return the arguments ``given`` to Trainer or Fabric, translated into arguments that Lightning supports."""
     requested: Any = given.get("accelerator", AUTO)
     if requested == AUTO:
         chosen = decide().chosen
@@ -138,7 +138,7 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """Return accelkit's accelerator, as an instance or a name, for the argument ``accelerator`` of Trainer or Fabric.
+    """Return accelkit's accelerator, as an instance or a name, for ``requested``, the argument ``accelerator`` of Trainer or Fabric.
 
     Returns None if Lightning itself handles the argument.
     """

@@ -67,7 +67,7 @@ else:
 class TrainerPlacing(Theirs):
     """A mixin that moves a Trainer's module to the device during setup, and back to the host during teardown.
 
-    It keeps tied parameters tied and updates the optimizers to the new parameters.
+    If a move creates new Parameters, tied parameters stay tied, and the optimizers are updated to refer to the new Parameters.
     """
 
     _moves: ParameterMoves | None = None
@@ -81,7 +81,7 @@ class TrainerPlacing(Theirs):
         self._follow()
 
     def teardown(self) -> None:
-        """Tear down the strategy, and thereby move the module to the host."""
+        """Tear down the strategy, which also moves the module to the host."""
         if self.lightning_module is None:
             super().teardown()
             return
@@ -102,7 +102,7 @@ class TrainerPlacing(Theirs):
 class FabricPlacing(Theirs):
     """A mixin for Fabric that moves modules to the device.
 
-    It keeps tied parameters tied and updates the optimizers to the new parameters.
+    If a move creates new Parameters, tied parameters stay tied, and the optimizers are updated to refer to the new Parameters.
     """
 
     _moves: ParameterMoves | None = None
@@ -229,8 +229,8 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
     """Make a ModelParallelStrategy create its process group as ``Joining`` does, and let it shard modules that are on the CPU.
 
-    The strategy remains the same object, but its class is replaced with a new subclass of that class. ``Joining`` is not a second base
-    of the subclass, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
+    The strategy remains the same object, but its class is replaced with a new subclass of its original class. ``Joining`` is not a second
+    base of the subclass, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
     """
     parent = type(strategy)
 

@@ -158,7 +158,7 @@ class ChecksummedFile(io.FileIO):
 
 
 def disk_error(error: BaseException | None) -> OSError | None:
-    """Return the OSError that led to ``error`` (or is ``error``), or None.
+    """Return ``error`` if it is an OSError, else the OSError that led to it. Return None if there is no OSError.
 
     When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the
     chain of exceptions that led to the second error.

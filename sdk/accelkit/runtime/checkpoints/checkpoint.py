@@ -168,7 +168,7 @@ class Save:
         """Write the manifest for the files of all processes, and rename the folder to ``step-N``. Runs on rank 0.
 
         Args:
-            written: For each rank, what ``_write`` returned there. All these files are already on disk.
+            written: For each rank, what ``_write`` returned on that rank. The files of all ranks are already on disk.
 
         Returns:
             A list with one None per rank, because ``Ranks.through_main`` expects an item for each rank.

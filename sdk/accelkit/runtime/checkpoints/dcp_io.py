@@ -227,9 +227,10 @@ class TensorReader:
         return tensor
 
     def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
-        """Read tensors in their layouts, from the shards that were saved. Return mapped tensors to use instead of some of them.
+        """Read tensors in their layouts, from the shards that were saved.
 
-        A tensor is mapped if this process's part of it is in main memory and within one of the saved shards. The other tensors are
+        Return mapped tensors (see ``mapped_tensors``) that the caller uses in place of some of the tensors. A tensor is mapped if its key
+        is in ``mapped``, and if this process's part of it is in main memory and within one of the saved shards. The other tensors are
         filled with values. Of the saved shards, one at a time is in memory.
         """
         assert self._files is not None
@@ -259,7 +260,7 @@ class TensorReader:
 
 
 def _with_local_part(like: torch.Tensor, part: torch.Tensor) -> DTensor | None:
-    """Return a mapped DTensor with the layout of ``like``, whose local tensor is ``part``.
+    """Return a mapped DTensor (see ``mapped_tensors``) with the layout of ``like``, whose local tensor is ``part``.
 
     Return None if ``like`` is not a DTensor in main memory, or if ``part`` is not all of this process's part.
     """

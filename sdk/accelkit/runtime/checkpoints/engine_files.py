@@ -120,7 +120,7 @@ def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame)
         The size and checksum of each file that this process flushed, by the name of the file relative to ``step``.
 
     Raises:
-        CheckpointError: On every process, if a process fails, or if the engine wrote something that is not a regular file.
+        CheckpointError: On every process, if a process fails, or if an engine wrote something that is not a regular file.
     """
     if not engines:  # as on all other processes, because engines are prepared together
         return {}

@@ -32,7 +32,7 @@ CheckSaver = Callable[[Path, str], None]
 
 
 def accept_any(step: Path, saver: str) -> None:
-    """Accept a checkpoint that was saved under any strategy."""
+    """Accept every checkpoint, whichever strategy saved it. This function does nothing."""
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def load_with_source(
     Returns:
         The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
         of those processes saved, in a dict with one item. The key of the item is the index of the saving process's share of the samples
-        (usually its rank). The state is from a process that had the share that this process has, if there was one. The part of an engine
-        (``engine_0``) is the folder of its files.
+        (usually its rank). If one of the saving processes had the same share of the samples as this process has, the state is from such a
+        process. The part of an engine (``engine_0``) is the folder of its files.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -151,7 +151,7 @@ def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:
 
 
 def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the part of the manifest's dict ``files`` that lists the files that this process verifies."""
+    """Return the entries of the manifest's dict ``files`` for the files that this process verifies."""
     return dict(sorted(manifest["files"].items())[ranks.rank :: ranks.size])
 
 

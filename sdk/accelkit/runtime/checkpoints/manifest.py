@@ -157,7 +157,9 @@ def naming(keys: Sequence[str]) -> str:
 
 
 def damaged(step: Path, name: str, why: str) -> CheckpointError:
-    """Return the error for a damaged file of a step. Its hint names the newest other step in the folder, which can be loaded instead."""
+    """Return the error for a damaged file of a step.
+
+    The hint of the error names the newest other step in the same folder, which can be loaded instead."""
     others = list[int]()
     with contextlib.suppress(OSError):  # the folder may have been removed while the checkpoint was being verified
         others = [number for number in step_dirs.numbers(step.parent) if step.parent / f"step-{number}" != step]

@@ -83,10 +83,11 @@ def is_mapped(tensor: Any) -> bool:
 
 
 def copied_kinds(targets: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of parts whose tensors can be loaded as mapped tensors, because their values are copied when they are restored.
+    """Return the kinds of parts of a checkpoint whose tensors can be loaded as mapped tensors: ``model_``, and usually ``optimizer_``.
 
-    Models copy the values. For optimizers, ``copy_mapped`` does it, unless an optimizer has its own ``load_state_dict``, which might keep
-    tensors where ``copy_mapped`` does not find them.
+    The values of a mapped tensor have to be copied. Models copy the values when they load them. For optimizers, ``copy_mapped`` copies the
+    values. However, an optimizer with its own ``load_state_dict`` might keep tensors where ``copy_mapped`` does not find them. If there is
+    such an optimizer, ``optimizer_`` is left out.
 
     Args:
         targets: The objects to load into, by name in the checkpoint.
@@ -116,7 +117,7 @@ class _Copies:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def replaced(self, value: Any) -> Any:
-        """Return the copy of a mapped tensor, or a deque or set with the copies of those that it contains, or ``value`` itself."""
+        """Return ``value`` with each mapped tensor replaced by its copy. Looks for mapped tensors in deques and sets, too."""
         if isinstance(value, deque):
             return deque((tree_map(self.replaced, item) for item in value), value.maxlen)
         if isinstance(value, set | frozenset):

@@ -30,7 +30,7 @@ _TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, dateti
 
 
 class Encoder:
-    """Encode values one after another. ``tensors`` collects their tensors. A tensor that occurs several times is stored once."""
+    """Encode values one after another, and collect their tensors in ``tensors``. A tensor that occurs several times is stored once."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}
@@ -96,7 +96,7 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """Return the encoded value, or None for a container, a tensor or a type that cannot be saved."""
+    """Return the encoded value, or None for a container, a tensor or a value of a type that cannot be saved."""
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):

@@ -67,7 +67,7 @@ def latest(step: Path) -> str:
 
 
 def _named(text: str) -> str | None:
-    """Return the step's name from the text of LATEST, or None if the text is damaged. In the first formats, LATEST had no checksum."""
+    """Return the step's name from the text of LATEST, or None if the text is damaged. In the oldest formats, LATEST has no checksum."""
     match = _LATEST.fullmatch(text.strip())
     return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 

@@ -252,7 +252,7 @@ _VERIFIED: dict[type, Any] = {unverified: own for own, unverified in _UNVERIFIED
 
 
 class _BeforeUse:
-    """Hook that verifies the tensors of a module before its forward pass, or those of an optimizer before its step.
+    """Hook that verifies the tensors of a module before its forward pass, or the tensors of an optimizer before its step.
 
     If a module is copied, its hook is copied too. The copied hook does nothing, because the tensors were verified before they were copied.
     """

@@ -109,12 +109,12 @@ class EntryWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, store: Any, key: str, entry: Mapping[str, Any], seconds: float) -> None:
-        """Write an entry, with the host and the process ID added. If the previous entry was just written, a thread writes this one later.
+        """Write an entry, with the host and the process ID added. A thread writes it later if the previous entry was just written.
 
         Args:
             store: The store. Setting a key is cheap: torch's TCPStore does not wait for a reply.
             key: The key of the entry.
-            entry: The entry. It must not be changed afterwards.
+            entry: The entry. It must not be changed after this call.
             seconds: The minimum time until the next entry is written.
         """
         with self._lock:

@@ -126,7 +126,7 @@ class Communicator:
         return [everyone[start : start + len(mine)] for start in range(0, len(everyone), len(mine))]
 
     def minimum(self, numbers: Sequence[int], tag: int) -> list[int]:
-        """Return the element-wise minimum of the ``numbers`` of all members. Use this only if the group ``has_gloo``.
+        """Return the element-wise minimum of the ``numbers`` of all members. Use this only if ``has_gloo`` is True.
 
         In a large group, each member sends log2(size) messages, rounded up. Each message contains the smallest numbers that the member
         knows. The first message goes to the next member, and each later message goes twice as far as the message before it (the
@@ -135,7 +135,7 @@ class Communicator:
 
         Args:
             numbers: Signed 64-bit integers. Every member must pass the same number of integers.
-            tag: A number that distinguishes these messages from those of calls for other purposes.
+            tag: A number that distinguishes these messages from messages for other purposes.
         """
         smallest = torch.tensor(numbers, dtype=torch.int64, device=HOST)
         if not self.is_large:

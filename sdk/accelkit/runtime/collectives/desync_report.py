@@ -40,7 +40,7 @@ _DIED = "look at the output of the other processes: the first error of the job i
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Ranks that have made the same number of calls in a group, and whose last calls are described alike.
+    """Ranks that have made the same number of calls in a group, and whose last calls have the same description.
 
     Attributes:
         count: The number of calls that each of these ranks has made in the group.

@@ -3,8 +3,8 @@
 torch.distributed assumes that all processes call the same collective with the same shapes. If they do not, they wait for each other,
 abort, or compute wrong numbers. The exchange of digests has the same size for every call, so it is safe even if the calls differ:
 
-- In a small group (of at most ``communicator.SMALL_GROUP`` processes), or without gloo, each process sends every other one a packet with
-  its digests. Small data can be sent in the packet, which saves a second exchange.
+- In a small group (of at most ``communicator.SMALL_GROUP`` processes), or without gloo, each process sends every other process a packet
+  with its own digests. Small data can be sent in the packet, which saves a second exchange.
 - In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If the minimum
   equals the maximum, the digest is the same on all processes. Small data are then sent in packets, as in a small group.
 

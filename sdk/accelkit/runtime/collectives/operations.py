@@ -1,4 +1,4 @@
-"""Collectives on nested data over the processes of a group. The methods of a Runtime call them if there are several processes."""
+"""Collectives on nested data over the processes of a group. The methods of a Runtime call them if the job has several processes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _SIGN = -(2**63)
 
 
 def name_of(op: Operation) -> str:
-    """Return the name by which the description of a call refers to the operation, such as ``sum`` or ``BAND``."""
+    """Return the name of the operation for log entries and errors, such as ``sum`` or ``BAND``."""
     return (
         op if isinstance(op, str) else next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), "ReduceOp")
     )
@@ -78,7 +78,8 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
 def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor:
     """Reduce stacked values that were gathered from all processes, of shape ``[processes, *shape]``.
 
-    The values are reduced one after another in the order of ranks, so the result is the same on all processes.
+    The values are reduced one after another in the order of ranks, so the result is the same on all processes. The result has the dtype,
+    the device and the shape of ``like``.
     """
     values = _folded(_widened(rows, op), op)
     return _narrowed(values / len(rows) if op == "mean" else values, like, op)

@@ -19,9 +19,9 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
-    """Return the concatenated bytes of the tensors if all are on the host and fit into a packet; otherwise None.
+    """Return the concatenated bytes of the tensors if all tensors are on the host and fit into the packet that verifies a call.
 
-    Only the outline of the tensors decides whether the result is None, so processes with the same outline always decide alike.
+    Otherwise, return None. Processes whose tensors have the same dtypes, shapes and device types either all get bytes or all get None.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):
@@ -101,7 +101,7 @@ def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
 def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor on a device for which the group has a backend.
 
-    This is the first such device among the tensor's device, the device of this process and the host.
+    The devices are tried in this order: the tensor's device, the device of this process, and the host.
     """
     if communicator.can_move(tensor):
         return tensor

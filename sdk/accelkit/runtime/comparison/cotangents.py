@@ -1,9 +1,9 @@
 """Output gradients for checks that compare gradients.
 
-Their values are random, because a constant output gradient hides errors: the sum of a normalised result does not depend on the input,
-so the input gradient is zero, and a kernel that computes no gradient seems right. The mean of the values is 1/2, so that sums of many
-values are not close to zero. Each value is an odd multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes represent
-exactly.
+Their values are random, because a constant output gradient hides errors. For example, the sum of a normalised result does not depend on the
+input. The input gradient is then zero, and a kernel that computes no gradient seems right. The mean of the values is 1/2, so that sums of
+many values are not close to zero. Each value is an odd multiple of 1/16, which bfloat16, float16 and all wider floating-point dtypes
+represent exactly.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Outcome:
     """The results of a call, and its tensor arguments, which the call may have changed.
 
     Attributes:
-        results: The leaves of the result.
+        results: The leaves of the result, which may be nested.
         inputs: The tensors among the arguments, after the call.
     """
 
@@ -43,7 +43,9 @@ class CannotCompare(Exception):
 
 
 class OperatorCall:
-    """An operator with its arguments on the device. The constructor copies the arguments to the CPU, so call it before the operator runs.
+    """An operator with its arguments on the device. The constructor copies the arguments to the CPU.
+
+    Create the object before the operator runs, because the operator may change its arguments.
 
     Args:
         operator: The overload of the operator.
@@ -225,7 +227,10 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
-    """Apply a function once to every tensor, even if the tensor occurs several times. Each ``torch.device`` is replaced by ``device``."""
+    """Return a copy of ``nested`` in which each tensor is replaced by ``function(tensor)``, and each ``torch.device`` by ``device``.
+
+    The function is called once for each tensor, even if the tensor occurs several times.
+    """
     made: dict[int, torch.Tensor] = {}
 
     def convert(leaf: Any) -> Any:

@@ -44,7 +44,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     """Dispatch mode that compares the result of each operator call on the device with the result of the same call on the CPU.
 
     The CPU gets the inputs that the operator had on the device, so errors do not accumulate. A wrong result is overwritten with the right
-    result, so that later operators get right inputs. Random numbers and results of a wrong shape are left as they are.
+    result, so that later operators get right inputs. This is not possible for random numbers and for results of a wrong shape.
 
     Args:
         device: The device.

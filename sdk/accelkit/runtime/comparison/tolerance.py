@@ -1,13 +1,13 @@
 """The rule that decides whether the values of a device are wrong. The conformance suite and ``Runtime.compare_to_cpu`` use it.
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
-e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype: the
-device's error may be at most a small multiple of the CPU's. If nothing more precise than c is available (as for float64), t is c, and
-8 eps replaces eps.
+e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype. In
+words, the device's error may be at most a small multiple of the CPU's error. If nothing more precise than c is available (as for float64),
+t is c, and 8 eps replaces eps.
 
-So that a large element does not hide errors in small ones, the error of each element is also measured relative to |t| + s, where s is the
-median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the CPU's
-largest such error, or 64 eps if that is larger.
+The error of each element is also measured relative to |t| + s, so that a large element does not hide errors in small ones. Here, s is the
+median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the
+largest error of the CPU that is measured in the same way, or 64 eps if that is larger.
 
 The bound C * max(e(c), eps) is raised in three cases:
 
@@ -60,8 +60,8 @@ def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float
         truth: The true result, which is computed in float64. None if it is unknown.
 
     Returns:
-        The relative error. It is 0 if ``truth`` is None, zero or not finite, or if the tensors cannot be compared because they have
-        different shapes, are not strided, are empty or contain integers.
+        The relative error. It is 0 if ``truth`` is None, zero or not finite. It is also 0 if the tensors cannot be compared, because they
+        have different shapes, are not strided, are empty or contain integers.
     """
     if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
         return 0.0

@@ -18,8 +18,8 @@ from accelkit.runtime.data.resume import index_sampler, samples_per_batch
 class Division:
     """Description of how a job divides a loader among its processes.
 
-    A position is the number of samples that come before it in the loader's order. If the user wrote the batch sampler, a position is a
-    number of batches instead, because the user's sampler may group the samples differently for another batch size.
+    A position in the loader's order is the number of samples before it. If the user wrote the batch sampler, a position is a number of
+    batches instead, because the user's sampler may group the samples differently for another batch size.
 
     Attributes:
         loader: The user's loader.

@@ -173,7 +173,7 @@ class PreparedLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass yield the remaining samples of the saved pass, in the same order.
 
-        For a map-style dataset, samples that were already used are not read again, and the pass can usually continue even if the number of
+        For a map-style dataset, samples that were already used are not read again. The pass can usually continue even if the number of
         processes or the batch size has changed. For a stream, used samples are read and dropped.
 
         Raises:
@@ -183,7 +183,7 @@ class PreparedLoader:
         self.epochs.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each batch, but begin to copy the next batch first, so that copies overlap with computation and ``is_at_end`` is known."""
+        """Yield each batch after the copy of the next one has begun, so that copies overlap with computation and ``is_at_end`` is known."""
         copies = self._copies()
         self.epochs.active.number = next(_pass_numbers)
         try:
@@ -232,7 +232,7 @@ class PreparedLoader:
 
     @property
     def _is_collective(self) -> bool:
-        """Whether reading is a collective, which must run in the same thread as all other collectives."""
+        """Whether reading the loader is a collective, which must run in the same thread as all other collectives."""
         return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:

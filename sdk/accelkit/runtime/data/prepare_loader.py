@@ -117,9 +117,9 @@ def check_split(loader: DataLoader[Any], num_processes: int) -> None:
 
 @contextlib.contextmanager
 def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: AbstractContextManager[Any]) -> Iterator[None]:
-    """Run the ``with`` block inside the context manager ``inner`` and with another value of the loaders' setting ``even_batches``.
+    """Run the ``with`` block inside the context manager ``inner``, with ``even_batches`` in place of the loaders' own setting of this name.
 
-    The value affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
+    The setting affects passes that begin inside the block. A loader whose own sampler divides the data is not affected.
     """
     parts = [part for loader in prepared for part in _parts_that_fill(loader.loader)]
     before = [part.even_batches for part in parts]
@@ -134,9 +134,9 @@ def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: Abstr
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about loaders whose persistent workers ``filling`` cannot reach.
+    """Warn about loaders with persistent workers that the context manager ``filling`` cannot reach.
 
-    These workers hold copies of an iterable dataset, and ``filling`` does not change ``even_batches`` of the copies.
+    These workers hold copies of an iterable dataset, and ``filling`` does not change the setting ``even_batches`` of the copies.
     """
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)

@@ -50,7 +50,7 @@ def join(batches: list[Any]) -> Any:
 def rounds(
     batches: Iterable[Any], num_processes: int, share: int | None, *, even_batches: bool, drop_last: bool
 ) -> Iterator[tuple[list[Any], int]]:
-    """Regroup a stream of batches into rounds. A round is a list with one share per process, and each share has ``share`` samples.
+    """Regroup a stream of batches into rounds. A round is a list with one share per process. A share normally has ``share`` samples.
 
     Samples that do not fit into a round go into the next round. With ``even_batches``, samples from the beginning of the stream fill the
     last round until its size is a multiple of the number of processes, and the round is divided equally. Otherwise, the last shares of this
@@ -60,9 +60,9 @@ def rounds(
         batches: The batches of a loader. With workers, short batches may also occur in the middle.
         num_processes: The number of shares in a round.
         share: The number of samples that a process gets in a round, which is the batch size. None if the loader does not specify a batch
-            size. Each share is a whole batch if ``share`` is None, if there are several batches and the first does not have ``share``
-            samples, or if the samples of one of the first two batches cannot be counted. In these cases, ``even_batches`` fills the last
-            round with whole batches from the beginning of the stream.
+            size. Each share is a whole batch in three cases: ``share`` is None; there are several batches, and the first does not have
+            ``share`` samples; or the samples of one of the first two batches cannot be counted. In these cases, ``even_batches`` fills the
+            last round with whole batches from the beginning of the stream.
         even_batches: Whether to fill the last round.
         drop_last: Whether to drop an incomplete last round.
 

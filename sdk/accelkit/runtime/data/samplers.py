@@ -31,8 +31,8 @@ class Sharded:
 class ShardedBatches(Sharded, Sampler[Any]):
     """One process's share of the batches of a batch sampler, or the shares of all processes if ``process_index`` is None.
 
-    The batches of a round go to processes 0, 1, ... in order. With ``split_batches``, each batch is a round, and each process gets a piece
-    of it.
+    In each round, processes 0, 1, ... get one batch each, in this order. With ``split_batches``, each batch is a round, and each process
+    gets a piece of the batch.
 
     Args:
         batches: A sampler that yields lists of indices, or single keys if ``holds_lists`` is False.

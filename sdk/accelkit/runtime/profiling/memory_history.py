@@ -1,4 +1,4 @@
-"""The allocations of a device during some steps, recorded by torch's module of the device, such as ``torch.cuda.memory``."""
+"""The allocations of a device during some steps, recorded by the device's memory module, such as ``torch.cuda.memory``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot", "_dump_snapshot")
 class MemoryHistory:
     """Recording of the allocations of a device. It ends with a file that https://docs.pytorch.org/memory_viz can open.
 
-    If the program itself has started a recording, that recording is used instead of a new one, and is not ended. A new one would replace
-    the options of the program's recording, and torch could not restore them.
+    If the program itself has started a recording, that recording is used instead of a new one, and is not ended. A new recording would
+    replace the options of the program's recording, and torch could not restore these options.
 
     Args:
-        accelerator: The accelerator, whose plugin errors name.
+        accelerator: The accelerator. Errors name its plugin.
         device: The device.
         folder: The folder of the file.
-        rank_info: The ranks of this process. The name of the file has the rank.
+        rank_info: The ranks of this process. The name of the file contains the rank.
 
     Raises:
-        UnsupportedError: If torch's module of the device does not have the functions.
+        UnsupportedError: If the device's memory module, such as ``torch.cuda.memory``, lacks functions that record allocations.
     """
 
     def __init__(self, accelerator: Accelerator, device: torch.device, folder: Path, rank_info: RankInfo) -> None:
@@ -102,7 +102,7 @@ class MemoryHistory:
 
     @contextlib.contextmanager
     def _plugin_noted(self) -> Iterator[None]:
-        """Add the module and the plugin to an error as a note. The type of the error is kept, as for all errors in steps."""
+        """If an error is raised in the ``with`` block, add a note to it that names the device's memory module and the plugin."""
         try:
             yield
         except Exception as error:

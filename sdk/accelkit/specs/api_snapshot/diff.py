@@ -120,8 +120,8 @@ class _Comparison:
     def _renamed(self) -> dict[str, str]:
         """Return the renamed members as ``{old name: new name}``.
 
-        A removed member counts as renamed if a new member has a similar name and differs in nothing else: both are, for example, methods
-        with the same signature, or attributes with the same type and default.
+        A removed member counts as renamed if a new member has a similar name and is otherwise the same, for example a method with the same
+        signature, or an attribute with the same type and default.
         """
         found: dict[str, str] = {}
         for name, then in self._olds.items():
@@ -188,7 +188,7 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Yield a change if the dataclass has its fields in another order, which breaks plugins that pass the fields by position."""
+        """Yield a change if the order of the dataclass's fields has changed. This breaks plugins that pass the fields by position."""
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:

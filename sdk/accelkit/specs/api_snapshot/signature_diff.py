@@ -29,7 +29,8 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
 
     Args:
         olds, news: The old and the new parameters.
-        is_by_name: Whether the callable is a hook, whose implementations take any of the arguments by name.
+        is_by_name: Whether the callable is a hook. Hooks are called with arguments passed by name, and an implementation of a hook may
+            declare only some of the arguments.
         is_called: Whether plugins call the callable rather than override it.
     """
     then, now = {one["name"]: one for one in olds}, {one["name"]: one for one in news}

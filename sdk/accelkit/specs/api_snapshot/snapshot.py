@@ -1,4 +1,4 @@
-"""The record of a version: every member of the classes that plugins implement, receive or create, with its signature and default.
+"""Record of a version of accelkit: each member of the classes that plugins implement, receive or create, with its signature and default.
 
 ``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
 the code, so that no specification changes unnoticed. The record of a released version never changes: to record changed specifications,
@@ -72,7 +72,7 @@ def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = 
 
 
 def _is_unrecorded(base: type) -> bool:
-    """Return whether this base class has no record of its own, so that its members are recorded with its subclass."""
+    """Return whether this base class has no record of its own. Its members are then recorded with those of its subclass."""
     return base.__module__.startswith(_OWN_PACKAGE) and base not in SPECIFICATIONS
 
 

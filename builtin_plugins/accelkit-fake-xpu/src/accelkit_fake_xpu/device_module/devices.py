@@ -127,7 +127,7 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
-    """Return whether one device can copy from another without going through the host. True unless they are the same device."""
+    """Return whether one device can copy from another without going through the host. True unless both are the same device."""
     return index_of(device) != index_of(peer_device)
 
 

@@ -16,10 +16,10 @@ from accelkit_fake_xpu.settings import Faults, SettingsError
 
 @contextlib.contextmanager
 def fault(text: str) -> Iterator[None]:
-    """Context manager that injects the faults in ``text``, which is written as a value of the environment variable FAKE_XPU_FAULT.
+    """Context manager that injects the faults in ``text``, which has the format of the environment variable FAKE_XPU_FAULT.
 
     Allocations and kernels are counted from the start of the block; with ``oom@3``, the third allocation in the block fails. After the
-    block, no faults are injected, but a device that was lost stays lost.
+    block, no faults are injected, but devices that were lost stay lost.
 
     Raises:
         SettingsError: If ``text`` cannot be parsed, or names an operator that torch does not have.

@@ -77,7 +77,7 @@ def _record_memory_history(  # noqa: PLR0917 # the signature of torch.xpu
     whatever ``stacks`` and ``context`` are.
 
     Raises:
-        ValueError: If an argument is none of those that ``torch.xpu.memory._record_memory_history`` allows.
+        ValueError: If ``torch.xpu.memory._record_memory_history`` does not allow the value of an argument.
     """
     skipped = list(skip_actions or ())
     given = (("enabled", enabled, (None, *_ENABLED)), ("context", context, (None, *_CONTEXTS)), ("stacks", stacks, _STACKS))

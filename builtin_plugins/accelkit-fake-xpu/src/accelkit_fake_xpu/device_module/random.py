@@ -36,7 +36,7 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: Device = "fake_xpu") -> torch.Tensor:
-    """Return the state of the device's generator, a CPU tensor of bytes."""
+    """Return the state of the device's generator as a CPU tensor of bytes."""
     state: torch.Tensor = torch.ops.fake_xpu.get_rng_state(index_of(device))
     return state
 
