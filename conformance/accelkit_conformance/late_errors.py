@@ -1,4 +1,4 @@
-"""Errors that an asynchronous device reports after the call that caused them has returned. Runs in worker processes."""
+"""Errors that an asynchronous device reports after the call that caused them has returned. This module runs in worker processes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def wait_for_late_errors(subject: Subject) -> None:
 
 
 def find_out_about_numbers(subject: Subject) -> None:
-    """Add the accelerator to ``subject.without_numbers`` if its device cannot hold a single float32 number.
+    """Add the accelerator to ``subject.without_numbers`` if a float32 number cannot be copied to its device and back.
 
-    Some devices hold only tensors of one shape or dtype. This function is called after the accelerator is loaded, before the first test.
+    Some devices hold only tensors of a certain shape or dtype. This function is called after the accelerator is loaded, before the first
+    test.
     """
     try:
         _copy_number(subject)

@@ -26,7 +26,7 @@ Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
 _GENERATED = (
     "Generated mutants: how many of each sample were detected. A mutant is not triggered if its fault changed no result in the tests "
-    "that were run. The last column does not count these mutants. These are the faults:"
+    "that were run. The last column does not count mutants that were not triggered. A generated mutant has one of these faults:"
 )
 _SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")

@@ -48,7 +48,7 @@ class Options:
         expected_failures: A file of expected failures that replaces the plugin's own.
         resume: Whether to continue an interrupted run from its journal.
         rerun_failed: Whether to run only the tests that the journal of an earlier run lists as failed or flaky, or does not list at all. A
-            test that crashed in that run remains a failure.
+            test that crashed in that run remains a failure, even if it passes now.
         on: The names of the accelerators on which a precision or a strategy is tested. If empty, the plugin is tested on the CPU, and also
             on the fake XPU if the fake XPU is installed.
     """

@@ -12,7 +12,7 @@ from accelkit_conformance.results import BAD, Result
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a new device.
+    """One of the stages in which a new device is built.
 
     Attributes:
         name: A phrase that says what a device can do once the stage has passed, such as ``computes``.

@@ -43,7 +43,7 @@ def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
 
 
 def about(record: PluginRecord) -> dict[str, Any]:
-    """Return the fields of a request that tell the new process how to find and load the plugin. ``ask`` sends the request."""
+    """Return the part of a request that tells a new process how to find and load the plugin."""
     return {"sys_path": subprocess_env.search_path(), "record": as_request(record)}
 
 

@@ -186,7 +186,10 @@ class WorkerGroup:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the group must be replaced: it has ended, has run ``most_tests`` tests, or exceeds ``most_bytes``."""
+        """Whether the group must be replaced.
+
+        It must if it has ended, if it has run ``most_tests`` tests, or if the memory of a worker has exceeded ``most_bytes``.
+        """
         return not self._processes or self.num_tests >= self.order.most_tests or self.peak_bytes > self.order.most_bytes
 
     def fits(self, size: int, needs_hardware: bool) -> bool:
@@ -243,8 +246,8 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in the order of ranks.
 
-        Returns None if a process died or the deadline passed. Messages of three kinds are not answers. They announce a crash that is
-        expected (stored in ``_if_it_dies``), a call of the plugin (``_doing``), or a call that does not return (``_hung``).
+        Returns None if a process died or the deadline passed. Messages of three other kinds are stored: announcements of an expected crash
+        in ``_if_it_dies``, of a call of the plugin in ``_doing``, and of a call that does not return in ``_hung``.
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:

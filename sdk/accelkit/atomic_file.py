@@ -47,8 +47,8 @@ def is_replaceable(path: Path) -> bool:
 def output_file(path: Path) -> Iterator[Path]:
     """Yield the path to write to, for an output file that a user has named.
 
-    If ``is_replaceable(path)``, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example for /dev/stdout,
-    the yielded path is ``path`` itself.
+    If ``path`` is a file or does not exist, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example for
+    /dev/stdout, the yielded path is ``path`` itself.
 
     Raises:
         OSError: If the file cannot be written.

@@ -78,7 +78,10 @@ class CppLibrary:
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the compiled library: the value of ``NAME_CACHE_DIR``, or ``accelkit-NAME`` in the user's cache folder."""
+        """The folder of the compiled library.
+
+        For the name ``acme_npu``, it is the value of ``ACME_NPU_CACHE_DIR``, or ``accelkit-acme-npu`` in the user's cache folder.
+        """
         if chosen := os.environ.get(self.cache_variable):
             return Path(chosen)
         import platformdirs

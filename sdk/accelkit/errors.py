@@ -103,7 +103,7 @@ def one_line(text: str) -> str:
 
 
 def message_in_one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks. A semicolon precedes each part of an AccelkitError except the first."""
+    """Return the message of an error in one line. Semicolons separate the parts of the message of an AccelkitError."""
     return " ".join(re.sub(r"\n  (?=(?:plugin|why|what to do): )", "; ", str(error)).split())
 
 

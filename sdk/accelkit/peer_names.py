@@ -44,7 +44,7 @@ class Row:
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.
-        peers: The keys of the classes and packages that have these names, such as ``fabric``. :func:`peers` uses the same keys.
+        peers: The classes and packages that have these names. Each is given by its key in :func:`peers`, such as ``fabric``.
         names: The names.
         instead: The replacement, in Markdown. Links are relative to a page in a subfolder of ``docs``, such as ``docs/guides``.
     """

@@ -99,12 +99,11 @@ class PluginManager(pluggy.PluginManager):
         return ", ".join(dict.fromkeys(owner for owner in owners if not owner.startswith(f"{OWN_DISTRIBUTION}==")))
 
     def _owner_of(self, error: BaseException) -> str:
-        """Return the owner of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
+        """Return the ``dist==version`` of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
         A traceback lists the outermost call first. Of the plugins in the traceback, the last one that pluggy called raised the error.
-        Plugins listed above it are wrappers, through which the error only passed. Plugins listed below it were called directly by its
-        implementation, without pluggy.
-        """
+        Plugins listed above this plugin are wrappers, through which the error only passed. Plugins listed below it were called by this
+        plugin itself, without pluggy."""
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("pluggy."):

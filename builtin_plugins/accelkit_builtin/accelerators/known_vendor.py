@@ -39,7 +39,7 @@ class KnownVendorAccelerator(Accelerator):
         return Availability.usable(f"{cls.torch_package or 'torch'} is installed")
 
     def load(self) -> None:
-        """Import the vendor's package. If the table names a function to register the device, call this function of the package."""
+        """Import the vendor's package. If ``known_devices.py`` names a registration function of the package, also call this function."""
         super().load()
         if self.torch_package and self.register:
             getattr(importlib.import_module(self.torch_package), self.register)()

@@ -79,8 +79,8 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Value of GROUP_RANK, CROSS_RANK or NODE_RANK.
 
-        Without these variables, the value is 0 if other variables show that there is one machine. If not, the processes work out the value
-        when they join the process group.
+        Without these variables, the value is 0 if other variables show that there is one machine. If they do not, the processes work
+        out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -94,8 +94,8 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of GROUP_WORLD_SIZE (the number of agents), CROSS_SIZE or NNODES.
 
-        Without these variables, the value is 1 if other variables show that all processes are on this machine. If not, the processes work
-        out the value when they join the process group.
+        Without these variables, the value is 1 if other variables show that all processes are on this machine. If they do not, the
+        processes work out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

@@ -93,8 +93,8 @@ class DividedAttention(TorchFunctionMode):
     def begin(self) -> None:
         """Begin a forward pass.
 
-        If gradients are disabled, as in evaluation, the keys are checked again (see ``_check_is_divided``), because the inputs may come
-        from a different loader than in training.
+        If gradients are disabled, as in evaluation, the next causal attention checks again that the processes have different keys (see
+        ``_check_is_divided``), because the inputs may come from a different loader than in training.
         """
         self._was_checked &= torch.is_grad_enabled()
 
@@ -184,8 +184,8 @@ class DividedAttention(TorchFunctionMode):
     def _check(self, operands: Sequence[torch.Tensor]) -> None:
         """Check that attention can be divided in this call. The operands must be plain tensors.
 
-        The backward pass must not run the call again without the ``forward`` of a module around it, because the call would then see
-        only one part of the sequence.
+        The call must not be in a function that the backward pass may run again by itself, without the ``forward`` that called it. In
+        this second run, attention would see only one part of the sequence.
 
         Raises:
             UnsupportedError: If an operand is a nested tensor or a DTensor, or if the call is in a checkpointed function or in a
@@ -252,7 +252,9 @@ class DividedAttention(TorchFunctionMode):
         return mask
 
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
-        """Check, in the first causal call of training and of each forward pass without gradients, that the processes have different keys.
+        """Check that the processes have different keys.
+
+        Only the first causal call is checked, and the first causal call of each forward pass without gradients.
 
         Raises:
             UsageError: If all processes have the same keys. The positions that a causal mask assumes would then be wrong.

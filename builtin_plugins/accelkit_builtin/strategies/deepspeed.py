@@ -61,7 +61,7 @@ class DeepSpeedStrategy(EngineStrategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import DeepSpeed.
+        """Check that DeepSpeed is installed, is new enough, and can use this accelerator. Does not import DeepSpeed.
 
         Raises:
             UnavailableError: If DeepSpeed is not installed or too old.

@@ -2,7 +2,7 @@
 
 Importing deepspeed takes seconds, chooses a device for the whole process, and sets variables in ``os.environ``. The functions of this
 module restore ``os.environ``. DeepSpeed logs through the logger ``DeepSpeed``, whose level is ``WARNING`` unless DeepSpeed's configuration
-sets ``log_level``. DeepSpeed installs no signal handler.
+sets ``log_level``. Importing deepspeed and creating an engine install no signal handler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MINIMUM = (0, 19, 8)  # this version supports managed_gradient_accumulation=fals
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check that DeepSpeed is installed, new enough, and can use this accelerator. Does not import DeepSpeed.
+    """Check that DeepSpeed is installed, is new enough, and can use this accelerator. Does not import DeepSpeed.
 
     Args:
         accelerator: The accelerator.

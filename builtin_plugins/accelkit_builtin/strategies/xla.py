@@ -27,7 +27,7 @@ class XLAStrategy(Strategy):
     drives_all_devices = True
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the accelerator drives XLA devices, because only XLA has the partitioner.
+        """Check that the accelerator drives XLA devices, because the strategy uses XLA's partitioner.
 
         Raises:
             UnsupportedError: If the device type of the accelerator is not ``xla``.

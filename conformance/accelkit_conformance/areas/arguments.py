@@ -68,10 +68,10 @@ _ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "lo
 
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
 def attention(subject: Subject, size: str, dtype: str) -> None:
-    """``scaled_dot_product_attention`` gives the same result as on the CPU for heads of 64 and 80 numbers. Queries, keys and values are
+    """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80. Queries, keys and values are
     contiguous, permuted, or slices of larger tensors. Some calls are causal, have a ``scale``, have fewer heads of keys and values than of
-    queries, or have values with another head size. Other calls, all with heads of 64 numbers, have a mask. A mask is bool or is added to
-    the scores, and has one of five shapes, most of which are broadcast."""
+    queries, or have values with another head dimension. Other calls, all with the head dimension 64, have a mask. A mask is bool or is
+    added to the scores, and has one of five shapes, most of which are broadcast."""
     from accelkit_conformance.oracle.attention_cases import check_attention
 
     check_attention(subject, size, dtype)
@@ -175,9 +175,9 @@ def _conjugated() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.float32", "dtype.complex64"], over=_conjugated)
 def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """For one or two samples of the operator, the results are the same as on the CPU if operands are results of ``conj()`` (complex64) or
-    ``conj().imag`` (float32). torch conjugates or negates such operands only when they are read. All operands of the dtype have this form,
-    or only the last of them. Calls that the CPU rejects are left out."""
+    """For one or two samples of the operator, the results are the same as on the CPU if operands are lazy: torch conjugates or negates them
+    only when they are read. Lazy operands are results of ``conj()`` in complex64, and of ``conj().imag`` in float32. All operands of the
+    tested dtype are lazy, or only the last of them is. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.lazy_operands import check_lazy_operands
 
     check_lazy_operands(subject, name, dtype)
@@ -197,8 +197,8 @@ def expanded_arguments(subject: Subject, overload: str) -> None:
 def written_operands(subject: Subject, overload: str) -> None:
     """A call of an ATen overload gives the same results as on the CPU if an argument is also the tensor of ``out=``, or if several
     arguments are the same tensor. If several arguments are the same tensor, the in-place form of the call also gives the same results. A
-    call is left out if the CPU rejects it, or if it writes into an argument and its result on the CPU then differs from the result in a new
-    tensor. ``linalg``, ``batch_norm`` and a few other overloads are left out."""
+    call that the CPU rejects is left out. A call that writes into an argument is also left out if it gives a different result on the CPU
+    than a call that returns a new tensor. ``linalg``, ``batch_norm`` and a few other overloads are left out."""
     from accelkit_conformance.oracle.written_operands import check_written_operands
 
     check_written_operands(subject, overload)

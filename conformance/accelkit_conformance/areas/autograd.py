@@ -57,8 +57,8 @@ def _differentiable() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_differentiable)
 def recorded_graphs(subject: Subject, name: str) -> None:
-    """Whether a result of an operator requires a gradient and has a ``grad_fn`` is the same as on the CPU, both when gradients are recorded
-    and under ``no_grad``. The check uses up to two samples in float32. Operators with ``sparse`` in their names are left out."""
+    """The device and the CPU agree on which results of an operator require a gradient and which have a ``grad_fn``, both when gradients are
+    recorded and under ``no_grad``. The check uses up to two samples in float32. Operators with ``sparse`` in their names are left out."""
     from accelkit_conformance.oracle.recorded_graphs import check_graphs
 
     check_graphs(subject, name)
@@ -152,9 +152,9 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Mistakes with autograd raise RuntimeError or TypeError, most with a word of torch's message, such as ``leaf``. Some mistakes change a
-    leaf, an inference tensor, a saved tensor or an output of ``unbind`` in place. In others, a gradient or output gradient is missing, has
-    a wrong shape or dtype, or belongs to an unused input or an integer. Others apply ``deepcopy`` or ``numpy`` to a tensor of a graph."""
+    """Mistakes with autograd raise RuntimeError or TypeError, most with a word of torch's message, such as ``leaf``. Some change a leaf, an
+    inference tensor, a saved tensor or an output of ``unbind`` in place. Others omit an output gradient, use a gradient of a wrong shape or
+    dtype, or request the gradient of an unused input or an integer. Others apply ``deepcopy`` or ``numpy`` to a tensor of a graph."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)
@@ -197,7 +197,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
-    gradients are on the device of the inputs. So is a tensor that a hook creates with the device type, without an index."""
+    gradients are on the device of the inputs. If a hook creates a tensor and names only the device type, the tensor is there too."""
     from accelkit_conformance.oracle.autograd_contexts import check_backward_on_another_device
 
     check_backward_on_another_device(subject)
@@ -242,8 +242,8 @@ def random_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("in_place_programs", "DIFFERENTIATED", "training"))
 def in_place(subject: Subject, name: str) -> None:
-    """If an intermediate result, or a view of it, is changed in place, the result, a view that existed before the change, and the gradients
-    are the same as on the CPU. The change increases the version of the tensor, and the view has the same version."""
+    """After an in-place change of a non-leaf tensor or of a view of it, the tensor, a view that was created before the change, and the
+    gradients are the same as on the CPU. The change increases the version of the tensor, and the view has the same version."""
     from accelkit_conformance.oracle import in_place_programs
     from accelkit_conformance.oracle.programs import compare_program
 

@@ -1,5 +1,5 @@
-"""A user's mistake raises an error of the class that torch documents. The call that contains the mistake raises the error or, on an
-asynchronous device, the error is raised at the latest when the program waits for the device. After the error, the device still works."""
+"""A user's mistake raises an error of the class that torch documents. The error is raised by the call that contains the mistake
+or, on an asynchronous device, at the latest when the program waits for the device. After the error, the device still works."""
 
 from __future__ import annotations
 
@@ -228,9 +228,9 @@ def _modules_with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_modules_with_invalid_calls)
 def invalid_calls_of_modules(subject: Subject, name: str) -> None:
-    """If a call of a module with arguments that torch's database of modules lists as invalid raises an error on the CPU, it raises
-    RuntimeError, IndexError, ValueError or TypeError on the device. Calls with an index or a probability that is out of range, and calls
-    that are invalid only because the CPU does not implement a dtype, are left out."""
+    """If a call of a module with invalid arguments from torch's ``module_db`` raises an error on the CPU, it raises RuntimeError,
+    IndexError, ValueError or TypeError on the device. Calls with an index or a probability that is out of range, and calls that are invalid
+    only because the CPU does not implement a dtype, are left out."""
     from accelkit_conformance.oracle.error_inputs import check_module_errors
 
     check_module_errors(subject, name)
@@ -239,9 +239,9 @@ def invalid_calls_of_modules(subject: Subject, name: str) -> None:
 
 @check("full", over=["draws", "sizes"])
 def invalid_arguments(subject: Subject, kind: str) -> None:
-    """Invalid calls raise RuntimeError, IndexError, ValueError or TypeError, and leave the values of the tensors that they get unchanged.
-    In the case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy,
-    assign, read or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call."""
+    """Invalid calls raise RuntimeError, IndexError, ValueError or TypeError, and do not change the values of their tensor argument. In the
+    case ``draws``, samplers get invalid parameters, dtypes or shapes. In the case ``sizes``, functions that create, view, copy, assign,
+    read or change tensors get invalid sizes, strides, shapes or dtypes, or a tensor that does not permit the call."""
     from accelkit_conformance.oracle import error_inputs
 
     error_inputs.check_invalid_calls(subject, error_inputs.INVALID_DRAWS if kind == "draws" else error_inputs.INVALID_SIZES)

@@ -59,9 +59,9 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions with ``pin_memory=True`` make pinned tensors on the CPU. Copies of these tensors on the device have the same values, and
-    clones of these tensors are not pinned; this is not tested with random or uninitialised values. ``pin_memory`` of tensors of each dtype
-    and in several layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is
-    pinned already, the result shares memory with the argument."""
+    clones are not pinned. Random and uninitialised tensors are neither copied nor cloned. ``pin_memory`` of tensors of each dtype and in
+    several layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is pinned
+    already, the result shares memory with the argument."""
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
     check_pinned_tensors(subject)
@@ -90,9 +90,9 @@ def aliases(subject: Subject) -> None:
 
 @check("full", requires=["dtype.float32"])
 def gradients_of_copies(subject: Subject) -> None:
-    """The gradient of a tensor that was copied with ``to``, ``cpu``, ``copy_``, ``clone`` or an assignment is on the device of this tensor,
-    and has its dtype, its shape and the right values. The copies are made to the device, on the device and to the host. Copies to a second
-    device, if there is one, and to other declared floating-point dtypes are tested too."""
+    """A backward pass through a copy gives the source a gradient with the device, dtype and shape of the source, and with the right values.
+    The copies are made with ``to``, ``cpu``, ``copy_``, ``clone`` or an assignment, to the device, on the device and to the host. Copies to
+    a second device, if there is one, and to other declared floating-point dtypes are tested too."""
     from accelkit_conformance.oracle.aliases import check_gradients_of_copies
 
     check_gradients_of_copies(subject)

@@ -237,8 +237,8 @@ def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
     """Autocast follows torch's rules in less common cases. If a region gives no dtype, it computes in the dtype of ``set_autocast_dtype``.
     Integers, float64, ``out=`` and in-place calls are not cast. Autocast is on only in the thread that enters it. A weight that was first
     used under ``no_grad`` gets a gradient from later calls in the same region. Buffers and intermediate results that have changed are cast
-    again, and with ``cache_enabled=False`` so are weights. ``custom_fwd`` and ``custom_bwd``, decorators, modules, nested regions of two
-    dtypes and ``torch.func`` transforms compute in the right dtypes. Gradients of float32 tensors are float32. A backward pass inside a
+    again. So are changed weights if ``cache_enabled`` is False. ``custom_fwd`` and ``custom_bwd``, decorators, modules, nested regions of
+    two dtypes and ``torch.func`` transforms compute in the right dtypes. Gradients of float32 tensors are float32. A backward pass inside a
     region leaves autocast on."""
     from accelkit_conformance.oracle.autocast_regions import check_region
 
@@ -247,7 +247,7 @@ def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("scaler_options", "CASES", "training"))
 def scaler_options(subject: Subject, name: str) -> None:
-    """The scales and gradients of ``torch.amp.GradScaler`` are exact with other growth factors, backoff factors and growth intervals. The
+    """The scales and gradients of ``torch.amp.GradScaler`` are exact for several growth factors, backoff factors and growth intervals. The
     scale never becomes infinite. The scaler accepts new scales, continues from a saved state, and does nothing with ``enabled=False``. It
     scales nested outputs. It unscales accumulated gradients, and transposed, strided, offset, 0-d and empty gradients."""
     from accelkit_conformance.oracle.scaler_options import CASES, require_scaler

@@ -244,8 +244,8 @@ def structures(subject: Subject, way: str) -> None:
 def forms_of_locations(subject: Subject) -> None:
     """``torch.load`` puts tensors on the device that ``map_location`` says, in both file formats. ``map_location`` is a device, a dict, a
     function that returns None or its argument, or None. If devices are numbered, loading to a device that does not exist raises
-    RuntimeError, AssertionError or ValueError. ``load_state_dict`` with ``assign=True`` gives a module on the CPU parameters that are on
-    the device."""
+    RuntimeError, AssertionError or ValueError. With ``assign=True``, ``load_state_dict`` replaces a module's CPU parameters with parameters
+    on the device."""
     from accelkit_conformance.oracle.copied_structures import check_forms_of_locations
 
     check_forms_of_locations(subject)

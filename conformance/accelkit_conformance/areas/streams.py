@@ -131,9 +131,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 
 @check("smoke", requires=["events"])
 def events_measure_time(subject: Subject) -> None:
-    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. The host also measures the milliseconds
-    from the recording of the first event until the work is done. If ``t`` is this second number, ``elapsed_time`` is more than 0 and at
-    most ``1.5 * t + 5`` and, in at least one of five attempts, at least ``t / 4``."""
+    """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. The host also measures ``t``, the
+    milliseconds from the recording of the first event until the work is done. ``elapsed_time`` is more than 0 and at most ``1.5 * t + 5``
+    and, in at least one of five attempts, at least ``t / 4``."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import elapsed, make_event

@@ -32,8 +32,7 @@ class AcceptsNegativeDeviations(Broken):
 
 @mutant("errors", "accepted arguments")
 class BroadcastsAssignments(Broken):
-    """If the shapes of the two tensors do not fit, ``copy_`` copies as many elements as the smaller tensor has instead of raising an
-    error."""
+    """If the shapes of the two tensors do not fit, ``copy_`` raises no error, and copies as many elements as the smaller tensor has."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -26,7 +26,7 @@ class AddsOneInSoftplus(Broken):
 
 @mutant("operators", "order of equal elements")
 class FlipsAscendingSorts(Broken):
-    """A stable sort in descending order flips the result of a sort in ascending order, which reverses the order of equal elements."""
+    """A stable sort in descending order is computed as a flipped ascending sort, which reverses the order of equal elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         given = dict(zip(("dim", "descending"), args[1:], strict=False)) | kwargs

@@ -31,8 +31,8 @@ class _Functions(Broken):
 
         Args:
             name: The name of the function.
-            call: A function that makes the call, with other positional arguments if any are given.
-            args: The positional arguments.
+            call: A function that makes the call. If it is given arguments, they replace ``args``.
+            args: The positional arguments of the call.
         """
         return call()
 

@@ -71,7 +71,7 @@ class Generated:
         """The area whose tests should detect the mutant.
 
         For foreach, fused, copy, backward and ``_amp_`` operators, the area depends on the operator. For all other operators, the area
-        depends on the axis, as listed in ``AXES``.
+        depends on the attribute ``axis``, as listed in ``AXES``.
         """
         if self.operator.startswith(("_foreach_", "_fused_", "_amp_")):
             return "optimizers" if not self.operator.startswith("_amp_") else "precision"
@@ -129,8 +129,8 @@ def tests_of(mutant: Generated, torch_version: str) -> list[str]:
 def _spellings(name: str) -> set[str]:
     """Return normalised forms of the name of an operator.
 
-    Two names are taken to mean the same operator if they have a form in common, such as ``nn.functional.gelu`` in torch's ``op_db`` and
-    ``gelu_backward`` in ATen.
+    Two names are taken to mean the same operator if they have a form in common. For example, ``nn.functional.gelu`` in torch's ``op_db``
+    and ``gelu_backward`` in ATen both have the form ``gelu``.
     """
     plain = name.removeprefix("nn.functional.").replace(".", "_").strip("_")
     short = plain.removeprefix("native_").removeprefix("special_").removeprefix("thnn_")

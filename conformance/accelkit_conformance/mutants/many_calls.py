@@ -126,7 +126,7 @@ class WritesBeforeItChecks(Broken):
 
 @mutant("errors", "changed arguments")
 class AcceptsAnyTarget(Broken):
-    """``multi_margin_loss`` returns 0 instead of raising an error."""
+    """``multi_margin_loss`` with invalid arguments returns 0 instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -187,7 +187,7 @@ class FailedSelectionsReset(Broken):
 
 @mutant("device", "backward passes")
 class BackwardOnTheFirstDevice(Broken):
-    """In a backward pass, a factory function with a device without an index creates its tensor on device 0."""
+    """In a backward pass, a factory function whose argument ``device`` has no index creates its tensor on device 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

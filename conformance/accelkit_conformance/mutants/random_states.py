@@ -43,8 +43,8 @@ class SeedKeepsTheSeed(Broken):
 
 @mutant("random", "seeds that stay")
 class KeepsASpareNumber(Broken):
-    """A draw of an odd number of normal numbers keeps one more number. The next draw of a single number returns it, even if a seed or a
-    state has been set in between."""
+    """A draw of an odd number of normally distributed numbers stores a spare number. The next draw of a single such number returns the
+    spare number, even if a seed or a state has been set in between."""
 
     spare: ClassVar[list[float]] = []
 

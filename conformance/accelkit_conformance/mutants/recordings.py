@@ -63,7 +63,7 @@ class RecordsTheOperatorBefore(_Recorded):
 
 @mutant("profiling", "wrong places")
 class RecordsDevice0(_Recorded):
-    """The work of all devices is recorded on device 0."""
+    """The work of every device is recorded as work of device 0."""
 
     recording = "device"
 

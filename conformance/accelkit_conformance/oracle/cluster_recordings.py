@@ -39,8 +39,8 @@ class Process:
         files: The contents of the files to which variables of the process point. Each key is the name of a variable that contains the path
             of a file.
         expected: The expected values of the cluster environment's properties, and the name of the cluster environment under the key
-            ``environment``. None marks a value that cannot be read before the processes join. If there is a key ``error``, reading at least
-            one property must raise an error whose text contains the value of this key.
+            ``environment``. None marks a value that cannot be read before the processes join the process group. If there is a key
+            ``error``, reading at least one property must raise an error whose text contains the value of this key.
         host: The name of the machine; empty unless the job is generated.
     """
 

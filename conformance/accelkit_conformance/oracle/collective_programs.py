@@ -1,5 +1,5 @@
-"""Collectives in less common cases: special values, results in place, several dimensions, orders of waits, objects, groups and
-gradients."""
+"""Collectives in less common cases: special values, an input that is part of the output, several dimensions, waiting for calls in reverse
+order, changing lengths and dtypes, objects, groups, calls after an error, and gradients."""
 
 from __future__ import annotations
 

@@ -62,8 +62,7 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     once, but not every pair, because a small error may go unnoticed in these dtypes. There are also:
 
     - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, which gives slow calls as many rows as ``many rows`` gives other
-      calls
+    - for contiguous tensors, a combination with the size ``most rows``: ``many rows`` with more than 2^16 elements for slow calls, too
     - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``, a
       combination with gaps between the rows of the tensor of ``out=``, and a combination in which a dimension has length 1 and an odd
       stride

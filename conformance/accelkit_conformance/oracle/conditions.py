@@ -154,7 +154,7 @@ class ConditionedCall:
         check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
-        """Return whether the CPU's result under the conditions is close to its result for contiguous arguments and a new output tensor."""
+        """Return whether the CPU's result ``theirs`` is close to its result ``ordinary`` for contiguous arguments and a new output."""
         try:
             check_results(self.op, sample, [(theirs, ordinary, true)], torch.device("cpu"), **options)
         except AssertionError:
@@ -162,8 +162,8 @@ class ConditionedCall:
         return True
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
-        """Return the fewest conditions under which the call still fails, and the smallest length of the changed dimension for which
-        it fails. The length is None if these conditions change the length of no dimension, or the failure cannot be reproduced."""
+        """Return the fewest conditions under which the call still fails. If they change the length of a dimension, also return the smallest
+        length with which the call fails. Otherwise, or if the failure cannot be reproduced, the length is None."""
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:

@@ -167,7 +167,7 @@ def _buffers(subject: Subject) -> None:
 
 
 def _group_of_one(subject: Subject) -> None:
-    """Check that each rank keeps its own gradients in a group of one rank."""
+    """Check that each rank keeps its own gradients if it has a process group of its own."""
     groups = [dist.new_group([one]) for one in range(subject.world_size)]
     training = _Training(subject, process_group=groups[subject.rank])
     _loss(training.ddp(training.mine(0))).backward()

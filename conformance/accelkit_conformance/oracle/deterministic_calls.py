@@ -54,8 +54,8 @@ def _repeated(like: torch.Tensor) -> torch.Tensor:
 
 
 def _assignments() -> Iterator[tuple[str, Call]]:
-    """Yield assignments to the elements that each key in ``_KEYS`` selects, for values that must be broadcast and for values that need not
-    be."""
+    """Yield assignments to the elements that each key in ``_KEYS`` selects. The assigned tensor has one value for each of these elements,
+    or is broadcast."""
 
     def values(x: torch.Tensor, key: Any, kind: str) -> torch.Tensor:
         selected = -x[key] - 1

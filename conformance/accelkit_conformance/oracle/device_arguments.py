@@ -42,7 +42,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_forms(subject: Subject) -> None:
-    """Check that functions accept a device in every form with the same effect, and use the current device if they get no argument.
+    """Check that each form of a device (``torch.device``, name, index) has the same effect, and that the current device is the default.
 
     Raises:
         AssertionError: If the result of a function depends on the form of the device, or if a function selects or uses the wrong device.

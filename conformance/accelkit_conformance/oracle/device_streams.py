@@ -136,7 +136,7 @@ def check_nested_contexts(subject: Subject) -> None:
 
     Raises:
         AssertionError: If the stream that was current before a context is not current after it.
-        NotSupported: If there is only one stream, or if the streams are those of a version of torch that cannot enter a stream again.
+        NotSupported: If there is only one stream, or if the installed torch cannot enter a stream again while its context is active.
     """
     before, num_tested = current_stream(subject), 0
     for make, enter in ways_to_enter(subject):

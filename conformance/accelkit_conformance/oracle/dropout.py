@@ -112,7 +112,10 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 
 
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
-    """Check that the mask keeps the right share of the elements or channels at every place, each independently of the others."""
+    """Check that the mask drops elements independently of each other, and with the same probability everywhere.
+
+    If ``num_together`` is not 0, check this for channels instead, and check that the elements of a channel are dropped together.
+    """
     if num_together:
         single = mask.flatten(2)[..., 0]
         assert torch.equal(mask.flatten(2), single[..., None].expand(64, 48, 12)), "elements of one channel are not dropped together"

@@ -100,7 +100,7 @@ def _fails_in_place(op: Any, given: Any) -> bool:
 
 @functools.cache
 def names_of_modules() -> tuple[str, ...]:
-    """Return the names of the modules for whose calls torch's ``module_db`` has invalid arguments."""
+    """Return the names of the modules for which torch's ``module_db`` has calls with invalid arguments."""
     return tuple(name for name, info in opdb.modules().items() if any(True for _ in _invalid_modules(info)))
 
 

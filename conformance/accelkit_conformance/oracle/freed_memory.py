@@ -28,7 +28,7 @@ _MOST_GROWTH = 1 << 20
 
 
 def check_operator(subject: Subject, name: str) -> None:
-    """Check that the forward and backward pass of an operator leaves no memory allocated when it is repeated.
+    """Check that repeated forward and backward passes of an operator do not leave more and more memory allocated.
 
     Args:
         subject: The plugin under test, with its device.

@@ -50,7 +50,7 @@ class HookCalls:
         return bool(getattr(self.manager.hook, hook).spec.opts["firstresult"])
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call a hook and return its result or, if all results are used, the list of the results that are not None.
+        """Call a hook. Return its first result if ``is_first_result(hook)`` is True, otherwise the list of its results that are not None.
 
         Args:
             hook: The name of the hook.

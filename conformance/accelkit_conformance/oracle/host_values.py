@@ -23,8 +23,8 @@ _Call = Callable[[torch.Tensor], Any]
 def _set(key: Any, value: Any) -> _Call:
     """Return a function that assigns ``value`` to ``x[key]``, where ``x`` is its argument.
 
-    If a tensor ``value`` on the CPU is 0-d, or if ``key`` has only numbers and slices, torch itself copies the value to the device of
-    ``x``. Otherwise, the returned function does this.
+    If ``key`` contains a tensor, a list or a NumPy array, the returned function first copies ``value`` to the device of ``x``, unless
+    ``value`` is a number or a 0-d tensor. In all other cases, torch itself copies ``value``.
     """
     is_basic = not any(isinstance(one, torch.Tensor | list | np.ndarray) for one in (key if isinstance(key, tuple) else (key,)))
 

@@ -43,11 +43,12 @@ def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
 
 
 def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether two results of ``torch.mode`` are equally correct, because ``torch.mode`` may return any of the most frequent values.
+    """Return whether two results of ``torch.mode`` are equally correct.
 
-    ``found`` is the device's result for the input ``values``, and ``reference`` is the CPU's result. The results are equally correct if,
-    along at least one dimension of ``values``, each element of ``found`` occurs as often as the element of ``reference`` at the same
-    position. The results have the same shape, with or without the reduced dimension (``keepdim``). All tensors are on the CPU.
+    ``torch.mode`` may return any of the most frequent values. ``found`` is the device's result for the input ``values``, and
+    ``reference`` is the CPU's result. The results are equally correct if, along at least one dimension of ``values``, each element of
+    ``found`` occurs as often as the element of ``reference`` at the same position. The results have the same shape, with or without the
+    reduced dimension (``keepdim``). All tensors are on the CPU.
     """
     for dim in range(values.ndim):
         shape = [*values.shape[:dim], 1, *values.shape[dim + 1 :]]

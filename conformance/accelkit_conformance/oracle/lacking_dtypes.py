@@ -44,7 +44,7 @@ class _Dtypes(TorchDispatchMode):
 
 
 def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
-    """Return the dtypes that a program uses on the CPU but the device lacks. If the device lacks no dtype, the program is not run."""
+    """Return the dtypes that a program uses on the CPU but the device lacks. If the device has all ``DTYPES``, the program is not run."""
     if not any(map(subject.lacks, DTYPES)):
         return []
     state = torch.default_generator.get_state()

@@ -36,7 +36,8 @@ def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
 
 
 def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
-    """Return the options that select each implementation. With some of these options, the learning rate is a tensor on the device."""
+    """Return the options that select each implementation of the optimizer, such as ``foreach``. With some of these options, the learning
+    rate is a tensor on the device."""
     found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
     if subject.lacks("bool"):
         return found  # torch compares a learning rate that is a tensor with 0
@@ -55,8 +56,8 @@ def _has(info: Any, option: str) -> bool:
 def _compare(subject: Subject, name: str, train: Train, expected: Train | None = None) -> None:
     """Compare the parameters after training on the device, in each implementation, with those after training on the CPU.
 
-    A larger error is allowed for Muon, which orthogonalises updates in bfloat16, and for ``capturable``, which computes the corrections of
-    the bias on the device in float32.
+    A larger error is allowed for Muon, which orthogonalises updates in bfloat16, and for ``capturable``, which computes the bias
+    corrections on the device in float32.
 
     Args:
         subject: The plugin under test, with its device.

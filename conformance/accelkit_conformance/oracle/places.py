@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
     """Run ``call`` under the condition ``place`` (a value of ``condition_rows.AXES["place"]``) and return the result of ``call``.
 
-    If the condition makes a device or a stream current, ``device`` is this device or the device of this stream.
+    The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and
+    ``after an error`` begins with an error on ``device``. The other conditions do not use ``device``.
     """
     if place == "another current device":
         with subject.module.device(device):

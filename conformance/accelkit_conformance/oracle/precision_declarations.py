@@ -30,7 +30,7 @@ class Declaration:
     Attributes:
         stored: The dtypes in which parameters may be stored.
         computed: The dtypes in which layers may compute.
-        source: The name or the required capabilities that state the dtypes, as a text for messages.
+        source: Text for messages that says what declares the dtypes: the precision's name or its required capabilities.
         tolerance: The largest permitted error of gradients and updates, relative to their norm.
     """
 

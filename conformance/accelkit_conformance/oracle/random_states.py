@@ -70,17 +70,18 @@ def check_initial_seeds(subject: Subject) -> None:
 def check_state_of_a_device(subject: Subject, way: str) -> None:
     """Check that the random state of a device can be saved and restored while another device is current.
 
-    Restoring the state must not change the numbers that the current device draws. With ``all``, these numbers may change, because the
-    states of all devices are restored.
+    Restoring the state must not change the numbers that the current device draws, unless ``way`` is ``all``: the states of all devices
+    are then restored.
 
     Args:
         subject: The plugin under test, with its device.
         way: Which functions save and restore the state. ``accelerator``: the accelerator's functions. ``fork_rng``:
-            ``torch.random.fork_rng``. ``all``: the device module's functions for all devices. ``name`` and ``module``: the device module's
-            functions for one device, which take the name of the device or the ``torch.device``, respectively.
+            ``torch.random.fork_rng``. ``all``: the device module's functions for all devices. ``name``: the device module's functions for
+            one device, called with the name of the device. ``module``: the same functions, called with the ``torch.device``.
 
     Raises:
-        AssertionError: If the restored device does not repeat its numbers, or if the numbers of the current device change.
+        AssertionError: If the restored device does not repeat its numbers, or if the current device draws other numbers although ``way``
+            is not ``all``.
         NotSupported: If there is only one device, or if the device's module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()

@@ -74,7 +74,7 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
     highest-ranked call is returned.
 
     Raises:
-        NotSupported: If the operator or function that the table names for the overload does not call the overload in the installed torch.
+        NotSupported: If the operator or function in ``recorded_operators()[overload]`` does not call the overload in the installed torch.
     """
     name = recorded_operators()[overload]
     op = Nameless() if name in FUNCTIONS else opdb.operators()[name]
@@ -109,8 +109,8 @@ def _spelling(name: str) -> str:
 
 
 def _recorded() -> dict[str, str]:
-    """Return, for each required functional overload, an operator that calls the overload: if possible, an operator with the same name, and
-    otherwise the operator that calls the fewest overloads.
+    """Return, for each functional overload that a device must support, an operator that calls the overload: if possible, an operator
+    with the same name, and otherwise the operator that calls the fewest overloads.
 
     Overloads with random or unpredictable results are left out. The overloads in ``_OFTEN_IMPLEMENTED`` are added.
     """

@@ -47,7 +47,7 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 
 
 def check_generator_argument(subject: Subject, name: str) -> None:
-    """Check that a generator passed as ``generator=`` alone determines the numbers that a sampler draws.
+    """Check that the numbers that a sampler draws depend only on the generator that is passed as ``generator=``.
 
     Args:
         subject: The plugin under test, with its device.

@@ -106,7 +106,7 @@ def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch
 
 
 def _copies(view: torch.Tensor, on_cpu: torch.Tensor, way: str, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.device]]:
-    """Yield copies of a tensor that were made in the way ``way``, each with the device on which the copy must be."""
+    """Yield copies of a tensor, each with the device on which the copy must be. ``way`` says how the tensor is copied."""
     if way in ("pickle", "deepcopy"):
         yield (copy.deepcopy(view) if way == "deepcopy" else pickle.loads(pickle.dumps(view))), device
         return

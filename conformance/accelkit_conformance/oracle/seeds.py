@@ -1,4 +1,4 @@
-"""Checks of seeds, of saved states of the generators of devices, and of the generator of the CPU, which devices must not use."""
+"""Checks of seeds and of saved random states of devices, and a check that draws on a device do not use the CPU's generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of storages and of tensors that are resized, and of the memory of the host."""
+"""Checks of storages, of resized tensors, and of the host memory that repeated calls use."""
 
 from __future__ import annotations
 

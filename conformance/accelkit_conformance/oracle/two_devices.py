@@ -21,7 +21,7 @@ _POISONED = 2
 def _train(devices: Sequence[torch.device], dtype: torch.dtype, scaler: Any, **options: Any) -> tuple[list[Any], list[float]]:
     """Train a model whose first layers are on the first device and whose other layers are on the second device.
 
-    Without a scaler, the step that a scaler would skip is left out.
+    In one step, a gradient is infinite, so that the scaler skips the step. Training without a scaler leaves this step out.
 
     Returns:
         The parameters, and the norms of the gradients before clipping in each step that is not skipped.

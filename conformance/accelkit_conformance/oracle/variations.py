@@ -85,8 +85,8 @@ class Variations:
         return tree_map(lambda one: _with_special_values(one, next(numbers)) if _is_floating(one) else one, given)
 
     def _find_length(self, size: str) -> int | None:
-        """Return the new length of the dimension that this size changes. Return None if this size changes no dimension, or if the call
-        cannot have this size."""
+        """Return the length that the dimension ``_dim(size)`` gets for ``size``, such as ``many rows``. Return None if ``size`` is ``as
+        recorded`` or ``six dimensions``, or if the call is not tested with ``size``."""
         source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
         if size in ("as recorded", "six dimensions"):
             return None

@@ -44,7 +44,7 @@ def _matmul(target: Target, *, dtype: str, size: int) -> Callable[[], object]:
 
 
 def _reduction_case(name: str, size: int) -> Case:
-    """Return a case that measures ``sum`` or ``softmax``. The result is the memory traffic per second.
+    """Return a case that measures the memory traffic per second of ``sum`` or ``softmax``.
 
     ``sum`` reads every element once. ``softmax``, which is computed over rows of 1024 elements, reads and writes every element once.
     """

@@ -113,7 +113,7 @@ def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
 
 
 def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
-    """Measure a target, and update the peaks. Return the samples and "", or None and the reason why there are no samples."""
+    """Measure a target, and update its peak rates. Return the samples and "", or None and the reason why there are no samples."""
     try:
         samples = Samples.of(case.samples(target, plan, peaks))
     except NotSupportedError as error:

@@ -34,7 +34,7 @@ def command(is_json: bool) -> None:
     """Show versions and settings, to paste into an issue. No plugin is imported or probed.
 
     Only these environment variables are shown: TORCH_DEVICE_BACKEND_AUTOLOAD, variables whose names start with ACCELKIT_, and variables
-    that limit which devices are visible.
+    that limit which devices are visible. The value of ACCELKIT_JOB_SECRET is not shown.
     """
     versions = {"accelkit": __version__, "python": platform.python_version(), "platform": platform.platform()}
     versions |= {name: version for name in _PACKAGES if (version := installed_version(name))}

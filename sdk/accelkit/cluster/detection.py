@@ -71,7 +71,7 @@ class ClusterDecision:
         requested: The name that was requested, or ``auto``.
         source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
         chosen, plugin: The name of the selected environment, and the plugin that provides it.
-        candidates: All environments that were considered: the chosen one first, then the others by descending priority of their claims.
+        candidates: All environments that were considered: the chosen one first, then the others by descending ``priority``.
     """
 
     requested: str

@@ -1,7 +1,7 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
-The facts are in ``known_devices.py`` in the package of built-in plugins. Each start needs them, so they are Python, which loads faster than
-TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
+The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need them when they start, so that file is written in
+Python, which loads faster than TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
 """
 
 from __future__ import annotations

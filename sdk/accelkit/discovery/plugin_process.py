@@ -119,7 +119,7 @@ class PluginProcess(Generic[AnyMessage]):
 
         Raises:
             BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.
-            AccelkitError: If the process reports an error of one of the classes in ``errors``.
+            AccelkitError: If the process reports an error of a class that was passed to the constructor as ``errors``.
         """
         try:
             text = self._lines.get(timeout=seconds)

@@ -162,10 +162,10 @@ class Agent(SimpleElasticAgent):
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
-        """Return whether the failure on this machine is due to another machine, which has reported that it ended the job.
+        """Return whether another machine caused the failure on this machine.
 
-        Another machine can be the cause only if the first process that failed on this machine had lost a peer. In this case, wait up to
-        two seconds for the report. In all other cases, return False at once.
+        In a job on one machine, or if the first process that failed on this machine had not lost a peer, return False at once. Otherwise,
+        wait up to two seconds for another machine to report that it has ended the job, and return whether such a report has arrived.
         """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False

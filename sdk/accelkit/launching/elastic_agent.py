@@ -80,7 +80,7 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return the change on another machine that caused the failure of a process on this machine, or "" if the cause is different.
+        """Return the event on another machine, such as its loss, that made a process on this machine fail. Return "" if there is none.
 
         ``size`` is the number of machines.
         """

@@ -134,7 +134,7 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """Wait while the failed processes may have lost their connection to a process that is still running on this machine.
+        """If the failed processes may have lost a peer that still runs on this machine, wait until the peer ends or records an error.
 
         The wait ends after ``PEER_SECONDS`` at the latest, or as soon as ``is_hurried`` returns True.
         """

@@ -55,7 +55,7 @@ class Accumulation:
         self._step = 0
 
     def begin(self, is_last_batch: bool) -> bool:
-        """Begin the next micro-batch, and return ``is_complete``. The last batch of a loader always completes the step."""
+        """Begin the next micro-batch, and return whether it completes the optimizer step. The last batch of a loader always does."""
         self.has_begun = True
         self._step = step = 0 if is_last_batch else (self._step + 1) % self.num_steps
         self.is_complete = not step

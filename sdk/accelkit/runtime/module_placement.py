@@ -147,10 +147,10 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
 
 
 def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
-    """Check before the first step of an optimizer that its parameters are current.
+    """Check before the first step of an optimizer that it has no parameters that ``prepare`` has replaced.
 
     Raises:
-        PrepareError: If the optimizer still has replaced parameters.
+        PrepareError: If the optimizer has such parameters.
     """
     if moves.are_stale(optimizer):
         raise PrepareError(
@@ -185,7 +185,7 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Run ``check`` before a step, and remove all of the optimizer's checks after the step.
+    """Pre-hook of a step: runs ``check``, and registers a post-hook that removes all of the optimizer's checks.
 
     torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
     """

@@ -1,8 +1,8 @@
 """Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
 
 The program keeps its own optimizer and scheduler objects, because schedulers refer to the optimizer and hooks are registered with the
-optimizer. These objects are not wrapped; their classes are swapped. The code here runs in steps only if the Runtime accumulates gradients,
-the precision overrides ``optimizer_step``, the strategy is an EngineStrategy, or the accelerator overrides ``step_end``.
+optimizer. These objects are not wrapped; their classes are swapped. A step runs the code of this module only if the Runtime accumulates
+gradients, the precision overrides ``optimizer_step``, the strategy is an EngineStrategy, or the accelerator overrides ``step_end``.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Stepping:
         )
 
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
-        """Reset the gradients of the optimizer after a step. ``own`` is the optimizer's own ``zero_grad``, which takes the optimizer."""
+        """Reset the gradients of the optimizer after a step. ``own`` is the original, unbound ``zero_grad`` of the optimizer's class."""
         if self._strategy is None or self._inside is optimizer:
             own(optimizer, set_to_none)
             return
@@ -249,7 +249,7 @@ def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.M
     """Return the module that each optimizer trains, by the ``id`` of the optimizer.
 
     Args:
-        objects: The objects given to one call of ``prepare``, not yet placed.
+        objects: The objects given to one call of ``prepare``, before the modules are moved to the device.
         strategy: The strategy, whose name appears in errors.
 
     Raises:

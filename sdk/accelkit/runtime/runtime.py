@@ -591,13 +591,13 @@ class Runtime:
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
-            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, ``none``, or a ``torch.distributed.ReduceOp``. With ``none``, the
-                result is ``tensor`` itself, neither reduced nor scaled.
+            reduction: ``sum``, ``mean``, ``max``, ``min``, ``product``, ``none``, or a ``torch.distributed.ReduceOp``.
             scale: The factor by which the result is multiplied.
             group: A process group, such as ``dist.group.WORLD``. All its members contribute, even if some compute on the same samples.
 
         Returns:
-            New tensors, the same on all processes. In a job of one process, ``tensor`` itself if ``scale`` is 1.
+            ``tensor`` itself if ``reduction`` is ``none``, or if the job has one process and ``scale`` is 1. Otherwise, new tensors, which
+            are the same on all processes.
 
         Raises:
             TypeError: For the mean of integers, the maximum or minimum of complex numbers, and a ``reduction`` of an unsupported type.
@@ -651,7 +651,7 @@ class Runtime:
         Args:
             path: The folder that contains all checkpoints.
             is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save, load or
-                ``wait_for_saves`` waits for the thread and raises its error. If the program exits first, it waits and prints the error.
+                ``wait_for_saves`` waits for the thread and raises its error. Otherwise, the program waits at exit and prints the error.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:
@@ -1006,7 +1006,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Finish saves and verification, close trackers, leave the process group and tear down the device, which restarts if used again."""
+        """Finish saves and verification, close trackers, leave the process group and tear down the device. The Runtime remains usable."""
         self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()

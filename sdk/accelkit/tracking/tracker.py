@@ -21,10 +21,10 @@ class Tracker(abc.ABC):
 
     Write a subclass to support a service that accelkit does not know.
 
-    A Runtime calls ``check`` on every process when the Runtime is created. All other methods are called on the main process only.
-    ``open`` is called before these other methods, at the first ``rt.log``. If the program logs only hyperparameters, ``open`` is called
-    when the run is finished. If the program logs again after ``close``, ``open`` is called again. If a method other than ``check`` raises
-    an exception, the Runtime warns once and no longer calls the tracker.
+    A Runtime calls ``check`` on every process when the Runtime is created. All other methods are called on the main process only. The first
+    of them to be called is ``open``, at the first ``rt.log``. If the program logs only hyperparameters, ``open`` is called when the run is
+    finished. If the program logs again after ``close``, ``open`` is called again. If a method other than ``check`` raises an exception, the
+    Runtime warns once and no longer calls the tracker.
 
     Attributes:
         name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.

@@ -57,8 +57,8 @@ def accelerator(
 
     Raises:
         UnsupportedError: If the device or the bridge does not support an argument.
-        ContradictionError: If the request contradicts Accelerate's state in this process (for example, because Accelerate already uses a
-            different device), an environment variable or the number of processes.
+        ContradictionError: If the request contradicts an environment variable, the number of processes, or Accelerate's state in this
+            process. For example, Accelerate may already use a different device.
         AccelkitError: If Runtime raises an error.
     """
     return Bridged(cpu=cpu, mixed_precision=mixed_precision, **arguments, _wanted=Wanted(name, devices))

@@ -108,7 +108,7 @@ def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
 
 
 def _move_keeping_parameters(self: torch.nn.Module, *arguments: Any, **named: Any) -> torch.nn.Module:
-    """Move a module, in place of ``Module.to``, which ``transformers.Trainer`` calls directly.
+    """Move a module. This function replaces ``Module.to``, which ``transformers.Trainer`` calls directly.
 
     A module that leaves the host keeps its Parameter objects, and tied parameters stay tied.
     """

@@ -52,7 +52,7 @@ _installed = Wanted()
 def installed() -> Wanted:
     """Return the device requested by ``install``, or the defaults if ``install`` is not in effect.
 
-    An ``Accelerator`` that is not created by ``accelerator()`` uses this device.
+    An ``Accelerator`` that is not created by the function ``accelkit.bridges.accelerate.accelerator`` uses this device.
     """
     return _installed
 

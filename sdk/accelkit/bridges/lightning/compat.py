@@ -111,10 +111,10 @@ def installed(frameworks: tuple[Framework, ...]) -> list[Framework]:
 
 
 def check_version(framework: Framework) -> None:
-    """Import the package, and check its version.
+    """Import the package of the framework, and check the version of the package.
 
     Raises:
-        UnsupportedError: If its version is not supported.
+        UnsupportedError: If the version is not supported.
     """
     version = importlib.import_module(framework.package).__version__
     if not SpecifierSet(KNOWN_VERSIONS).contains(version, prereleases=True):

@@ -80,10 +80,11 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Choose a process of the job that saved the checkpoint. This process loads the state that the chosen process saved separately.
+        """Return which process's own state, such as its random state, this process loads from a checkpoint.
 
-        Processes that compute on the same share of the samples need equal random number generators. If two processes have the same share
-        in this job, the two processes chosen for them therefore had the same share in the job that saved.
+        The result is a process of the job that saved the checkpoint. Processes that compute on the same share of the samples need equal
+        random number generators. If two processes have the same share in this job, the two processes chosen for them therefore had the
+        same share in the job that saved.
 
         Args:
             size: The number of processes of the job that saved.

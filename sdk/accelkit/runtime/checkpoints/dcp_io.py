@@ -35,7 +35,7 @@ Layout = Callable[[str, torch.Size], DTensor | None]
 
 
 def no_layout(path: str, size: torch.Size) -> None:
-    """The layout with which ``TensorReader.read`` reads each tensor whole, into main memory. Returns None for every tensor."""
+    """Return None for every tensor, so that ``TensorReader.read`` reads each tensor whole, into main memory."""
 
 
 class _Planner(DefaultSavePlanner):
@@ -227,11 +227,10 @@ class TensorReader:
         return tensor
 
     def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
-        """Read tensors in their layouts, from the shards that were saved.
+        """Fill ``tensors`` with values from the saved shards, or return mapped tensors for the caller to use in their place.
 
-        Return mapped tensors (see ``mapped_tensors``) that the caller uses in place of some of the tensors. A tensor is mapped if its key
-        is in ``mapped``, and if this process's part of it is in main memory and within one of the saved shards. The other tensors are
-        filled with values. Of the saved shards, one at a time is in memory.
+        A mapped tensor (see ``mapped_tensors``) is returned for a tensor if its key is in ``mapped``, and if this process's part of it is
+        in main memory and within one of the saved shards. All other tensors are filled. The saved shards are read one at a time.
         """
         assert self._files is not None
         planner = DefaultLoadPlanner(flatten_state_dict=False)
@@ -262,7 +261,7 @@ class TensorReader:
 def _with_local_part(like: torch.Tensor, part: torch.Tensor) -> DTensor | None:
     """Return a mapped DTensor (see ``mapped_tensors``) with the layout of ``like``, whose local tensor is ``part``.
 
-    Return None if ``like`` is not a DTensor in main memory, or if ``part`` is not all of this process's part.
+    Return None if ``like`` is not a DTensor in main memory, or if the local tensor of ``like`` does not have the shape of ``part``.
     """
     if not isinstance(like, DTensor) or not like.to_local().is_cpu or like.to_local().shape != part.shape:
         return None

@@ -64,10 +64,10 @@ def load_with_source(
             tensors are mapped tensors, which take no main memory.
 
     Returns:
-        The step's folder, and the parts: state dicts by name. If each process saved a part separately, this process gets the state that one
-        of those processes saved, in a dict with one item. The key of the item is the index of the saving process's share of the samples
-        (usually its rank). If one of the saving processes had the same share of the samples as this process has, the state is from such a
-        process. The part of an engine (``engine_0``) is the folder of its files.
+        The step's folder, and the parts: state dicts by name. If each process saved a part separately, the part is a dict with one item:
+        the state that one of those processes saved (if possible, a process that had the same share of the samples as this process has).
+        The key of the item is the index of the share that the saving process had (usually its rank). The part of an engine
+        (``engine_0``) is the folder of its files.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -178,7 +178,7 @@ def _errors_of(work: Callable[[], None]) -> list[Exception]:
 
 
 def _raise_first(errors: list[Exception]) -> None:
-    """Raise the error, if there is one, and remove it from the list.
+    """If the list contains an error, remove the error from the list and raise it.
 
     Frames of the error's traceback refer to the list. If the list kept the error, this reference cycle would keep tensors in memory.
     """

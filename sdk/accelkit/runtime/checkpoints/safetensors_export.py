@@ -121,7 +121,7 @@ def size_in_bytes(size: int | str) -> int:
 
 
 def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Return two dicts. The first has each tensor once, under its first name. The second maps each other name of a tensor to its first."""
+    """Return two dicts. The first has each tensor once, under its first name. The second maps every later name to the first name."""
     first: dict[tuple[Any, ...], str] = {}
     kept: dict[str, torch.Tensor] = {}
     tied: dict[str, str] = {}

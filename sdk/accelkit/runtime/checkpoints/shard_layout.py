@@ -55,9 +55,10 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether each rank chooses the shards it writes and writes its own index, because there are too many shards for rank 0.
+    """Return whether each rank chooses the shards that it writes, and writes its own index. Otherwise, rank 0 does both for all ranks.
 
-    The result is False if the layouts of the ranks differ, because rank 0 then has to compare the shards of all ranks.
+    The result is True if there are several ranks with equal layouts, and more than MOST_SHARDS shards. If the layouts differ, rank 0 has to
+    compare the shards of all ranks.
     """
     first = layouts[0]
     return len(layouts) > 1 and first is not None and first.num_shards > MOST_SHARDS and all(layout == first for layout in layouts)
@@ -67,7 +68,7 @@ def keys_to_write(tensors: Mapping[str, torch.Tensor]) -> set[str]:
     """Return the keys of the tensors that this rank writes. For a DTensor, the rank writes only its own shard.
 
     If several ranks have the same shard of a tensor, one of them writes the shard; for the next tensor, it is the turn of another rank.
-    Empty shards are not written. A plain tensor is always written.
+    Empty shards are not written. The keys of plain tensors are always in the result.
     """
     sharded = _sharded(tensors)
     left = {key for number, (key, tensor) in enumerate(sharded.items()) if not _writes(tensor, number)}

@@ -103,7 +103,7 @@ class UnverifiedTensors:
             self._is_restoring, self._destinations = False, {}
 
     def start(self, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Start to verify all tensors in threads. Forward passes and optimizer steps wait until the tensors that they use are verified."""
+        """Start verifying all tensors in threads. Forward passes and optimizer steps wait until the tensors that they use are verified."""
         for module in modules:
             if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):  # its passes run without Python
                 for tensor in _tensors_of_module(module):

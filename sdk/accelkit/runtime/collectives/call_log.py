@@ -38,7 +38,7 @@ class Call:
     """One call of a collective by this process.
 
     Attributes:
-        what: The name of the collective and its data, such as ``gather of float32[2, 3]``.
+        what: The name of the collective and a description of its data, such as ``gather of float32[2, 3]``.
         group: The process group; ``group_name`` is torch's name for it.
         number: The number of this call among the calls of all Runtimes in this group, starting at 1.
         ranks: The members' ranks in the job.
@@ -61,7 +61,7 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
     """Record this process's next collective call in the group, and return the ``Call``.
 
     Args:
-        what: The name of the collective and its data.
+        what: The name of the collective and a description of its data, such as ``gather of float32[2, 3]``.
         group: The process group.
         ranks: The members' ranks in the job.
         is_verified: False if ``fingerprint.verify`` skips the comparison of the call with the calls of the other processes.

@@ -34,8 +34,8 @@ class Collectives:
 
     Methods that ``Runtime`` has too are documented in ``Runtime``. The argument ``group`` of a method is the group whose members make the
     call. If it is None, ``gather`` and ``reduce`` use the group that ``data_group`` returns, as ``gather_for_metrics`` always does; the
-    other methods use all processes of the job. Processes that compute on the same samples (tensor parallelism) hold the same data. On
-    each of them, ``data_group`` returns a different group, so that no group contains two of them.
+    other methods use all processes of the job. If several processes compute on the same samples (tensor parallelism), ``data_group``
+    returns a different group on each of these processes, so that no sample counts twice.
 
     Args:
         num_processes: Number of processes in the job.
@@ -182,7 +182,7 @@ class Collectives:
         return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether ``flag`` is true on any process of the job. Every process must make the call, which is not verified."""
+        """Return whether ``flag`` is true on any process of the job. Every process must make this call. Nothing verifies that they do."""
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
@@ -197,7 +197,7 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the ``data`` of rank 0 on every process of the job. Every process must make the call, which is not verified."""
+        """Return the ``data`` of rank 0 on every process of the job. Every process must make this call. The call is not verified."""
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives

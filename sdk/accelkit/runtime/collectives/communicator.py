@@ -33,7 +33,8 @@ class Communicator:
 
     Args:
         group: The process group of torch. None means the group of all processes of the job.
-        device: The device of this process. Data on a device for which the group has no backend are sent from this device or from the host.
+        device: The device of this process. Data on a device for which the group has no backend are first copied to the device of this
+            process or, if the group has no backend for that device either, to the host.
         verification: Which calls are verified (see the module ``verification``). Must be the same on all members. Calls of a group that
             does not use gloo on the host are always verified, because in such a group, an unexpected packet could be mistaken for data.
 

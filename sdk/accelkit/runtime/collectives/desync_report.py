@@ -211,8 +211,9 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     """Return whether the ranks in ``row`` made a different call in place of ``call``.
 
-    A call with another description is different. The description also says whether the call was verified. If these ranks have already
-    made later calls, but the verification of ``call`` timed out on this process, they made a call without verification in its place.
+    Two calls are different if their descriptions differ. A description also says whether the call was verified. If these ranks have made
+    later calls, but the verification of ``call`` timed out on this process, their call in place of ``call`` was not verified, so it was
+    different.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

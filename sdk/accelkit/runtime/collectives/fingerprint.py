@@ -8,9 +8,9 @@ abort, or compute wrong numbers. The exchange of digests has the same size for e
 - In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If the minimum
   equals the maximum, the digest is the same on all processes. Small data are then sent in packets, as in a small group.
 
-A digest has 64 bits. If two descriptions differ, their digests are equal with a probability of 2**-64, and the difference is not noticed.
-The descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The module
-``verification`` says which calls are verified.
+A digest has 64 bits. If two descriptions differ, the probability that their digests are equal, so that the difference is not noticed, is
+2**-64. The descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The
+module ``verification`` says which calls are verified.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def _compare(
 ) -> tuple[tuple[bool, ...], list[bytes]]:
     """Return whether each digest is the same on all processes, and the payloads of all processes.
 
+    ``digests`` are those of the call's name, of its outline (the description of this process's data) and of the unverified calls before it.
     ``may_differ`` says whether the outlines may differ; every other difference is an error. If ``payload`` is None, the list of payloads
     is empty. In a large group, it is also empty if the digests differ in a way that is an error.
     """

@@ -84,7 +84,7 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
 
 
 def _travelling_on(group: dist.ProcessGroup | None) -> torch.device:
-    """Return the device from which this group sends objects: the host if the group has a backend for it, else a device with a backend."""
+    """Return the device from which a group sends objects: the host, or another device if the group has no backend for the host."""
     types = device_types(group)
     return torch.device(HOST if HOST in types else types[0])
 

@@ -19,7 +19,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
-    """Return the concatenated bytes of the tensors if all tensors are on the host and fit into the packet that verifies a call.
+    """Return the concatenated bytes of the tensors if all are on the host and fit into a packet that processes send to verify a call.
 
     Otherwise, return None. Processes whose tensors have the same dtypes, shapes and device types either all get bytes or all get None.
     """

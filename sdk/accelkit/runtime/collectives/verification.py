@@ -87,14 +87,14 @@ class History:
 
         Args:
             mode: The mode that is in effect.
-            what: The name of the call and the outline of its data.
+            what: The name of the call and a description of its data (structure, dtypes, shapes and device types).
         """
         if mode == "first":
             return self._num_verified.get(what, 0) < NUM_FIRST or self.num_unverified >= MAX_UNVERIFIED
         return mode == "always"
 
     def add_verified(self, what: str) -> None:
-        """Count an exchange in which all ranks made this call with the same outline."""
+        """Count an exchange that found ``what`` (the name of a call and the outline of its data) on all ranks."""
         if what in self._num_verified or len(self._num_verified) < _MAX_KINDS:
             self._num_verified[what] = min(self._num_verified.get(what, 0) + 1, NUM_FIRST)
 

@@ -95,7 +95,7 @@ def difference(
         cancels: Whether terms of the result may cancel, as happens in gradients. If numbers around 1 cancel, only their rounding errors
             are left. Therefore, if ``cancels`` is True and all elements of the truth are below 1e-6 in magnitude, the absolute error is
             checked instead of the relative error.
-        others: The largest :func:`relative_error` among all of the CPU's results of the same call, if a call has several.
+        others: The largest :func:`relative_error` among all results of the same call on the CPU.
         num_terms: The number of terms that are summed for an element of the result. The device may add these terms one after another.
         num_stages: The smallest number of operators that have to run one after another to compute the result.
     """
@@ -130,7 +130,10 @@ def difference(
 
 
 def as_reals(values: torch.Tensor, *, phase: bool = False) -> torch.Tensor:
-    """Return the values as a one-dimensional float64 tensor: real and imaginary parts, or magnitudes if ``phase`` is True."""
+    """Return the values as a one-dimensional float64 tensor: real and imaginary parts, or absolute values if ``phase`` is True.
+
+    ``phase`` means that the elements are unique only up to sign or phase.
+    """
     if values.is_complex():
         values = values.to(torch.complex128)
         values = values.abs() if phase else torch.view_as_real(values.resolve_conj())

@@ -127,7 +127,7 @@ class DispatchedBatches(Sharded):
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
-        """Yield, for each round, its shares and its number of samples, not counting the repeated samples that fill the round."""
+        """Yield, for each round, its batches (at most one per process) and its ``remainder`` (see ``_Message``)."""
         if self._is_stream:
             yield from rounds(
                 batches, self.num_processes, self.loader.batch_size, even_batches=self.even_batches, drop_last=self.loader.drop_last

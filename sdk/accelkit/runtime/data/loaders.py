@@ -83,7 +83,7 @@ class PreparedLoader:
             unless rank 0 reads the data for all processes. If ``upload`` does not copy the batches and the device has streams, each batch
             is copied on a separate stream while the program computes with the previous batch.
         strategy: The strategy that lays out batches on the device.
-        epochs: The epochs of the user's loader. Must be given if ``loader`` is only this process's share.
+        epochs: The object that tracks the epochs of the user's loader. Must be given if ``loader`` is only this process's share.
         first: The number of batches of the user's loader that each pass skips.
 
     Attributes:
@@ -174,7 +174,7 @@ class PreparedLoader:
         """Make the next pass yield the remaining samples of the saved pass, in the same order.
 
         For a map-style dataset, samples that were already used are not read again. The pass can usually continue even if the number of
-        processes or the batch size has changed. For a stream, used samples are read and dropped.
+        processes or the batch size has changed. For an iterable-style dataset, used samples are read and dropped.
 
         Raises:
             CheckpointError: If the state belongs to another loader, or the pass cannot continue with this number of processes or this

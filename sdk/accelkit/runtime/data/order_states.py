@@ -98,7 +98,8 @@ class OrderStates:
                 seeding.restore_host(own | drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states in ``start``, or those of the loader's own generators if no pass is active."""
+        """Return the states at the start of the current pass (``start``) or, if no pass is active, the current states of the loader's own
+        generators."""
         return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
 
     def check(self, state: Mapping[str, Any]) -> None:
@@ -155,7 +156,10 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states that the order may depend on. For torch's samplers, return only torch's state: reading NumPy's is slow."""
+        """Return the states of the host's generators from which the order may be drawn.
+
+        These are the generators of Python, NumPy and torch. For torch's samplers, return only torch's state: reading NumPy's is slow.
+        """
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]
         if not self.division.is_stream and all(module.startswith("torch.") or module == "builtins" for module in samplers):

@@ -134,9 +134,9 @@ def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: Abstr
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about loaders with persistent workers that the context manager ``filling`` cannot reach.
+    """Warn about each loader whose persistent workers are not affected by the context manager ``filling``.
 
-    These workers hold copies of an iterable dataset, and ``filling`` does not change the setting ``even_batches`` of the copies.
+    Each worker has a copy of the loader's ``ShardedDataset``. ``filling`` sets ``even_batches`` of the original, but not of the copies.
     """
     for loader in prepared:
         is_divided_by_workers = isinstance(loader.dataset, ShardedDataset)

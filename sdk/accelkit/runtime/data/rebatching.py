@@ -122,9 +122,9 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even_batches: bool, dr
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """Return a round made from the first samples in ``stock``, and a list of the batches that are left.
+    """Return a list with one share for each process, made from the first samples in ``stock``, and a list of the batches that are left.
 
-    Batches that have the size of a share are neither cut nor copied.
+    A share has ``share`` samples. If ``stock`` has exactly one batch of this size for each process, these are neither cut nor copied.
     """
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []

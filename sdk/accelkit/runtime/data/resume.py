@@ -112,7 +112,7 @@ class LaterBatches:
 
 
 class _LaterIndices(Sampler[Any]):
-    """Items of another sampler (samples or batches) from index ``skip`` on."""
+    """The items of another sampler (indices, or lists of indices) without the first ``skip`` items."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
         self.sampler, self.skip = sampler, skip

@@ -1,7 +1,7 @@
 """Divide batches of indices, or a stream of samples, among the processes of a job.
 
-Each process gets the same samples in the same order as with Accelerate, including those that fill the last batches. The classes in this
-module only need to know the number of processes; nothing in this module communicates.
+Each process gets the samples that Accelerate would give it, in the same order, including those that fill the last batches. The classes in
+this module only need to know the number of processes; nothing in this module communicates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Order = Callable[[], AbstractContextManager[Any]]
 
 
 class Sharded:
-    """Base class of samplers and datasets that divide a loader among the processes and fill the last round of an epoch.
+    """Base class of samplers and datasets that divide a loader among the processes and fill the last global batch of an epoch.
 
     Attributes:
         remainder: The number of samples in the last global batch, not counting the repeated samples that fill the batch. -1 if no samples
@@ -117,7 +117,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield each round only after the next round has begun, so that the last round is recognised and can be filled."""
+        """Yield rounds (lists with one batch for each process). Each round is yielded only after the next round has begun, so that the last
+        round is recognised and can be filled."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):

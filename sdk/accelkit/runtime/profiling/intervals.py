@@ -37,7 +37,7 @@ def subtract(whole: Sequence[Interval], parts: Sequence[Interval]) -> list[Inter
 
 
 def clip(intervals: Sequence[Interval], whole: Sequence[Interval]) -> list[Interval]:
-    """Return the set that covers the time in which the sets ``intervals`` and ``whole`` overlap."""
+    """Return the time that the sets ``intervals`` and ``whole`` have in common, as a set of intervals."""
     return subtract(whole, subtract(whole, intervals))
 
 

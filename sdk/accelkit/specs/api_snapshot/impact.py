@@ -16,7 +16,7 @@ def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, de
 
     Args:
         changes: The changes from ``old`` to ``new``.
-        old, new: The two records.
+        old, new: The records of the old and the new specifications (see ``snapshot.Record``).
         kind: The kind of the plugin.
         definitions: The result of ``snapshot.definitions`` for the plugin's class. Other code of the plugin is not considered.
     """

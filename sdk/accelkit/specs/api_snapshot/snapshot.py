@@ -1,4 +1,4 @@
-"""Record of a version of accelkit: each member of the classes that plugins implement, receive or create, with its signature and default.
+"""Record of a version of accelkit: signatures, types and default values in the classes that plugins implement, receive or create.
 
 ``python -m accelkit.specs.api_snapshot.snapshot`` writes the record of this version to the folder of this file. A test compares it with
 the code, so that no specification changes unnoticed. The record of a released version never changes: to record changed specifications,
