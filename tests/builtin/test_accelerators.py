@@ -10,7 +10,7 @@ import torch
 
 import accelkit
 from accelkit.discovery import device_table
-from accelkit.specs.static_checks import find_mistakes
+from accelkit.specs.static_checks.rules import find_mistakes
 from accelkit_builtin.accelerators import known_vendor
 from accelkit_builtin.accelerators.cpu import CPUAccelerator
 from accelkit_builtin.accelerators.cuda import CUDAAccelerator, board_stats

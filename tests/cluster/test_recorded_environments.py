@@ -10,7 +10,7 @@ import pytest
 
 import accelkit
 from accelkit.cluster.detection import SETTINGS, describe, select_cluster
-from accelkit.specs.process_placement import PLACEMENT
+from accelkit.specs.cluster import PLACEMENT
 from accelkit_builtin.clusters.local import LocalEnvironment
 from accelkit_conformance.oracle import cluster_recordings
 

@@ -10,7 +10,7 @@ from vendor_mistakes import GROUPS, MISTAKES
 
 import accelkit
 from accelkit.discovery import catalog, probing
-from accelkit.specs.static_checks import RULES
+from accelkit.specs.static_checks.rules import RULES
 
 IMPORTS = (
     "from accelkit import Accelerator, Availability, Capabilities, ClusterEnvironment, EngineStrategy, Precision, Strategy, hookimpl\n"

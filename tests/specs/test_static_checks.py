@@ -13,7 +13,7 @@ import pytest
 import accelkit
 from accelkit import Accelerator, Availability, Capabilities, ClusterEnvironment, EngineStrategy, Precision, Strategy, hookimpl
 from accelkit.discovery.loading import load_class
-from accelkit.specs.static_checks import find_mistakes
+from accelkit.specs.static_checks.rules import find_mistakes
 
 BUILT_IN = [record for record in accelkit.plugins() if record.is_builtin and not record.is_fallback and record.name != "torch"]
 

@@ -236,12 +236,15 @@ def pjrt_device() -> str | None:
 
 def _package() -> Availability:
     """Return whether torch_xla is installed and matches the installed torch. torch_xla is linked against one minor version of torch."""
+    absent = Availability.absent(
+        "the package torch_xla is not installed", "pip install 'accelkit[xla]'; on a TPU VM, pip install 'torch_xla[tpu]'"
+    )
+    if importlib.util.find_spec("torch_xla") is None:  # reading the metadata of all packages would take longer
+        return absent
     try:
         xla_version = importlib.metadata.version("torch_xla")
     except importlib.metadata.PackageNotFoundError:
-        return Availability.absent(
-            "the package torch_xla is not installed", "pip install 'accelkit[xla]'; on a TPU VM, pip install 'torch_xla[tpu]'"
-        )
+        return absent
     torch_version = importlib.metadata.version("torch")
     if _minor(xla_version) != _minor(torch_version):
         why = f"torch_xla {xla_version} needs torch {_minor(xla_version)}, but torch {torch_version} is installed"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from accelkit import ClusterDetection, ClusterEnvironment, port_for_job
 from accelkit_builtin.clusters.by_hand import raised
@@ -11,8 +11,7 @@ from accelkit_builtin.clusters.by_hand import raised
 _SHARED = ("PMI_RANK", "PMI_SIZE")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Dialect:
+class _Dialect(NamedTuple):
     """One launcher's variables for rank, size, local rank and local size. Not every launcher sets the last two."""
 
     launcher: str

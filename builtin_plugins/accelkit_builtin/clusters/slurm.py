@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from accelkit import ClusterDetection, ClusterEnvironment, ContradictionError, UnavailableError, UsageError, port_for_job
 from accelkit_builtin.clusters.by_hand import raised
-from accelkit_builtin.clusters.slurm_lists import expand_nodes, reserved_ports, tasks_on
-from accelkit_builtin.clusters.slurm_shells import is_typed
 
 _SIZE = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
@@ -43,6 +41,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
+        from accelkit_builtin.clusters.slurm_shells import is_typed  # here, because most programs do not run in SLURM jobs
+
         job, step = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), environ.get("SLURM_STEP_ID", "")
         special = step.isascii() and step.isdigit() and int(step[:12]) >= _FIRST_SPECIAL_STEP
         if not step or special:
@@ -98,6 +98,8 @@ class SlurmEnvironment(ClusterEnvironment):
             UsageError: If the list cannot be read.
             ContradictionError: If the list does not match ``num_nodes`` and ``world_size``.
         """
+        from accelkit_builtin.clusters.slurm_lists import tasks_on
+
         written = self.text(*_TASKS)
         if written is None and self.num_nodes == 1:
             return self.world_size
@@ -135,6 +137,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """
         if self.text("MASTER_ADDR") is not None:
             return self.address("MASTER_ADDR")
+        from accelkit_builtin.clusters.slurm_lists import expand_nodes
+
         written = self.text(*_NODE_LIST)
         try:
             first = next(expand_nodes(written or ""), "")
@@ -163,6 +167,8 @@ class SlurmEnvironment(ClusterEnvironment):
             return self.port("MASTER_PORT")
         reserved = self.text("SLURM_STEP_RESV_PORTS")
         if reserved is not None:
+            from accelkit_builtin.clusters.slurm_lists import reserved_ports
+
             try:
                 return reserved_ports(reserved)[-1]  # MPI under srun uses the first ports
             except ValueError as error:

@@ -11,14 +11,13 @@ belongs to the shell's session. Neither srun nor a shell that runs a script crea
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(NamedTuple):
     """The parent, process group, session and terminal of a process, as numbers in ``/proc``. ``terminal`` is 0 if there is none."""
 
     parent: int

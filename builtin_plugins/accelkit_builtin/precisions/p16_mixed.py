@@ -84,7 +84,9 @@ class Float16Mixed(AutocastPrecision):
             scaler.update()
             self._unscaled.clear()
         self._has_scaled = True
-        scaled: torch.Tensor = scaler.scale(loss)
+        scale = scaler._scale
+        # GradScaler.scale also copies the scale to the loss's device, which takes 1 us even if it is there already.
+        scaled: torch.Tensor = loss * scale if scale is not None and scale.device == loss.device else scaler.scale(loss)
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from accelkit import AccelkitError, Availability, Capabilities, DevicesError
 from accelkit.discovery import loading
-from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
+from accelkit.specs.static_checks.rules import TORCH_AT_IMPORT, find_mistakes
 from accelkit.types import FROM_CODE
 from accelkit_conformance.checks import EVERY_KIND, check
 from accelkit_conformance.late_errors import raises

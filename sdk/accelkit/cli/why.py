@@ -9,7 +9,7 @@ from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
 from accelkit.selection import decide
-from accelkit.specs.process_placement import PLACEMENT
+from accelkit.specs.cluster import PLACEMENT
 
 
 @click.command("why")

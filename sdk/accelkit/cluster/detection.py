@@ -13,7 +13,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from accelkit.discovery import loading
 from accelkit.discovery.catalog import plugins
@@ -90,8 +90,7 @@ class ClusterDecision:
         return "\n".join(lines)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ClusterSelection:
+class ClusterSelection(NamedTuple):
     """The cluster environment that was selected, and the decision that led to it."""
 
     environment: ClusterEnvironment

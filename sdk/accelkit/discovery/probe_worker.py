@@ -122,7 +122,7 @@ def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reac
 
 def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Import the plugin's class, and add the findings of the static checks on the class to ``facts``. No method is called."""
-    from accelkit.specs.static_checks import TORCH_AT_IMPORT, find_mistakes
+    from accelkit.specs.static_checks.rules import TORCH_AT_IMPORT, find_mistakes
 
     had_torch = "torch" in sys.modules
     reached("import")

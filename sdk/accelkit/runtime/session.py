@@ -24,7 +24,6 @@ from accelkit.specs.engine_strategy import EngineStrategy
 from accelkit.specs.overrides import overridden
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
-from accelkit.tracking.description import describe
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -155,6 +154,8 @@ class Session:
 
     def description(self) -> dict[str, Any]:
         """Return the settings of the job and the versions of accelkit, torch and Python, for trackers. Does not start the device."""
+        from accelkit.tracking.description import describe  # needed only if there are trackers
+
         return describe(self.configuration.decision, self.state())
 
     def device_stats(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelkit.discovery import device_table, loading, probing, verdict_cache
 from accelkit.discovery.catalog import find, plugins
@@ -14,8 +14,7 @@ GENERIC = "torch"
 """The accelerator that takes a device type, as ``torch:<device_type>``. ``auto`` never considers it."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A plugin's class, which was checked against its specification, and the plugin's record."""
 
     cls: Any

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from accelkit.errors import AccelkitError, ContradictionError, UnknownPlacementError, UnsupportedError
 from accelkit.job_types import ClusterDetection
 from accelkit.specs.env_reader import DEFAULT_PORT, LOOPBACK, Variables
 from accelkit.specs.hooks import hookimpl
-from accelkit.specs.process_placement import PLACEMENT, Place, Placement, placements, this_machine
+
+if TYPE_CHECKING:
+    from accelkit.specs.process_placement import Place, Placement
+
+PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
+"""The properties of a cluster environment that the processes can work out if each sends its ``Place`` to the others."""
 
 
 class ClusterEnvironment(Variables):
@@ -161,6 +167,8 @@ class ClusterEnvironment(Variables):
 
         Called on every process if ``needs_placement_exchange`` returns True. Rank 0 receives the results of all processes.
         """
+        from accelkit.specs.process_placement import Place, this_machine  # here, because a job of one process does not need it
+
         host, machine = this_machine()
         said: list[int | None] = []
         for name in PLACEMENT:
@@ -179,6 +187,8 @@ class ClusterEnvironment(Variables):
         Raises:
             ContradictionError: If the places contradict each other.
         """
+        from accelkit.specs.process_placement import placements
+
         self.placement = placements(places, self.plugin, self.launcher)[self.global_rank]
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:

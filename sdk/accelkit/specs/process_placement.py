@@ -12,9 +12,6 @@ from pathlib import Path
 
 from accelkit.errors import ContradictionError
 
-PLACEMENT = ("local_rank", "local_world_size", "node_rank", "num_nodes")
-"""The properties of a cluster environment that the processes can work out if each sends its ``Place`` to the others."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:

@@ -6,18 +6,15 @@ An element is a function, a tracker object, or the name of a tracker. A tracker 
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from accelkit import tracking
 from accelkit.errors import UsageError
 from accelkit.tracking.accelerate_tracker import AccelerateTracker
 from accelkit.tracking.callables import CallableTracker
 from accelkit.tracking.lightning_logger import LightningLogger
 from accelkit.tracking.tracker import Tracker
-
-CLASSES = {"csv": "CSV", "jsonl": "JSONLines", "mlflow": "MLflow", "tensorboard": "TensorBoard", "wandb": "WandB"}
-"""The class of each tracker that can be selected by name. The module of the class has the name of the tracker."""
 
 
 def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
@@ -41,11 +38,11 @@ def trackers_of(given: Iterable[Any]) -> tuple[list[Tracker], tuple[Any, ...]]:
 
 
 def _named(name: str) -> Tracker:
-    if name not in CLASSES:
-        near = difflib.get_close_matches(name, CLASSES, n=1)
+    if name not in tracking.CLASSES:
+        near = difflib.get_close_matches(name, tracking.CLASSES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "a function f(values, step) or a subclass of accelkit.tracking.Tracker works too"
-        raise UsageError(f"there is no tracker named {name!r}", why=f"the names are {', '.join(CLASSES)}", hint=hint)
-    tracker: Tracker = getattr(importlib.import_module(f"accelkit.tracking.{name}"), CLASSES[name])()
+        raise UsageError(f"there is no tracker named {name!r}", why=f"the names are {', '.join(tracking.CLASSES)}", hint=hint)
+    tracker: Tracker = getattr(tracking, tracking.CLASSES[name])()
     return tracker
 
 

@@ -19,10 +19,9 @@ from accelkit.runtime.configuration import select_devices, select_precision, str
 from accelkit.runtime.process_group import learn_placement
 from accelkit.selection import Devices, select
 from accelkit.specs.accelerator import Accelerator
-from accelkit.specs.cluster import ClusterEnvironment
+from accelkit.specs.cluster import PLACEMENT, ClusterEnvironment
 from accelkit.specs.precision import Precision
 from accelkit.specs.process_group import ProcessGroupOptions
-from accelkit.specs.process_placement import PLACEMENT
 
 AUTO, SINGLE, ALL = "auto", "single_device", -1
 
