@@ -59,7 +59,8 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
             this function raises ``Absent``.
 
     Raises:
-        AssertionError: If the block raises no error. If ``may_be_absent`` is True, the error is the subclass ``Absent``.
+        AssertionError: If the block raises no error and ``may_be_absent`` is False.
+        Absent: If the block raises no error and ``may_be_absent`` is True.
         WrongError: If the block raises an error that is not one of ``errors``, or whose text does not contain ``about``.
     """
     try:

@@ -59,7 +59,8 @@ class Subject:
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that ``sample`` calls before it runs an input that is expected to kill this process.
         tell: A function that sends the runner a message about a call to the plugin. The message has one of two keys. ``doing`` names the
-            current call, and is empty after the call. ``hung`` says that the call does not return; ``tell`` then ends this process.
+            current call, and is empty after the call. ``hung`` says that the call has exceeded its time limit and cannot be interrupted;
+            ``tell`` then ends this process.
     """
 
     def __init__(self, record: PluginRecord, cls: type, *, rank: int = 0, world_size: int = 1, most_samples: int = 8) -> None:

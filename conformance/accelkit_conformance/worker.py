@@ -128,7 +128,7 @@ class Worker:
         return "" if checked.is_usable else checked.reason
 
     def _tell(self, message: Mapping[str, str]) -> None:
-        """Send the runner a message about a call to the plugin. If the message says that the call does not return, end this process."""
+        """Send the runner a message about a call to the plugin. If the message says that the call hangs, end this process."""
         self._say({**message})
         if "hung" in message:
             os._exit(1)

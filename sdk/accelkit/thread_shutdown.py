@@ -41,7 +41,7 @@ def wait_for_torch_threads() -> None:
     because a thread may have to wait long for a processor on a busy machine. The function works on Linux only. Elsewhere, a process cannot
     see the state of its threads, and the function returns at once.
 
-    While the program continues, threads of torch may still have work to do for which they need the GIL:
+    After a call to torch has returned, torch's threads may still have work to do for which they need the GIL:
 
     - After a collective, a thread of gloo releases the tensors of the collective.
     - The first backward pass starts a thread of autograd for each device. Each of these threads takes the GIL when it starts. The backward

@@ -15,9 +15,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
-    sizes, the processes tell each other where they run when they join the process group. They also do so if TORCHELASTIC_RUN_ID is not
-    set, because the variables may then have been set by hand.
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. As they join the process group, the processes
+    tell each other which machine they are on. They do this only if the variables do not give all ranks and sizes, or if TORCHELASTIC_RUN_ID
+    is not set, because the variables may then have been set by hand.
     """
 
     launcher = "torchrun or accelkit launch"

@@ -51,7 +51,7 @@ class Float8(AutocastPrecision):
         autocast: Options of autocast.
 
     Raises:
-        UsageError: If the recipe is unknown.
+        UsageError: If ``options.recipe`` is unknown.
     """
 
     required_capabilities = ("fp8", "autocast.bfloat16")

@@ -160,7 +160,10 @@ class Float16Mixed(AutocastPrecision):
         return step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scaler's state as it will be at the next backward pass: ``scale``, ``_growth_tracker`` and the options."""
+        """Return the scaler's state: ``scale``, ``_growth_tracker`` and the options of the scaler.
+
+        If the next backward pass will update ``scale`` and ``_growth_tracker``, they already have their new values.
+        """
         state: dict[str, Any] = self._scaler.state_dict()
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1

@@ -254,7 +254,7 @@ class DividedAttention(TorchFunctionMode):
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
         """Check that the processes have different keys.
 
-        Only the first causal call is checked, and the first causal call of each forward pass without gradients.
+        The first causal call is checked. After that, only the first causal call of each forward pass without gradients is checked.
 
         Raises:
             UsageError: If all processes have the same keys. The positions that a causal mask assumes would then be wrong.

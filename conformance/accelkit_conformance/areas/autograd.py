@@ -152,9 +152,9 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Mistakes with autograd raise RuntimeError or TypeError, most with a word of torch's message, such as ``leaf``. Some change a leaf, an
-    inference tensor, a saved tensor or an output of ``unbind`` in place. Others omit an output gradient, use a gradient of a wrong shape or
-    dtype, or request the gradient of an unused input or an integer. Others apply ``deepcopy`` or ``numpy`` to a tensor of a graph."""
+    """Misuse of autograd raises RuntimeError or TypeError. Most messages contain a certain word, such as ``leaf``. The check changes a
+    leaf, an inference tensor, a saved tensor and an output of ``unbind`` in place. It omits an output gradient, uses gradients of a wrong
+    shape or dtype, requests gradients of integers and unused inputs, and calls ``deepcopy`` and ``numpy`` on a graph's tensors."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)

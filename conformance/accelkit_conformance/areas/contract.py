@@ -200,8 +200,9 @@ def detection_changes_nothing(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind="cluster")
 def settings_have_the_right_type(subject: Subject) -> None:
-    """Each property of the cluster environment that can be read in this process has the type of the specification. For example, ranks,
-    sizes and the port are ints. Reading a property whose variable is missing may raise KeyError or one of accelkit's errors."""
+    """Each property of the cluster environment that can be read in this process has the type that the specification declares for it. For
+    example, ranks, sizes and the port are ints. Reading a property whose variable is missing may raise KeyError or one of accelkit's
+    errors."""
     environment = loading.instantiate(subject.cls, subject.record)
     for name, expected in _SETTINGS.items():
         with contextlib.suppress(AccelkitError, KeyError):

@@ -140,7 +140,7 @@ def unsupported_dtypes_are_reported(subject: Subject) -> None:
 
 
 def _scaled_step(subject: Subject, poison: float | None) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """Make one step with a scaler. Return the scaler, the parameter before the step, and the parameter after the step.
+    """Take one optimizer step with a scaler. Return the scaler, the parameter before the step, and the parameter after the step.
 
     If ``poison`` is not None, one element of the gradient is set to ``poison`` before the step.
     """

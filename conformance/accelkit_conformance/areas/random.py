@@ -143,7 +143,7 @@ def generator_argument(subject: Subject, name: str) -> None:
 def small_draws_repeat(subject: Subject, name: str) -> None:
     """After a single random number, random tensors of 1, 2, 3 and 17 elements are drawn. The same four draws give the same numbers if the
     random state from before these draws is restored, or if ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the same seed
-    each time. Except on the CPU, the restored state may be a row of a larger tensor."""
+    each time. Except on the CPU, a state that is a row of a larger tensor can be restored, too."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)

@@ -233,7 +233,7 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
 def structures(subject: Subject, way: str) -> None:
     """Views of one tensor share memory after a deep copy and after saving and loading. After a deep copy, saving and loading, or pickling,
     tied weights are tied, and weights keep their values, their memory format and their ``requires_grad``. A deep copy of a tensor keeps its
-    gradient. A copied model, with an optimizer that loads the copied state of the original's optimizer, makes the same step as the
+    gradient. A copied model, with an optimizer that loads the copied state of the original's optimizer, takes the same step as the
     original."""
     from accelkit_conformance.oracle.copied_structures import check_structures
 
@@ -242,8 +242,8 @@ def structures(subject: Subject, way: str) -> None:
 
 @check("full")
 def forms_of_locations(subject: Subject) -> None:
-    """``torch.load`` puts tensors on the device that ``map_location`` says, in both file formats. ``map_location`` is a device, a dict, a
-    function that returns None or its argument, or None. If devices are numbered, loading to a device that does not exist raises
+    """``torch.load`` loads tensors to the device that ``map_location`` determines, in both file formats. ``map_location`` is a device, a
+    dict, a function that returns None or its argument, or None. If devices are numbered, loading to a device that does not exist raises
     RuntimeError, AssertionError or ValueError. With ``assign=True``, ``load_state_dict`` replaces a module's CPU parameters with parameters
     on the device."""
     from accelkit_conformance.oracle.copied_structures import check_forms_of_locations

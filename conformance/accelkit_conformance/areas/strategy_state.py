@@ -97,8 +97,8 @@ def state_is_restored(subject: Subject, size: str) -> None:
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
 def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
     """A job of one process and a job of three processes can load the state that a job of two processes saved. The next step with momentum
-    is the same as in an uninterrupted run. In the case ``2``, one process loads the state; in the case ``3``, three processes load the
-    state. A strategy that implements ``save_engine`` may refuse to load the state; the check is then ``unsupported``."""
+    is the same as in an uninterrupted run. If the check runs on two processes, one of them loads the state; if it runs on three, all three
+    do. A strategy that implements ``save_engine`` may refuse to load the state; the check is then ``unsupported``."""
     from accelkit import CheckpointError, EngineStrategy
     from accelkit.specs.overrides import overrides
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving

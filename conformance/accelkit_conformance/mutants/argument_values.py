@@ -58,7 +58,8 @@ class DividesByTheLengthMinusOne(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class SeesFutureKeys(Broken):
-    """In float16 and bfloat16, causal attention with heads of 64 numbers lets each query see the later keys in its own block of four."""
+    """With the head dimension 64, causal attention in float16 and bfloat16 masks only whole blocks of four keys, so a query sees the later
+    keys of its own block."""
 
     def install(self) -> None:
         import torch

@@ -50,7 +50,7 @@ class KeyErrors(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class ErrorNamesNothing(TorchElasticEnvironment):
-    """The error does not say which variable is wrong."""
+    """If WORLD_SIZE is missing or is not a number, the error does not mention WORLD_SIZE."""
 
     @property
     def world_size(self) -> int:

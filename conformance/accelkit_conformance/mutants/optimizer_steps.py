@@ -37,7 +37,7 @@ class CountsTheFirstOnly(Broken):
 
 @mutant("optimizers", "fused steps")
 class IgnoresFoundInfinity(Broken):
-    """Fused optimizers make a step even if the gradient scaler has found an infinity."""
+    """Fused optimizers take a step even if the gradient scaler has found an infinity."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "found_inf": None}) if name.startswith("_fused_") else call()

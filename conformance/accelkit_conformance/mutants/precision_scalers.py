@@ -95,7 +95,7 @@ class NeverGrows(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class ForgetsItsScale(Float16Mixed):
-    """The state is empty, so training that is resumed from a checkpoint starts with the initial scale again."""
+    """``state_dict`` returns an empty dict, so training that is resumed from a checkpoint starts with the initial scale again."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""Faults in how precisions compute gradients and make optimizer steps."""
+"""Faults in how precisions compute gradients and take optimizer steps."""
 
 from __future__ import annotations
 

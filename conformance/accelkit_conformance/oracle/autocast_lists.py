@@ -74,8 +74,8 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
         dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
 
     Raises:
-        Absent: If a result has a different dtype on the device than on the CPU, and the dtype on the device is float32 or the dtype of
-            autocast. Autocast then has no effect on the operator.
+        Absent: If a result has a different dtype on the device than on the CPU, and its dtype on the device is float32 or ``dtype``. The
+            floating-point arguments have these dtypes too, so autocast seems to have no effect on the operator.
         AssertionError: If the dtype of a result or gradient differs in any other way, or if a value differs from the CPU's.
     """
     lower = opdb.dtype_of(dtype)

@@ -1,7 +1,7 @@
 """Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
 are recorded, and on which device, thread and stream it runs.
 
-A check repeats each ATen call that was recorded on the CPU under a few combinations of these conditions (see :mod:`condition_rows`).
+ATen calls are recorded on the CPU. A check repeats each of them under a few combinations of these conditions (see :mod:`condition_rows`).
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ConditionedCall:
         check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
-        """Return whether the CPU's result ``theirs`` is close to its result ``ordinary`` for contiguous arguments and a new output."""
+        """Return whether two results of the CPU are close: ``theirs``, and ``ordinary`` (for contiguous arguments and a new output)."""
         try:
             check_results(self.op, sample, [(theirs, ordinary, true)], torch.device("cpu"), **options)
         except AssertionError:

@@ -102,7 +102,7 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
     same = all(
         torch.equal(mine.detach().cpu(), theirs.detach().cpu()) for mine, theirs in zip(twin.parameters(), model.parameters(), strict=True)
     )
-    assert same, "a copied model with a copied optimizer makes another step"
+    assert same, "a copied model with a copied optimizer takes a different step"
 
 
 def check_forms_of_locations(subject: Subject) -> None:

@@ -114,7 +114,8 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
     """Check that the mask drops elements independently of each other, and with the same probability everywhere.
 
-    If ``num_together`` is not 0, check this for channels instead, and check that the elements of a channel are dropped together.
+    ``num_together`` is the number of trailing dimensions along which elements are dropped together. If it is not 0, check that the elements
+    of a channel are dropped together, and that channels are dropped independently of each other and with the same probability everywhere.
     """
     if num_together:
         single = mask.flatten(2)[..., 0]

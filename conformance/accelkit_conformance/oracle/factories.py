@@ -93,7 +93,7 @@ tensor that is on another device, and with the device."""
 
 
 def check_devices_without_an_index(subject: Subject) -> None:
-    """Call functions that create or move tensors with a device without an index, and check that they use the current device.
+    """Pass a device without an index to functions that create or move tensors, and check that the functions use the current device.
 
     Raises:
         AssertionError: If a function uses another device.

@@ -63,7 +63,7 @@ def _placed(batch: Any, device: torch.device, dtype: torch.dtype) -> list[torch.
 
 
 def _step(model: Any, optimizer: Any, batches: Any, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, dict[str, Any], float]:
-    """Accumulate the gradients of the batches, clip them and make an optimizer step.
+    """Accumulate the gradients of the batches, clip them and take an optimizer step.
 
     Returns:
         The losses, the clipped gradients by name, and the largest absolute value in a clipped gradient.

@@ -179,7 +179,7 @@ def _hooks(device: torch.device) -> Any:
 
 
 def _steps_in(device: torch.device, dtypes: tuple[torch.dtype, ...]) -> Any:
-    """Make optimizer steps with parameters of several dtypes in one group, and return the parameters."""
+    """Take optimizer steps with parameters of several dtypes in one group, and return the parameters."""
     found = []
     for make, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"amsgrad": True}), (torch.optim.RMSprop, {})):
         for is_foreach in (False, True):

@@ -29,7 +29,7 @@ def check_equal(subject: Subject, tensor: torch.Tensor, *expected: float) -> Non
 
 
 def reduced_number(op: str, size: int, start: int) -> float:
-    """Return the reduction ``op`` of the numbers ``start + rank`` of ``size`` ranks."""
+    """Return the reduction ``op`` over ``size`` ranks, each of which contributes the number ``start + rank``."""
     values = [start + rank for rank in range(size)]
     product = 1
     for value in values:

@@ -22,8 +22,8 @@ _MODES: dict[str, Any] = {"recording": contextlib.nullcontext, "no_grad": torch.
 
 
 def check_graphs(subject: Subject, name: str) -> None:
-    """Check that ``requires_grad`` of an operator's results, and whether they have a ``grad_fn``, are the same on the device as on the
-    CPU."""
+    """Check that each result of an operator has the same ``requires_grad`` on the device as on the CPU, and has a ``grad_fn`` on both or
+    on neither."""
     op = opdb.operators()[name]
 
     def flags(given: Any, mode: Any) -> list[tuple[bool, bool]]:

@@ -60,7 +60,7 @@ def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[
 
 
 def check_totals(subject: Subject) -> None:
-    """Check that the averages of a recording have the right numbers of calls and add up to the recorded work of the device.
+    """Check that ``key_averages`` of a recording misses no call, and that its device times add up to the time of all kernels and copies.
 
     Raises:
         AssertionError: If too few calls were recorded, if the times do not add up, or if a matmul has no device time.

@@ -131,8 +131,8 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
     """Return the cases that a request selects.
 
     Args:
-        request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. Together,
-            the measurements of collectives must finish in half of this time.
+        request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. The first
+            measurement of a collective measures all collectives. Its time limit is half of ``seconds``.
         name: The name of the accelerator. The processes that measure collectives select the accelerator by this name.
 
     Raises:

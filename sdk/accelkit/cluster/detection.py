@@ -194,7 +194,7 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 
 
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn if this process trains alone although its variables suggest that a cluster environment started it with other processes.
+    """Warn if this process trains alone although its variables suggest that a launcher started it together with other processes.
 
     Third-party cluster environments that were not selected are not asked whether they recognise the variables. Instead, this function looks
     for variables whose names begin with the name of such an environment and contain RANK, WORLD or SIZE.

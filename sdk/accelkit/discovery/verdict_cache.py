@@ -5,9 +5,9 @@ trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` 
 selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.py`` lists the accelerator's device,
 and probes every other built-in accelerator in the current process.
 
-Probes: The result of a probe says whether the device is present. The result is valid for ten minutes, and only while ``machine_state``
-does not change; the result for a simulated device remains valid. Only ``auto`` and the aliases (``gpu``, ``tpu``) use cached results of
-probes. While a result is valid, they do not start a child process to probe the plugin.
+Probes: The result of a probe says whether the device is present. The result for a simulated device stays valid. The result for any other
+device is valid for ten minutes, and only while ``machine_state`` does not change. Only ``auto`` and the aliases (``gpu``, ``tpu``) use
+cached results of probes. While a result is valid, they do not start a child process to probe the plugin.
 
 A cache that cannot be read or written, or that another user could have written, is ignored.
 """

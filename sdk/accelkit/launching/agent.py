@@ -164,8 +164,9 @@ class Agent(SimpleElasticAgent):
     def _cause_is_elsewhere(self, size: int | None) -> bool:
         """Return whether another machine caused the failure on this machine.
 
-        In a job on one machine, or if the first process that failed on this machine had not lost a peer, return False at once. Otherwise,
-        wait up to two seconds for another machine to report that it has ended the job, and return whether such a report has arrived.
+        Return False at once if the job runs on one machine, or if the first error on this machine does not say that another process ended
+        or did not respond. Otherwise, wait up to two seconds for another machine to report that it has ended the job, and return whether
+        such a report has arrived.
         """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False

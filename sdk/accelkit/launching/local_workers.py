@@ -134,9 +134,9 @@ class LocalRanks:
         return all(process.has_ended.is_set() and process.ending.exit_code == 0 for process in self._processes)
 
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
-        """If the failed processes may have lost a peer that still runs on this machine, wait until the peer ends or records an error.
+        """If the failed processes may have lost their connection to a process that is still running, wait for that process.
 
-        The wait ends after ``PEER_SECONDS`` at the latest, or as soon as ``is_hurried`` returns True.
+        The wait ends when that process ends or records an error of its own, after ``PEER_SECONDS``, or when ``is_hurried`` returns True.
         """
         deadline = time.monotonic() + PEER_SECONDS
         while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():

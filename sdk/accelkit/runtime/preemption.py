@@ -39,7 +39,7 @@ class StopSignals:
         """Install handlers for the signals in ``names``, unless handlers are installed already.
 
         Raises:
-            UsageError: If called outside the main thread, where Python does not allow signal handlers to be installed.
+            UsageError: If called outside the main thread. Python lets only the main thread install signal handlers.
         """
         if self._before:
             return

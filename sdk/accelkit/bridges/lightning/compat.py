@@ -36,7 +36,7 @@ class Framework:
 
     @property
     def package(self) -> str:
-        """The top-level package, by which users select the framework."""
+        """The name of the top-level package, which users pass as the argument ``package``."""
         return self.root.partition(".")[0]
 
     @property

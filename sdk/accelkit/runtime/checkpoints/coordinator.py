@@ -80,11 +80,11 @@ class Ranks:
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
-        """Return which process's own state, such as its random state, this process loads from a checkpoint.
+        """Choose the process whose own state, such as its random state, this process loads from a checkpoint.
 
-        The result is a process of the job that saved the checkpoint. Processes that compute on the same share of the samples need equal
-        random number generators. If two processes have the same share in this job, the two processes chosen for them therefore had the
-        same share in the job that saved.
+        The chosen process belongs to the job that saved the checkpoint. Processes that compute on the same share of the samples need
+        equal random number generators. If two processes have the same share in this job, the two processes chosen for them therefore had
+        the same share in the job that saved.
 
         Args:
             size: The number of processes of the job that saved.

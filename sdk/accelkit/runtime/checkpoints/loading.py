@@ -36,7 +36,7 @@ def accept_any(step: Path, saver: str) -> None:
 
 
 def load(path: Path, *, layout: Layout = no_layout, ranks: Ranks | None = None) -> dict[str, Any]:
-    """Like ``load_with_source``, but return only the parts."""
+    """Like ``load_with_source``, but return only the checkpoint's parts, without the step's folder."""
     return load_with_source(path, layout=layout, ranks=ranks)[1]
 
 

@@ -186,11 +186,11 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield, for every tensor in an encoded value, its path in the value and the key under which the checkpoint stores the tensor.
+    """Yield, for every tensor in an encoded value, its path and the key under which the checkpoint stores the tensor.
 
     Args:
         value: The result of ``Encoder.encode``, or a part of it.
-        path: The path of ``value`` within the state, with which the paths of the tensors begin.
+        path: The path of ``value``. The yielded paths begin with it.
     """
     if isinstance(value, dict):
         ((kind, content),) = value.items()

@@ -137,7 +137,11 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy the unverified tensor ``source`` into ``target`` if ``target`` can become unverified too. Return False if it cannot."""
+        """Copy the unverified tensor ``source`` into ``target`` without waiting, mark ``target`` as unverified, and return True.
+
+        If ``target`` is not a parameter or buffer of the modules passed to ``restoring``, or if the class of ``target`` is neither
+        ``torch.Tensor`` nor ``torch.nn.Parameter``, copy nothing and return False.
+        """
         if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):
             return False
         _release(source)

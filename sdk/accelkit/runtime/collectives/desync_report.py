@@ -2,8 +2,8 @@
 
 When a collective fails, one rank of its group reads the call log and writes a summary of it to the store. The other ranks read only the
 summary. If each of them read the whole log, the host of the store would have to send a number of bytes that grows with the square of the
-number of ranks. The first rank that asks the store becomes the reporter. If it dies before it has written the summary, another rank takes
-its place.
+number of ranks. The first rank that asks the store for the summary becomes the reporter. If it dies before it has written the summary,
+another rank takes its place.
 """
 
 from __future__ import annotations
@@ -211,9 +211,9 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     """Return whether the ranks in ``row`` made a different call in place of ``call``.
 
-    Two calls are different if their descriptions differ. A description also says whether the call was verified. If these ranks have made
-    later calls, but the verification of ``call`` timed out on this process, their call in place of ``call`` was not verified, so it was
-    different.
+    Two calls are different if their descriptions differ. A description also says whether the call was verified. Verification waits for
+    every rank. If the verification of ``call`` timed out on this process, ranks that have already made later calls did not verify their
+    call in place of ``call``, so their call was different.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

@@ -74,7 +74,8 @@ class History:
 
     Attributes:
         num_unverified: The number of unverified calls since the last exchange.
-        last_unverified: The name and outline of the last unverified call since the last exchange. Empty if there was none.
+        last_unverified: The name of the last unverified call since the last exchange, and a description of the call's data. Empty if there
+            was no such call.
         digest: A digest of all unverified calls since the last exchange. It is equal on ranks that made the same calls.
     """
 

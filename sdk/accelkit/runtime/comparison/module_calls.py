@@ -81,7 +81,7 @@ class ModuleCalls:
         self._places.clear()
 
     def place(self) -> Place:
-        """Return the place of the operator that this thread runs."""
+        """Return a ``Place``: the module in whose forward or backward pass this thread is running an operator."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or Place()

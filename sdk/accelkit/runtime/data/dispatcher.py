@@ -185,7 +185,7 @@ class DispatchedBatches(Sharded):
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
-    """Return a function that replaces each dense tensor with a slot and appends the tensor to ``tensors``."""
+    """Return a function for ``tree_map``, which appends each dense tensor to ``tensors`` and replaces the tensor with a ``_Slot``."""
 
     def pack(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -117,7 +117,10 @@ class OrderStates:
             )
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_active: bool) -> None:
-        """Restore the loader's own generators. If the states were saved during a pass (``is_active``), also set ``start`` to ``state``."""
+        """Restore the loader's own generators from ``state``, and set the attribute ``start``.
+
+        ``start`` gets the saved states if they were saved during a pass (``is_active``), and None otherwise.
+        """
         self._set_generators(state["generators"])
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None
 

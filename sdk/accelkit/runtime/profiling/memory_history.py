@@ -22,7 +22,7 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot", "_dump_snapshot")
 
 
 class MemoryHistory:
-    """Recording of the allocations of a device. It ends with a file that https://docs.pytorch.org/memory_viz can open.
+    """Recording of the allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
 
     If the program itself has started a recording, that recording is used instead of a new one, and is not ended. A new recording would
     replace the options of the program's recording, and torch could not restore these options.
