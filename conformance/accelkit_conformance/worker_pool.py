@@ -246,8 +246,8 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in the order of ranks.
 
-        Returns None if a process died or the deadline passed. Messages of three other kinds are stored: announcements of an expected crash
-        in ``_if_it_dies``, of a call of the plugin in ``_doing``, and of a call that does not return in ``_hung``.
+        Returns None if a process died or the deadline passed. Messages of three other kinds are stored in attributes: ``_if_it_dies`` (a
+        crash is expected), ``_doing`` (a call of the plugin begins or ends) and ``_hung`` (a call does not return).
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit import AccelkitError, ContradictionError
 from accelkit.cluster.detection import SETTINGS
-from accelkit.specs.process_placement import PLACEMENT
+from accelkit.specs.cluster import PLACEMENT
 from accelkit_conformance.checks import check
 from accelkit_conformance.oracle import cluster_recordings
 from accelkit_conformance.oracle.cluster_guesses import guessed_answers

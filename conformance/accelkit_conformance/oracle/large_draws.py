@@ -45,7 +45,7 @@ def check_large_draws(subject: Subject) -> None:
 
 
 def _occurrences(drawn: torch.Tensor, start: int) -> int:
-    """Return how often the four successive numbers that begin at ``start`` occur in the tensor."""
+    """Return how often the sequence of the four numbers at the indices ``start`` to ``start + 3`` occurs in the tensor."""
     places = torch.nonzero(drawn == drawn[start]).flatten()
     places = places[places < len(drawn) - 3]
     return int(torch.stack([drawn[places + offset] == drawn[start + offset] for offset in range(4)]).all(0).sum())

@@ -587,7 +587,7 @@ class Runtime:
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
         integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification, CPU
-        tensors that have at most 103 bytes together are sent in the message that verifies the call. They are reduced in the order of ranks.
+        tensors with at most 103 bytes in total are sent in the message that verifies the call, and are reduced in the order of ranks.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -650,8 +650,8 @@ class Runtime:
 
         Args:
             path: The folder that contains all checkpoints.
-            is_async: Whether to return once everything is copied to main memory, and let a thread write it. The next save, load or
-                ``wait_for_saves`` waits for the thread and raises its error. Otherwise, the program waits at exit and prints the error.
+            is_async: Whether to copy everything to main memory, return, and let a thread write it. The next save, load, ``wait_for_saves``
+                or ``teardown`` waits for the thread and raises its error. If none follows, the program waits at exit and prints the error.
             keep_last: The number of checkpoints to keep, including the new one. Older checkpoints are removed once the new one is durable.
 
         Returns:

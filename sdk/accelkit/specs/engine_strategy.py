@@ -138,7 +138,7 @@ class EngineStrategy(Strategy, abc.ABC):
 
         Args:
             module: The module that ``wrap_training`` returned.
-            folder: The folder that ``save_engine`` filled, perhaps by a job with a different number of processes or other options.
+            folder: The folder that ``save_engine`` filled, perhaps in a job with a different number of processes or other options.
 
         Raises:
             CheckpointError: If this job cannot use the files. Every process must raise the error before it changes anything.

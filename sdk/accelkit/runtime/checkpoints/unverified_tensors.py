@@ -46,7 +46,8 @@ class UnverifiedTensors:
     def mark(self, tensor: torch.Tensor, key: str) -> None:
         """Make the first use of the tensor wait until the data stored under ``key`` are verified.
 
-        If the class of the tensor is neither ``torch.Tensor`` nor ``torch.nn.Parameter`` (but DTensor, for example), this method waits.
+        This is possible for the classes ``torch.Tensor`` and ``torch.nn.Parameter``. For a tensor of any other class, such as DTensor, this
+        method itself waits until the data are verified.
 
         Raises:
             CheckpointError: If this method waits, and the data are damaged.
