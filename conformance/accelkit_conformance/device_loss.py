@@ -55,8 +55,8 @@ class LossDetector:
     def loss_after(self, result: Result) -> Loss | None:
         """Return a ``Loss`` if ``result`` is the last of many failures in a row and a device can no longer be used, and None otherwise.
 
-        ``find_loss`` is called only when the number of failures in a row reaches a limit. The limit doubles with each call, until a test
-        passes.
+        ``find_loss`` is called only when the number of failures in a row reaches a limit. A timeout counts as several failures. Each call
+        of ``find_loss`` doubles the limit, and a test that passes resets the limit.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None

@@ -46,7 +46,7 @@ class WrongError(AssertionError):
 
 
 class WrongValues(AssertionError):
-    """Raised if a comparison finds wrong values. Wrong values are a failure even if a capability of the test is undeclared."""
+    """Raised if a comparison finds wrong values. Wrong values are a failure even if a capability that the test needs is undeclared."""
 
 
 class WrongDtype(AssertionError):
@@ -64,7 +64,7 @@ class WrongDtype(AssertionError):
 class Absent(AssertionError):
     """Raised by a check if the device seems to lack the tested capability, although no call failed: for example, autocast has no effect.
 
-    If a capability of the test is undeclared or declared ``none``, the result is ``unsupported``. Otherwise, the test fails.
+    If a capability that the test needs is undeclared or declared ``none``, the result is ``unsupported``. Otherwise, the test fails.
     """
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from accelkit import AccelkitError, PluginRecord
 from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import checks, profiles
+from accelkit_conformance.expectations import torch_defects
 from accelkit_conformance.mutants import MOST_OF_ONE_MECHANISM, Mutant
 from accelkit_conformance.report import Report
 from accelkit_conformance.results import BAD, Result
@@ -34,7 +35,6 @@ _WIDEST: Mapping[str, checks.Profile] = {
     **dict.fromkeys(("collectives", "ddp", "fsdp"), "distributed"),
     **dict.fromkeys(("operators", "layout", "autograd", "modules"), "training"),
 }
-_LONG = ("compile",)
 _WITHOUT_HARDWARE = ("contract", "isolation")
 
 
@@ -64,16 +64,18 @@ class Autopsy:
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, return only the tests of the
-    mutant's area."""
+    mutant's area. Tests that fail because of a defect of torch are left out."""
     version = installed_version("torch") or ""
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests
         return [test for test in every if not is_own_area_only or checks.area_of(test) == mutant.area]
     widest = _WIDEST.get(mutant.area, "full")
-    passed_over = _LONG if mutant.area in _WITHOUT_HARDWARE else (*_LONG, *_WITHOUT_HARDWARE)
+    passed_over = ("compile",) if mutant.area in _WITHOUT_HARDWARE else ("compile", *_WITHOUT_HARDWARE)
     smoke = [test for test in profiles.suite("smoke", version).tests if checks.area_of(test) not in passed_over]
     own = [test for test in profiles.suite(widest, version).tests if checks.area_of(test) == mutant.area and "compile" not in test]
-    return own if is_own_area_only else list(dict.fromkeys([*smoke, *own]))
+    defects = torch_defects(version)
+    tests = own if is_own_area_only else dict.fromkeys([*smoke, *own])
+    return [test for test in tests if not any(defect.matches(test) for defect in defects)]
 
 
 def examine(
@@ -146,7 +148,7 @@ def examine_all(
         parallel: The number of mutants that run at a time.
         watch: A function that is called with the outcome of each mutant.
         is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
-        is_until_killed: Whether to stop at the first test of a mutant's area that fails on it.
+        is_until_killed: Whether to stop testing a mutant as soon as a test of the mutant's area has failed.
 
     Returns:
         The outcome of each mutant, in the order of ``mutants``.
@@ -183,9 +185,7 @@ def _check_healthy(
     folder: Path,
     parallel: int,
 ) -> None:
-    """Run the tests of each mutant on the working plugin from which the mutant is derived.
-
-    ``tests`` maps the name of each mutant to the ids of its tests.
+    """Run the tests of each mutant, given by the mutant's name, on the working plugin from which the mutant is derived.
 
     Raises:
         AccelkitError: If a test fails on a working plugin.
@@ -203,12 +203,11 @@ def _check_healthy(
 
 
 def base_record(mutant: Mutant) -> PluginRecord:
-    """Return the record of the plugin from which a mutant is derived. Mutants of hook plugins are derived from an example plugin, because
-    accelkit itself contains no hook plugin."""
+    """Return the record of the plugin from which a mutant is derived. For a hook plugin, this is an example plugin."""
     if mutant.kind == "hooks":
         from accelkit_conformance.mutants.hook_log import RECORD
 
-        return RECORD
+        return RECORD  # accelkit itself has no hook plugin
     return find_subject(mutant.base, mutant.kind)
 
 
@@ -227,8 +226,8 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
     """Yield the problems of a self-test.
 
-    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. In a self-test with all mutants
-    (``is_whole``), it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed, not counting those that ``narrow`` returns.
+    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. If all mutants were run (``is_whole``),
+    it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed. The function ``narrow`` says which mutants do not count.
     """
     for one in autopsies:
         if not one.is_killed:

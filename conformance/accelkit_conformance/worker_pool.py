@@ -123,7 +123,7 @@ class WorkerGroup:
         self._first_call_timeout: float = max(hello["first_call_timeout"] for hello in hellos)
 
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
-        """Run a test and return its result. Afterwards, ``is_spent`` says whether the group must be replaced.
+        """Run a test and return its result. Afterwards, ``is_spent`` says whether these workers must be replaced.
 
         The device may compile kernels when the test first runs. ``first_call_timeout`` is therefore added to the time limit of this run. If
         this run ends in time but takes longer than ``seconds``, the test is run again, and the result of the second run is returned.

@@ -92,9 +92,9 @@ class _Guard:
             process.wait()
 
     def _forget(self) -> None:
-        """Close this forked process's copy of the pipe to the guard.
+        """Close this forked process's copy of the pipe to the guard process.
 
-        While a copy is open, the guard does not notice the end of the parent process.
+        While a copy is open, the guard process does not notice that the parent process has ended.
         """
         process, self._process = self._process, None
         self._lock, self._groups = threading.Lock(), set()
@@ -150,7 +150,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill the remaining processes in the group that ``leader`` leads, and stop guarding this group."""
+    """Kill the remaining processes in the group that ``leader`` leads, and remove this group from ``guard``."""
     if hasattr(os, "killpg"):
         _kill_group(leader)
     guard.remove(leader)

@@ -1,7 +1,8 @@
 """The C++ library of a PyTorch device. The device's package contains the source, which is compiled on first use.
 
 A wheel may also contain compiled libraries. torch's C++ interface changes with every minor version, so a compiled library works with
-only one minor version. The source works with every version of torch that its code supports. This module does not import torch.
+only one minor version. The source is compiled for the installed version of torch, so the same source can support several versions. This
+module does not import torch.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
     │   ├── UnknownArgumentError         2  Runtime has no argument of this name (also a TypeError)
     │   ├── DevicesError                 2  devices= names a device that does not exist
     │   └── ContradictionError           2  two arguments contradict each other
-    ├── UnavailableError                 4  the requested device cannot be used here
+    ├── UnavailableError                 4  the requested device, or something else that is needed, cannot be used here
     │   └── AmbiguousError               4  'auto' found several accelerators; the user must choose one
     ├── PluginError                      3  the fault lies with a plugin
     │   ├── BrokenPluginError            3  it cannot be imported, probed or loaded, or its code raised an unexpected error
@@ -146,7 +146,7 @@ class ContradictionError(UsageError):
 
 
 class UnavailableError(AccelkitError):
-    """The requested device cannot be used on this machine."""
+    """The requested device, or something else that the program needs (such as a package), cannot be used on this machine."""
 
     exit_code = 4
 

@@ -118,11 +118,16 @@ def test_a_trace_that_cannot_be_written_ends_the_recording(active, runtime, tmp_
     assert not is_recording()
 
 
-def test_a_module_that_fails_to_write_the_file_is_named_with_its_plugin(runtime, tmp_path, monkeypatch):
-    def fail(filename):
-        raise RuntimeError("the driver has lost its memory")
+def test_a_module_that_fails_to_return_the_snapshot_is_named_with_its_plugin(runtime, tmp_path, monkeypatch):
+    snapshot = torch.fake_xpu.memory._snapshot
 
-    monkeypatch.setattr(torch.fake_xpu.memory, "_dump_snapshot", fail)
+    def fail_during_a_recording():
+        found = snapshot()
+        if any(found["device_traces"]):
+            raise RuntimeError("the driver has lost its memory")
+        return found
+
+    monkeypatch.setattr(torch.fake_xpu.memory, "_snapshot", fail_during_a_recording)
     with pytest.raises(RuntimeError, match="the driver has lost its memory") as caught:
         profiled(runtime, tmp_path)
     assert caught.value.__notes__[0].startswith("torch.fake_xpu.memory, which belongs to the plugin accelkit-fake-xpu==")
@@ -152,10 +157,10 @@ def test_a_device_that_cannot_record_allocations_is_refused(tmp_path, error_text
 
 
 def test_a_device_whose_module_lacks_a_function_is_refused(runtime, tmp_path, monkeypatch):
-    monkeypatch.delattr(torch.fake_xpu.memory, "_dump_snapshot")
+    monkeypatch.delattr(torch.fake_xpu.memory, "_record_memory_history")
     with pytest.raises(accelkit.UnsupportedError) as caught:
         runtime.profile(folder=tmp_path, memory_snapshot=True)
-    assert caught.value.why == "torch.fake_xpu.memory does not have _dump_snapshot"
+    assert caught.value.why == "torch.fake_xpu.memory does not have _record_memory_history"
     assert caught.value.plugin.startswith("accelkit-fake-xpu==")
 
 

@@ -162,7 +162,7 @@ class Float16Mixed(AutocastPrecision):
     def state_dict(self) -> dict[str, Any]:
         """Return the scaler's state: ``scale``, ``_growth_tracker`` and the options of the scaler.
 
-        If the next backward pass will update ``scale`` and ``_growth_tracker``, they already have their new values.
+        ``scale`` and ``_growth_tracker`` have the values that they will have during the next backward pass.
         """
         state: dict[str, Any] = self._scaler.state_dict()
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers

@@ -52,7 +52,7 @@ def _differentiable() -> Iterator[Case]:
 
     for name, op in opdb.operators().items():
         if opdb.supports(op, "float32", backward=True) and "sparse" not in name:
-            yield "full", (name,)
+            yield "training" if name in CORE else "full", (name,)
 
 
 @check("full", requires=["dtype.float32"], over=_differentiable)
@@ -197,7 +197,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
-    gradients are on the device of the inputs. If a hook creates a tensor and names only the device type, the tensor is there too."""
+    gradients are on the device of the inputs. So is a tensor that a hook of the backward pass creates with only the device type."""
     from accelkit_conformance.oracle.autograd_contexts import check_backward_on_another_device
 
     check_backward_on_another_device(subject)

@@ -180,8 +180,8 @@ def main_address_and_port_agree(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two generated jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. If
-    the plugin's description says that the launcher passes a port to the processes, the two jobs are generated with different ports."""
+    """Two jobs generated with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. If the
+    plugin's description of jobs says that the launcher passes a port to the processes, each of the two jobs gets its own port."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

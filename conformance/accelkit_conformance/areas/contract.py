@@ -151,7 +151,8 @@ def repr_names_the_plugin(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def capabilities_are_known(subject: Subject) -> None:
-    """``declared_capabilities`` is a Capabilities object, which accepts only known keys. The dtypes that the keys name exist in torch."""
+    """``declared_capabilities`` is a Capabilities object, which rejects unknown keys that have no prefix. The dtypes that the keys name
+    exist in torch."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]

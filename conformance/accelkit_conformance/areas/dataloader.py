@@ -105,9 +105,9 @@ def spawned_workers(subject: Subject) -> None:
 
 @check("full", requires=["dtype.int64"])
 def datasets_on_the_device(subject: Subject) -> None:
-    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. This is tested with and without
-    shuffling, with a random batch sampler, with ``batch_size=None``, with a dataset of dicts, with a reversed ``Subset`` and with a
-    ``random_split``. The samples are in order if a ``TensorDataset`` is read without shuffling, and not in order in all other cases."""
+    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. A ``TensorDataset`` is read in
+    order by default and with ``batch_size=None``. It is read in another order with shuffling, a random batch sampler, a reversed ``Subset``
+    or a ``random_split``. A shuffled dataset of dicts is read in another order, too."""
     from accelkit_conformance.oracle.batches import check_datasets_on_the_device
 
     check_datasets_on_the_device(subject)

@@ -59,7 +59,7 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions with ``pin_memory=True`` make pinned tensors on the CPU. Copies of these tensors on the device have the same values, and
-    clones are not pinned. Random and uninitialised tensors are neither copied nor cloned. ``pin_memory`` of tensors of each dtype and in
+    clones are not pinned. The check does not copy or clone random and uninitialised tensors. ``pin_memory`` of tensors of each dtype and in
     several layouts returns a pinned tensor with the same dtype, shape and values, and does not pin its argument. If its argument is pinned
     already, the result shares memory with the argument."""
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
@@ -69,10 +69,10 @@ def pinned_tensors(subject: Subject) -> None:
 
 @check("full", over=["pinned", "pageable"])
 def queued_sources(subject: Subject, memory: str) -> None:
-    """A copy with ``non_blocking=True`` to a busy device has the values that its source had when the copy was called. This is true even if
-    the source is freed at once and other tensors of the same size are created. A source that is not pinned may also be overwritten right
-    after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them are converted to another
-    dtype."""
+    """A copy with ``non_blocking=True`` to a busy device has the values that its source had when ``to`` or ``copy_`` was called. This is
+    true even if the source is freed at once and other tensors of the same size are created. A source that is not pinned may also be
+    overwritten right after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them are
+    converted to another dtype."""
     from accelkit_conformance.oracle.pinned_tensors import check_queued_sources
 
     check_queued_sources(subject, memory)

@@ -244,10 +244,10 @@ def parameter_groups(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def memory_layouts(subject: Subject, name: str) -> None:
     """Three steps give the same parameters as on the CPU, in each implementation that torch supports for the device. Some parameters and
-    gradients are transposed, strided or parts of larger tensors, one gradient is expanded, and the last parameter is empty. With ``fused``,
-    each gradient has the layout of its parameter, and neither is strided. With Adafactor and Muon, no parameter is empty. A step writes
-    nothing outside the parameters and changes gradients only as on the CPU. The for-loop implementation increases the version of each
-    parameter. Except with Adafactor, the tensors in the state of a parameter have its shape or the shape ()."""
+    gradients are transposed, have gaps between elements or are parts of larger tensors, one gradient is expanded, and the last parameter is
+    empty. With ``fused``, each gradient has the layout of its parameter, and neither has gaps. With Adafactor and Muon, no parameter is
+    empty. A step writes nothing outside the parameters and changes gradients only as on the CPU. The for-loop implementation increases the
+    version of each parameter. Except with Adafactor, the tensors in the state of a parameter have its shape or the shape ()."""
     from accelkit_conformance.oracle.optimizer_cases import check_layouts
 
     check_layouts(subject, name)

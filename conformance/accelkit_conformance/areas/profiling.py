@@ -185,8 +185,8 @@ def recording_changes_no_result(subject: Subject) -> None:
 @check("full", requires=["profiler"])
 def totals_equal_their_parts(subject: Subject) -> None:
     """A forward pass of three matmuls and a sum, and its backward pass, are recorded. In the averages of the recording, ``aten::mm`` has at
-    least nine calls, and ``aten::sum`` at least one. The device times of all operators add up to the time of the recorded kernels and
-    copies, within 5 % and one microsecond. Every matmul, including those of the backward pass, has device time."""
+    least nine calls, and ``aten::sum`` at least one. The sum of the device times of all operators differs from the time of the recorded
+    kernels and copies by at most 5 % plus one microsecond. Every matmul, including those of the backward pass, has device time."""
     from accelkit_conformance.oracle.recordings import check_totals
 
     check_totals(subject)

@@ -78,7 +78,7 @@ def no_sync(subject: Subject, size: str) -> None:
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)
 def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
     """If the strategy overrides ``no_sync``, a backward pass inside ``no_sync`` does not reduce gradients. After this pass, each gradient
-    on a process is the gradient of the process's own samples, unless the gradient is sharded or does not exist yet."""
+    on a process is the gradient of the process's own samples. Gradients that are sharded or None are not compared."""
     import torch
 
     from accelkit import Strategy

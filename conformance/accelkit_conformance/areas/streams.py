@@ -256,9 +256,9 @@ def recording_on_a_stream(subject: Subject, way: str) -> None:
 
 @check("full", requires=["events"])
 def times_between_events(subject: Subject) -> None:
-    """The times between twelve successive events are not negative. In three ranges of these events, they add up to the time between the
-    first and the last event of the range, within 2 % and 0.05 ms. ``elapsed_time`` returns the same time when it is called again. It raises
-    RuntimeError or ValueError for an event that does not measure time or was not recorded."""
+    """The times between twelve successive events are not negative. In three ranges of these events, the times add up to the time between
+    the first and the last event of the range, within 2 % and 0.05 ms. ``elapsed_time`` returns the same time when it is called again. It
+    raises RuntimeError or ValueError for an event that does not measure time or was not recorded."""
     from accelkit_conformance.oracle.stream_objects import check_times
 
     check_times(subject)

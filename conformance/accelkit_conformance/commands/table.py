@@ -20,10 +20,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "target",
     type=_FILE,
     metavar="PATH",
-    help="Insert the table into this Markdown page, between the two comments that mark its place.",
+    help="Insert the tables into this Markdown page, between the two comments that mark their place.",
 )
 def command(path: Path, target: Path | None) -> None:
-    """Print a JSON report as Markdown tables, or insert the tables into a README.
+    """Print a JSON report as Markdown tables, or insert the tables into a Markdown page.
 
     The tables show how many tests of each area passed, and which capabilities the plugin declares.
     """

@@ -1,4 +1,4 @@
-"""Faults of values that go between Python, NumPy, pinned memory, other dtypes and the device."""
+"""Faults of copies, conversions of dtypes, pinned memory, and the exchange of values with Python and NumPy."""
 
 from __future__ import annotations
 

@@ -97,3 +97,18 @@ class FindsInfinityOnOneDevice(Broken):
         if not name.startswith("_amp_foreach_non_finite_check_and_unscale_") or args[0][0].device.index in (None, 0):
             return call()
         return func(args[0], args[1].clone(), *args[2:], **kwargs)
+
+
+@mutant("optimizers", "complex parameters")
+class FreezesImaginaryParts(Broken):
+    """``add_`` with a factor ``alpha`` other than 1 does not change the imaginary part of a complex tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name != "add_.Tensor" or not args[0].is_complex() or kwargs.get("alpha", 1) == 1:
+            return call()
+        before = args[0].clone()
+        result = call()
+        torch.view_as_real(result)[..., 1].copy_(torch.view_as_real(before)[..., 1])
+        return result

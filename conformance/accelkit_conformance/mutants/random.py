@@ -173,7 +173,7 @@ class SlicesDoNotAdvance(Broken):
         return result
 
 
-@mutant("random", "large draws")
+@mutant("distributions", "large draws")
 class RepeatsLargeDraws(Broken):
     """Random float32 tensors of more than 65,536 elements repeat their first 65,536 numbers."""
 

@@ -1,4 +1,4 @@
-"""Faults of streams and events, and of the functions that report memory and recorded work."""
+"""Faults of streams and events, of functions that report memory, and of the profiler."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ _COPY: dict[str, _Call] = {
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check that each call returns what it should, with the right values: its argument itself, a tensor that shares memory with the
-    argument, or a copy.
+    """Check that each call returns what it should (its argument itself, a tensor that shares memory with the argument, or a copy), with the
+    right values.
 
     Raises:
         AssertionError: If a result is on the wrong device, has wrong values or, for example, is a copy although it should share memory.

@@ -34,8 +34,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
     is one of the recorded jobs.
 
     Raises:
-        NotSupported: If the plugin has no job with several processes, or if no such job can run on this machine for a reason other than
-            those below.
+        NotSupported: If the plugin has no job with several processes, or if no such job can run on this machine, and at most one
+            of the ports that ``main_port`` returned is in use.
         AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if no job can run and at least two of the ports
             that ``main_port`` returned are in use. In the second case, the plugin itself probably listens on these ports.
     """
@@ -114,8 +114,8 @@ def run_job(subject: Subject, job: Sequence[Process], seconds: float) -> list[di
 
 
 def job_of_no_scheduler(subject: Subject) -> dict[str, str]:
-    """Return the environment variables of one process of a job whose id no scheduler has assigned. If the plugin ships no description of a
-    job, return an empty dictionary."""
+    """Return the environment variables of one process of a generated job. The id of the job is invented, so no scheduler has such a job. If
+    the plugin ships no description of a job, return an empty dictionary."""
     for description in own_descriptions(subject):
         return dict(description.job(*description.shapes[0], job_id=_NO_JOB)[0].environ)
     return {}

@@ -58,7 +58,7 @@ HELP = "docs/vendors/cluster-environment.md, 'Record the environments of jobs'"
 
 
 def large_jobs(subject: Subject) -> list[list[Process]]:
-    """Return the plugin's jobs with several processes.
+    """Return the recorded and generated jobs that have several processes (see ``own_jobs``).
 
     Raises:
         NotSupported: If there is no such job.

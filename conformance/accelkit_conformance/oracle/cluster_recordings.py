@@ -64,7 +64,7 @@ class Process:
 
     @contextlib.contextmanager
     def variables(self) -> Iterator[dict[str, str]]:
-        """Context manager that yields all variables of the process. The files of the process exist until the end of the block."""
+        """Context manager that yields all variables of the process. The files whose paths they contain exist until the block ends."""
         if not self.files:
             yield dict(self.environ)
             return

@@ -40,8 +40,8 @@ leaves no incomplete block.
 """
 
 # Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
-# used only for slow calls: it is like ``many rows``, but with more than 2^16 elements instead of 2^14. For ``one``, the length of the last
-# dimension is 1.
+# used only for slow calls: with ``many rows``, the largest result of a slow call has more than 2^14 elements; with ``most rows``, it has
+# more than 2^16. For ``one``, the length of the last dimension is 1.
 _SIX = {"size": "six dimensions"}
 _CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"})
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (
@@ -63,8 +63,8 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     once, but not every pair, because a small error may go unnoticed in these dtypes. There are also:
 
     - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, which is used only for slow calls: it is like ``many rows``, but
-      with more than 2^16 elements instead of 2^14
+    - for contiguous tensors, a combination with the size ``most rows``, which is used only for slow calls: with ``many rows``, the
+      largest result of a slow call has more than 2^14 elements; with ``most rows``, it has more than 2^16
     - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``, a
       combination with gaps between the rows of the tensor of ``out=``, and a combination in which a dimension has length 1 and an odd
       stride

@@ -198,7 +198,7 @@ def _uneven(subject: Subject) -> None:
 
 
 def _without_reduction(subject: Subject) -> None:
-    """Check that ``no_sync`` accumulates gradients over several passes, also after a forward pass in evaluation mode under ``no_grad``."""
+    """Check that ``no_sync`` accumulates gradients over several passes. A forward pass in evaluation mode under ``no_grad`` comes first."""
     training = _Training(subject)
     with torch.no_grad():
         training.ddp.eval()(training.mine(3))

@@ -1,4 +1,6 @@
-"""Invalid calls of every operator, from torch's ``op_db``, and invalid draws and sizes: a device must refuse them as the CPU does."""
+"""Invalid calls, for which a device must raise an error, as the CPU does. They are calls of operators and modules from torch's ``op_db``
+and ``module_db``, calls of samplers with invalid arguments, and calls with invalid sizes, strides, shapes or dtypes.
+"""
 
 from __future__ import annotations
 

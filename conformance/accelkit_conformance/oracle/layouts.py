@@ -20,7 +20,8 @@ def canary(dtype: torch.dtype) -> float:
 
 
 def strided_buffer(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with an additional last dimension of length 2. Index 1 holds the values of ``tensor``, and index 0 the canary."""
+    """Return a tensor with an additional last dimension of length 2. Index 1 holds the values of ``tensor``, and index 0 holds the result
+    of ``canary``."""
     buffer = torch.full((*tensor.shape, 2), canary(tensor.dtype), dtype=tensor.dtype, device=tensor.device)
     buffer[..., 1] = tensor
     return buffer

@@ -271,7 +271,7 @@ def _gradients(op: Any, call: Callable[..., Any], sample: Any, given: Any) -> li
 
 
 def _has_equals(values: torch.Tensor) -> bool:
-    """Return whether any two elements are equal. If so, a device may choose either of them, and the chosen element gets the gradient."""
+    """Return whether any two elements are equal. If so, ``topk``, for example, may choose either, and the chosen one gets the gradient."""
     return values.detach().cpu().unique().numel() < values.numel()
 
 

@@ -23,9 +23,9 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 def compare_program(subject: Subject, name: str, program: Program) -> None:
     """Run a program on the CPU and on the device, and compare the results.
 
-    Let S be the sum of the absolute value of an element and of the largest finite absolute value in its tensor. The error of the element
-    may be at most 1e-7 plus S times a factor: 0.05 for bfloat16, 0.01 for float16, and 1e-4 for all other floating-point and complex
-    dtypes. Integers and booleans must be equal.
+    Let S be the absolute value of an element plus the largest finite absolute value in its tensor. The error of the element may be at
+    most 1e-7 plus S times a factor: 0.05 for bfloat16, 0.01 for float16, and 1e-4 for all other floating-point and complex dtypes. The
+    error of a complex number is the absolute value of the difference. Integers and booleans must be equal.
 
     Raises:
         NotSupported: If the program needs a dtype that the device lacks.
@@ -53,6 +53,7 @@ def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> str:
         return "" if torch.equal(mine, theirs) else f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
     tolerance = _TOLERANCE.get(theirs.dtype, 1e-4)
     scale = float(theirs[theirs.isfinite()].abs().max()) if theirs.isfinite().any() else 0.0
-    if torch.allclose(mine.double(), theirs.double(), rtol=tolerance, atol=tolerance * scale + 1e-7, equal_nan=True):
+    wide = torch.complex128 if theirs.is_complex() else torch.float64
+    if torch.allclose(mine.to(wide), theirs.to(wide), rtol=tolerance, atol=tolerance * scale + 1e-7, equal_nan=True):
         return ""
     return f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()} (the first eight elements)"

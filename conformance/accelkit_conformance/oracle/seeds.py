@@ -1,4 +1,4 @@
-"""Checks of seeds and of saved random states of devices, and a check that draws on a device do not use the CPU's generator."""
+"""Checks of seeds and saved random states of devices, and a check that random functions on a device do not use the CPU's generator."""
 
 from __future__ import annotations
 

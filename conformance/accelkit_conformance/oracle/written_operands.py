@@ -32,8 +32,8 @@ def check_written_operands(subject: Subject, overload: str) -> None:
     is the output tensor.
 
     The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. A call that
-    writes into an argument is also left out if the CPU's result differs from that of a call that returns a new tensor: such a call has no
-    right result. Overloads that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
+    writes into an argument has no right result if, on the CPU, its result differs from that of a call that returns a new tensor. Calls
+    without a right result are left out, too. Overloads that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.

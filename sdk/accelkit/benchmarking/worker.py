@@ -132,7 +132,8 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
 
     Args:
         request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. The first
-            measurement of a collective measures all collectives. Its time limit is half of ``seconds``.
+            measurement of a collective measures all collectives. It stops after half of ``seconds``, so that the parent does not
+            end this process.
         name: The name of the accelerator. The processes that measure collectives select the accelerator by this name.
 
     Raises:

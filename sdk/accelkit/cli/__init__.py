@@ -2,7 +2,7 @@
 
 Except for ``launch``, no command imports torch or a plugin in its own process. Plugin code runs in child processes, so that nothing that a
 plugin prints reaches standard output or standard error. ``launch`` imports the accelerator of its job to count the devices. Data goes to
-standard output, messages go to standard error.
+standard output, and messages go to standard error.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ class ClusterCandidate:
             variables of the environment are set, and ``reason`` says why the environment ignores them); ``absent`` (no variable of the
             environment is set); ``not asked`` (a third party provides the environment, and neither the user nor a hook plugin selected
             the environment).
-        priority: The priority of the environment's claim. Negative if the environment declined; None if it is absent, was not asked or was
-            selected by name.
+        priority: The priority of the environment's claim. Negative if the environment declined; None if the environment is absent, was not
+            asked or was selected by name.
         reason: The reason that the environment gave.
     """
 

@@ -287,10 +287,10 @@ def _name_and_version(metadata: Headers | None, folder: Path) -> tuple[str, str]
 
 
 def _fingerprint(folder: Path) -> str:
-    """Return a text that changes with each installation into ``folder``, or "" for an editable one, which can change unnoticed."""
+    """Return a string that changes whenever the distribution is installed again, or "" if the installation is editable or has no RECORD."""
     try:
         if '"editable": true' in (folder / "direct_url.json").read_text("utf-8", "replace"):
-            return ""
+            return ""  # its code can change without a new installation
     except OSError:
         pass
     try:

@@ -80,9 +80,9 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return the event on another machine, such as its loss, that made a process on this machine fail. Return "" if there is none.
+        """Return what happened on another machine and made a process on this machine fail, or "" if nothing did.
 
-        ``size`` is the number of machines.
+        For example, the other machine was lost. The result is also "" if a machine has ended the job. ``size`` is the number of machines.
         """
         assert self._ranks is not None
         if size == 1:

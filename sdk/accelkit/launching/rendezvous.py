@@ -70,7 +70,8 @@ class OrderedRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for the other machines, and return this machine's rank and the number of machines.
 
-        The returned value also has the store of the wrapped rendezvous, and the address of the round's new TCPStore.
+        The returned value also contains the store of torch's rendezvous, and the address of a second store: the TCPStore that the machine
+        with rank 0 has just opened.
 
         Raises:
             ContradictionError: If the user specified ranks, but the ranks of the n machines are not the numbers 0 to n - 1, each used once.
@@ -143,8 +144,9 @@ class _Machine(NamedTuple):
 def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list[int]]]:
     """Yield the answer for each machine, in the order in which the machines joined the round.
 
-    An answer has four values: "" if the ranks that the user specified are valid, else a description of these ranks; the machine's rank;
-    the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats the machine must watch.
+    An answer has four values: the reason for an error, which lists the ranks that the user specified, or "" if these ranks are valid; the
+    machine's rank; the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats the machine must
+    watch.
     """
     size = len(machines)
     ranks = [machine.node_rank for machine in machines]

@@ -110,7 +110,7 @@ def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """Return the attributes of a subclass of ``cls``: a ``forward`` that runs in the Precision that ``apply_to_forward`` stored."""
+    """Return a dict with a ``forward`` for a subclass of ``cls``. The function runs in the Precision that ``apply_to_forward`` stored."""
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

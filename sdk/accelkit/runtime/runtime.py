@@ -752,7 +752,7 @@ class Runtime:
     def log_hyperparameters(self, values: Any) -> None:
         """Record hyperparameters with all trackers, on the main process only: now if the trackers are open, else when ``log`` opens them.
 
-        Trackers also record the selected device, precision and strategy, the ``decision``, and the versions of accelkit, torch and Python.
+        Trackers also record the device, precision and strategy, ``Runtime.decision``, and the versions of accelkit, torch and Python.
 
         Args:
             values: A dict (nested or not), an ``argparse.Namespace``, or an instance of a dataclass.

@@ -199,7 +199,7 @@ class ClusterEnvironment(Variables):
             num_nodes: The number of machines in the job. None if the user did not set it.
 
         Raises:
-            ContradictionError: If the settings do not match. The error shows the launcher's flag to change.
+            ContradictionError: If the settings do not match the processes. The error says which flag of the launcher to use.
         """
         if not self.creates_processes_externally:
             return

@@ -1,5 +1,5 @@
-"""After 64 calls of `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The server's process imports rgpu
-too: each seed that the server sets also seeds an rgpu device in this process, which sends the seed back to the server."""
+"""After 64 calls of `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The server also imports rgpu. Each
+time the server sets a seed, it therefore also seeds an rgpu device of its own, which sends the seed to the server again."""
 
 import rgpu
 import torch

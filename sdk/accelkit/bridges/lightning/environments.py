@@ -13,7 +13,10 @@ from accelkit.specs.process_group import ProcessGroupOptions
 
 
 class PluginEnvironment:
-    """Lightning's interface for a cluster environment, implemented by ``plugin``. Only the launcher can set the ranks."""
+    """Lightning's interface for a cluster environment, implemented by ``plugin``.
+
+    The methods that set a rank or the world size do nothing, because the launcher has set these values.
+    """
 
     plugin: ClassVar[ClusterEnvironment]
 

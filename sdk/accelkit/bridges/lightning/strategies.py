@@ -229,8 +229,8 @@ def check_precision(framework: Framework, strategy: Any, precision: str, plugin:
 def _joining_first(strategy: Any, plugin: Accelerator, framework: Framework) -> Any:
     """Make a ModelParallelStrategy create its process group as ``Joining`` does, and let it shard modules that are on the CPU.
 
-    The strategy remains the same object, but its class is replaced with a new subclass of its original class. ``Joining`` is not a second
-    base of the subclass, because Python would refuse to assign a class with two bases to ``strategy.__class__``.
+    The strategy remains the same object, but its class is replaced with a new subclass of its original class. ``Joining`` is not a base
+    of the subclass, because Python would then refuse to assign the subclass to ``strategy.__class__``.
     """
     parent = type(strategy)
 

@@ -57,7 +57,7 @@ class Row:
     at: Mapping[int, str]
 
     def without(self, rank: int) -> Row:
-        """Return this row without ``rank``. If ``at`` does not contain ``rank``, the row is returned unchanged."""
+        """Return this row without ``rank``. If ``self.at`` does not contain ``rank``, the row is returned unchanged."""
         others = {other: where for other, where in self.at.items() if other != rank}
         return dataclasses.replace(self, size=self.size - len(self.at) + len(others), at=others)
 
@@ -211,9 +211,9 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     """Return whether the ranks in ``row`` made a different call in place of ``call``.
 
-    Two calls are different if their descriptions differ. A description also says whether the call was verified. Verification waits for
-    every rank. If the verification of ``call`` timed out on this process, ranks that have already made later calls did not verify their
-    call in place of ``call``, so their call was different.
+    The log has only the last call of each rank. If this last call is the one in place of ``call``, the descriptions of the two calls are
+    compared. They also differ if only one of the two calls was verified. If the ranks have made later calls, the result is True if ``call``
+    is verified and timed out on this process: if the ranks had finished the same verified call, it would not have timed out here.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

@@ -95,7 +95,7 @@ class History:
         return mode == "always"
 
     def add_verified(self, what: str) -> None:
-        """Count an exchange that found ``what`` (the name of a call and the outline of its data) on all ranks."""
+        """Count a call that was the same on all ranks. ``what`` is the name of the call and the outline of its data."""
         if what in self._num_verified or len(self._num_verified) < _MAX_KINDS:
             self._num_verified[what] = min(self._num_verified.get(what, 0) + 1, NUM_FIRST)
 

@@ -94,7 +94,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict that JSON can represent.
 
-        Each item of ``findings`` and ``not_compared`` becomes a dict. The fields and the phase of ``place`` become keys of this dict.
+        Each item of ``findings`` and ``not_compared`` becomes a dict. The attributes of its ``place``, including ``phase``,
+        become keys of this dict.
         """
 
         def flat(one: Finding | NotCompared) -> dict[str, Any]:

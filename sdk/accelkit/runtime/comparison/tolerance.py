@@ -163,7 +163,7 @@ def _magnitudes(t: torch.Tensor) -> torch.Tensor:
     """Return, for each element of ``t``, the magnitude of the complex number of which the element is the real or imaginary part.
 
     In ``t``, the real part of each number is followed by its imaginary part. If the magnitude of a number is NaN or infinite, the
-    magnitude of the part alone is returned instead.
+    absolute value of the element is returned instead.
     """
     whole = torch.hypot(t[0::2], t[1::2]).repeat_interleave(2)
     return torch.where(torch.isfinite(whole), whole, t.abs())

@@ -33,7 +33,7 @@ class _Slot:
 class _Message:
     """Message that rank 0 sends to another rank in each round.
 
-    In a round, each process gets one batch, its share, except that some processes get no share in an incomplete last round.
+    In each round, each process gets one batch, which is called its share. In an incomplete last round, some processes get no share.
 
     Attributes:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.

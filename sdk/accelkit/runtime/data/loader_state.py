@@ -66,7 +66,7 @@ class Epochs:
             has_workers: Whether workers of the previous pass are still alive.
 
         Returns:
-            The amount that this pass skips, in the unit of ``position``.
+            The new value of the attribute ``position``. It is the amount that this pass skips.
 
         Raises:
             CollectiveError: If a process does not take part.

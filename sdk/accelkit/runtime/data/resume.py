@@ -69,7 +69,7 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
         loader: A DataLoader, or a loader that was divided among processes.
         position: For a map-style dataset, the number of samples that all processes together skip, or the number of batches if
             ``samples_per_batch(loader)`` is None.
-        num_batches: For a stream, the number of this process's batches to skip.
+        num_batches: For an iterable-style dataset, the number of this process's batches to skip.
         order: A function that creates the context in which the order is drawn. None if no context is needed or the caller has entered it.
     """
     if not isinstance(loader, DataLoader):

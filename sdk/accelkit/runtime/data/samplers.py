@@ -71,7 +71,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
         self.remainder = -1
 
     def starting_at(self, first: int) -> Self:
-        """Return a copy that divides the batches in the same way, but skips ``first`` more samples (or items; see the class)."""
+        """Return a copy that divides the batches in the same way. The copy skips ``first`` samples (or items; see the class) in addition to
+        those that this sampler skips."""
         later = copy.copy(self)
         later.first = self.first + first
         return later
@@ -101,7 +102,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
         """Yield the batches of the epoch from position ``self.first`` on.
 
         The first ``count`` batches of the epoch are appended to ``beginning`` (for torch's ``BatchSampler``, as a single list of indices).
-        The caller fills the last round from ``beginning``.
+        The caller fills the last round (see the class) from ``beginning``.
         """
         if type(self.batches) is BatchSampler:
             order = iter(self.batches.sampler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from accelkit.specs.accelerator import Accelerator
 MAX_ENTRIES = 100_000
 """How many entries of the history are kept. Of a longer history, the newest entries are kept."""
 
-_FUNCTIONS = ("_record_memory_history", "_snapshot", "_dump_snapshot")
+_FUNCTIONS = ("_record_memory_history", "_snapshot")
 
 
 class MemoryHistory:
@@ -48,7 +49,7 @@ class MemoryHistory:
                 why=f"{self._name} does not exist" if memory is None else f"{self._name} does not have {', '.join(missing)}",
                 hint=f"leave memory_snapshot=True out; a vendor can add {', '.join(_FUNCTIONS)} to {self._name}, as in torch.cuda.memory",
             )
-        self._record, self._take, self._dump = memory._record_memory_history, memory._snapshot, memory._dump_snapshot
+        self._record, self._take = memory._record_memory_history, memory._snapshot
         self._accelerator, self._folder, self._rank_info = accelerator, folder, rank_info
         self._is_recording = self._is_own = False
 
@@ -95,7 +96,7 @@ class MemoryHistory:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with atomic_file(path, is_durable=False) as temporary, self._plugin_noted():
-                self._dump(str(temporary))
+                temporary.write_bytes(pickle.dumps(self._take()))
         finally:
             self.stop()
         return path
