@@ -157,10 +157,10 @@ def test_a_device_that_cannot_record_allocations_is_refused(tmp_path, error_text
 
 
 def test_a_device_whose_module_lacks_a_function_is_refused(runtime, tmp_path, monkeypatch):
-    monkeypatch.delattr(torch.fake_xpu.memory, "_record_memory_history")
+    monkeypatch.delattr(torch.fake_xpu.memory, "_snapshot")
     with pytest.raises(accelkit.UnsupportedError) as caught:
         runtime.profile(folder=tmp_path, memory_snapshot=True)
-    assert caught.value.why == "torch.fake_xpu.memory does not have _record_memory_history"
+    assert caught.value.why == "torch.fake_xpu.memory does not have _snapshot"
     assert caught.value.plugin.startswith("accelkit-fake-xpu==")
 
 
