@@ -238,8 +238,8 @@ class Worker:
         return dataclasses.replace(result, kind="expected-failure", reason=f"{crash.reason} ({crash.issue})", error=crash.error)
 
     def _load(self, records: Sequence[PluginRecord]) -> None:
-        """Load the accelerators on which the tests run: the plugin under test, or the accelerators on which a plugin of another kind is
-        tested."""
+        """Load the accelerators on which the tests run. This is the plugin under test if it is an accelerator. If it is, for example, a
+        precision, these are the accelerators on which it is tested."""
         if records:
             import torch
 

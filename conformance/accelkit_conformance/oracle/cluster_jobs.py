@@ -34,8 +34,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
     is one of the recorded jobs.
 
     Raises:
-        NotSupported: If the plugin has no job with several processes, or if no such job can run on this machine, and at most one
-            of the ports that ``main_port`` returned is in use.
+        NotSupported: If the plugin has no job with several processes. Also if it has such jobs, but none of them can run on this machine,
+            and at most one of the ports that ``main_port`` returned is in use.
         AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if no job can run and at least two of the ports
             that ``main_port`` returned are in use. In the second case, the plugin itself probably listens on these ports.
     """

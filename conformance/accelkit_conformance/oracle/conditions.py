@@ -154,7 +154,7 @@ class ConditionedCall:
         check_factors(self._name, given[0][0], found)
 
     def _are_equal(self, sample: Any, theirs: Any, ordinary: Any, true: Any, options: Any) -> bool:
-        """Return whether the CPU's result under the conditions (``theirs``) is close to the ordinary one (``ordinary``; see ``check``)."""
+        """Return whether the CPU's result under the tested conditions (``theirs``) is close to its result without them (``ordinary``)."""
         try:
             check_results(self.op, sample, [(theirs, ordinary, true)], torch.device("cpu"), **options)
         except AssertionError:

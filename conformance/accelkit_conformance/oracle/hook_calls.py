@@ -74,8 +74,8 @@ class HookCalls:
     def call_with_failing_plugin(self, hook: str) -> Any:
         """Call a hook that the plugin under test and a second plugin implement, and return the result of the hook.
 
-        The second plugin's implementation raises an error. If the call of the hook raises an error, the error becomes a HookError, as in a
-        Runtime.
+        The second plugin's implementation raises an error. If the plugin under test does not handle this error, the error becomes a
+        HookError, as in a Runtime.
         """
 
         def fail() -> None:

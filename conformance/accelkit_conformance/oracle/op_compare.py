@@ -143,7 +143,7 @@ def compare_backward(
 ) -> bool:
     """Compare the gradients of all inputs that require a gradient. Return False if there are no gradients to compare.
 
-    The backward pass starts from random gradients of the outputs, or from ones if the device may choose among equal elements.
+    The output gradients are random, or all 1 if the operator (for example ``max``) may choose among equal elements of the input.
 
     Args:
         subject: The plugin under test, with its device.

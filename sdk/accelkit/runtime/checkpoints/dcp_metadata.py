@@ -35,7 +35,7 @@ _PARTS = {
 
 
 class _Unpickler(pickle._Unpickler):
-    """Unpickler that rejects everything that is not part of an index.
+    """Unpickler of the index of a checkpoint. It rejects every class and function that an index does not need.
 
     The base class is the unpickler written in Python, because the handler of the BUILD opcode has to be replaced: the original handler
     lets a pickle set attributes of a class. The unpickler written in C does not allow handlers to be replaced.

@@ -100,8 +100,8 @@ def load_unverified(
     later. Each process verifies the blocks that it has read, and some of the other blocks.
 
     Returns:
-        The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. The last item is None if
-        the whole checkpoint has been verified. This happens if there are no checksums of blocks, or if the operating system is Windows.
+        The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. If the checkpoint has no
+        checksums of blocks, or if the operating system is Windows, this function verifies whole files, and the last item is None.
 
     Raises:
         CheckpointError: In the same cases as ``load_with_source``. Damage to blocks that are verified later is reported later, by the
