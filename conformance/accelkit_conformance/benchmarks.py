@@ -96,7 +96,8 @@ def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
 def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
     """Measure the rate in GFLOP/s of square matmuls in each dtype. An n x n matmul counts as 2 n^3 operations.
 
-    The highest rate counts as the measured peak of the device. The name of each row also gives the rate as a percentage of this peak.
+    The result has a row for each dtype. The highest rate counts as the measured peak of the device, and the name of each row gives the rate
+    as a percentage of this peak.
     """
     import torch
 

@@ -125,8 +125,8 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
     Args:
         outcomes: The outcomes.
-        key: A function that returns the group of an outcome: either the area of its mutant, or the axis (the kind of fault, a key of
-            ``AXES``) of its mutant.
+        key: A function that returns the group of an outcome: the area of its mutant, or the kind of fault of its mutant (a key of
+            ``AXES``).
 
     Returns:
         For each group, the name of the group and a list of counts: the number of mutants in the group, followed by the number of mutants

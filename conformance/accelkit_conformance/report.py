@@ -60,7 +60,7 @@ def unsupported_areas(results: Sequence[Result]) -> list[str]:
 
 
 def cause_of(reason: str) -> str:
-    """Return the error that the reason of an unsupported result quotes. If the reason quotes no error, return the whole reason."""
+    """Return the error message that is quoted in the reason of an unsupported result, or the whole reason if no message is quoted."""
     found = _DOES_NOT_WORK.search(reason)
     return found[1] if found else reason
 

@@ -185,7 +185,7 @@ def _check_healthy(
     folder: Path,
     parallel: int,
 ) -> None:
-    """Run the tests of each mutant, given by the mutant's name, on the working plugin from which the mutant is derived.
+    """For each mutant, run its tests on the working plugin from which it is derived. ``tests`` is keyed by the names of mutants.
 
     Raises:
         AccelkitError: If a test fails on a working plugin.
@@ -227,7 +227,7 @@ def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]
     """Yield the problems of a self-test.
 
     A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. If all mutants were run (``is_whole``),
-    it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed. The function ``narrow`` says which mutants do not count.
+    it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed, not counting the mutants that ``narrow`` returns.
     """
     for one in autopsies:
         if not one.is_killed:

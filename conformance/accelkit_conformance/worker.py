@@ -230,7 +230,7 @@ class Worker:
         return range(count) if found.area in _ON_EVERY_DEVICE else (device_index(test, count),)
 
     def _but_for(self, crash: Expectation, test: str, expected: tuple[Expectation, ...]) -> Result:
-        """Return the result that the test gets if this process now dies in the way that the expected failure declares."""
+        """Return the result that the test gets if this process now dies in the way that ``crash`` declares."""
         result = judge(self.subject, test, None, tuple(one for one in expected if one.sample or one is not crash))
         result = dataclasses.replace(result, worker=self._number, samples=self.subject.num_samples)
         if result.kind not in ("pass", "expected-failure"):

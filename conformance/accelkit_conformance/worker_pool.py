@@ -125,8 +125,8 @@ class WorkerGroup:
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards, ``is_spent`` says whether these workers must be replaced.
 
-        The device may compile kernels when the test first runs. ``first_call_timeout`` is therefore added to the time limit of this run. If
-        this run ends in time but takes longer than ``seconds``, the test is run again, and the result of the second run is returned.
+        ``first_call_timeout`` is added to the time limit, because the device may compile kernels. If the test ends in time but takes longer
+        than ``seconds``, it is run a second time with the limit ``seconds``, and the result of the second run is returned.
 
         Args:
             test: The id of the test.
@@ -188,7 +188,8 @@ class WorkerGroup:
     def is_spent(self) -> bool:
         """Whether the group must be replaced.
 
-        It must if it has ended, if it has run ``most_tests`` tests, or if the memory of a worker has exceeded ``most_bytes``.
+        A group is replaced after it has ended, after it has run ``most_tests`` tests, or after the memory of a worker has exceeded
+        ``most_bytes``.
         """
         return not self._processes or self.num_tests >= self.order.most_tests or self.peak_bytes > self.order.most_bytes
 

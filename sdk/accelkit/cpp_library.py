@@ -103,8 +103,8 @@ class CppLibrary:
     def _prebuilt(self, torch: str | None = None) -> Path:
         """Return the path of the library that a wheel contains for one minor version of torch.
 
-        ``torch`` is this minor version, such as ``2.13``; None means the minor version of the installed torch. The file name depends
-        on all flags except those that name folders, because these folders may be elsewhere on a user's machine.
+        ``torch`` is this minor version, such as ``2.13``; None means the minor version of the installed torch. The file name depends on the
+        flags of the compiler and the linker, but not on flags that name folders, which may be elsewhere on a user's machine.
         """
         flags = [word for word in (*self._flags, *self._links) if not word.startswith(("-I", "-L", "-Wl,-rpath"))]
         file = f"{self.name}-torch{torch or _minor_version()}-{self._digest(platform.machine(), flags)}.so"

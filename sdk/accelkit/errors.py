@@ -208,7 +208,7 @@ class UntrustedFileError(AccelkitError):
 class CollectiveError(AccelkitError):
     """The processes did not take part in the same collective.
 
-    A process did not call the collective, called a different collective, or passed data of a different shape. The text names the ranks.
+    A process did not call the collective, called a different collective, or passed data of a different shape. The error names the ranks.
     """
 
 

@@ -26,7 +26,7 @@ class Decision:
 
     Attributes:
         requested: The requested name, or ``auto``.
-        source: The source of the request: ``argument``, the name of the environment variable, or ``default``.
+        source: The source of the request: ``argument``, the name of the environment variable that was set, or ``default``.
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides this accelerator.
         candidates: All accelerators that were considered, the chosen one first.

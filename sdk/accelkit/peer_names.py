@@ -29,7 +29,8 @@ class Peer:
 
     Attributes:
         title: The name of the class or package in error messages, such as ``Lightning's Fabric``.
-        package: The name in error messages about functions, such as ``accelerate``. If ``package`` is "", ``title`` is used instead.
+        package: The name of the package, such as ``accelerate``. Error messages about functions contain it instead of ``title``, unless it
+            is "".
         page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 
@@ -40,7 +41,7 @@ class Peer:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """Names from the APIs of other libraries, all of which have the same replacement in accelkit.
+    """Names from the APIs of other libraries. All of these names have the same replacement in accelkit.
 
     Attributes:
         kind: What the names are: attributes of a class, functions of a package, or arguments of a constructor.

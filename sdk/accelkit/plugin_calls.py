@@ -50,7 +50,7 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
 
 
 def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
-    """Return ``plugin.method(*arguments)``, for calls in training steps whose return value is always checked.
+    """Call ``plugin.method(*arguments)`` in a training step, check the type of the return value, and return this value.
 
     If the method raises an error, the error keeps its type, and ``note_plugin`` adds a note to it.
 

@@ -159,7 +159,7 @@ class XLAAccelerator(Accelerator):
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Return memory statistics, and the numbers of graph compilations and graph executions in this process.
 
-        A program that compiles a graph in every step is slow.
+        If the number of compilations grows in every step, the program is slow.
         """
         from torch_xla.debug import metrics
 

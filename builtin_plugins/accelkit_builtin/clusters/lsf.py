@@ -26,9 +26,10 @@ class LSFEnvironment(ClusterEnvironment):
     nodes_flag = "bsub -nnodes {}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) that ranks above the claim of MPI, because jsrun also sets the variables of MPI.
+        """Return a ``ClusterDetection`` if this process is in an LSF job, otherwise None.
 
-        If jsrun did not start this process, the claim has a negative priority and is never used. Return None outside of LSF jobs.
+        If jsrun started this process, the ``ClusterDetection`` ranks above that of MPI, because jsrun also sets the variables of MPI.
+        Otherwise, the ``ClusterDetection`` has a negative priority and is never used. Its reason says why.
         """
         job = environ.get("LSB_JOBID")
         if not job:

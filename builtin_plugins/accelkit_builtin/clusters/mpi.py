@@ -63,11 +63,12 @@ class MPIEnvironment(ClusterEnvironment):
     nodes_flag = "mpirun --host (or -hosts) with {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) whose priority depends on the launcher.
+        """Return a ``ClusterDetection`` if a variable of an MPI launcher is set, otherwise None. The priority depends on the variable.
 
-        If a variable shows which MPI launcher started this process, the claim ranks above the claim of SLURM, because the launcher may run
-        in a SLURM job. The claim ranks below the claim of LSF, because jsrun also sets the variables of MPI. If only PMI_RANK and PMI_SIZE
-        are set, the claim ranks below the claim of SLURM, because srun also sets PMI_RANK and PMI_SIZE.
+        If a variable shows which MPI launcher started this process, the ``ClusterDetection`` ranks above that of SLURM, because the
+        launcher may run in a SLURM job. It ranks below that of LSF, because jsrun also sets the variables of MPI. If only PMI_RANK and
+        PMI_SIZE are set, it ranks below that of SLURM, because srun also sets PMI_RANK and PMI_SIZE. If only PMIX_RANK is set, it has a
+        negative priority and is never used.
         """
         for dialect in _DIALECTS:
             if name := next((name for name in dialect.own_names if environ.get(name)), None):

@@ -30,14 +30,14 @@ class SlurmEnvironment(ClusterEnvironment):
     nodes_flag = "--nodes={}"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) that usually ranks below the claims of mpirun and other launchers that may call srun.
+        """Return a ``ClusterDetection`` if this process is in a SLURM job, otherwise None.
 
-        There are two exceptions. If only PMI_RANK and PMI_SIZE show that MPI is used, the claim ranks above the claim of MPI, because srun
-        also sets these variables. If the user set torch's variables (RANK, WORLD_SIZE) by hand for the tasks of srun, the claim ranks above
-        the claim of ``torchelastic``.
+        In a batch script or an interactive shell, the ``ClusterDetection`` has a negative priority and is never used. Its reason says why.
 
-        In a batch script or an interactive shell, the claim has a negative priority and is never used. The claim's reason says why. Outside
-        of SLURM jobs, the result is None.
+        If srun started this process, the ``ClusterDetection`` usually ranks below those of mpirun and other launchers that may call srun.
+        There are two exceptions. If only PMI_RANK and PMI_SIZE show that MPI is used, it ranks above that of MPI, because srun also sets
+        these variables. If the user set torch's variables (RANK, WORLD_SIZE) by hand for the tasks of srun, it ranks above that of
+        ``torchelastic``.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None

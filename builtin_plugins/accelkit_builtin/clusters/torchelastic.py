@@ -15,9 +15,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. As they join the process group, the processes
-    tell each other which machine they are on. They do this only if the variables do not give all ranks and sizes, or if TORCHELASTIC_RUN_ID
-    is not set, because the variables may then have been set by hand.
+    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
+    sizes, the processes tell each other which machine they are on when they join the process group. They also do this if
+    TORCHELASTIC_RUN_ID is not set, because the variables may then have been set by hand.
     """
 
     launcher = "torchrun or accelkit launch"
@@ -108,9 +108,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        The result is True if the variables in this process do not give all ranks and sizes. If TORCHELASTIC_RUN_ID is not set, the result
-        is True for every job of several processes, because the variables may have been set by hand: a process on another machine may then
-        lack variables that this process has. After the exchange, the result is False.
+        False for a job with one process, and after the exchange. Otherwise, the result is True if the environment variables of this process
+        do not give all ranks and sizes, or if TORCHELASTIC_RUN_ID is not set. Without TORCHELASTIC_RUN_ID, the other variables may have
+        been set by hand, and a process on another machine may lack variables that this process has.
         """
         return (
             self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))

@@ -1,4 +1,4 @@
-"""``torch_xla.launch`` on TPUs, which starts one process per chip and sets the TPU library's own variables in each process."""
+"""``torch_xla.launch`` on TPUs. It starts one process per chip and sets the TPU library's own variables in each process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class XLAEnvironment(ClusterEnvironment):
         torch_xla.launch, the variables of MPI describe that program and not the processes that torch_xla.launch started.
 
         Without PJRT_LOCAL_PROCESS_RANK, the result is None. If only TPU_PROCESS_ADDRESSES is missing and XLA does not use the CPU, the
-        result is not a claim: its priority is negative, so it is never used.
+        ``ClusterDetection`` has a negative priority and is never used.
         """
         if not environ.get(_LOCAL_RANK):
             return None

@@ -47,7 +47,7 @@ class Float8(AutocastPrecision):
     """float8 matrix products with float32 parameters, under bfloat16 autocast.
 
     Args:
-        options: How torchao computes.
+        options: Options of torchao, such as the recipe.
         autocast: Options of autocast.
 
     Raises:

@@ -115,7 +115,7 @@ class DividedAttention(TorchFunctionMode):
         return func(*args, **kwargs or {})
 
     def check_was_called(self) -> None:
-        """Check that the model's forward pass has called attention.
+        """Check that the model's forward pass has called one of the attention functions that this class supports.
 
         Raises:
             UnsupportedError: If the forward pass has called neither ``scaled_dot_product_attention`` nor ``MultiheadAttention``. Any other
@@ -184,12 +184,11 @@ class DividedAttention(TorchFunctionMode):
     def _check(self, operands: Sequence[torch.Tensor]) -> None:
         """Check that attention can be divided in this call. The operands must be plain tensors.
 
-        The call must not be in a function that the backward pass may run again by itself, without the ``forward`` that called it. In
-        this second run, attention would see only one part of the sequence.
+        The call must not be in a checkpointed function or a ``torch.autograd.Function``. The backward pass may run such a function again,
+        without the module's ``forward`` around it, and attention would then see only one part of the sequence.
 
         Raises:
-            UnsupportedError: If an operand is a nested tensor or a DTensor, or if the call is in a checkpointed function or in a
-                ``torch.autograd.Function``.
+            UnsupportedError: If an operand is a nested tensor or a DTensor, or if the call is in such a function.
         """
         if any(operand.is_nested or isinstance(operand, DTensor) for operand in operands):
             raise self._refusal(
@@ -217,7 +216,7 @@ class DividedAttention(TorchFunctionMode):
         *,
         is_causal: bool,
     ) -> torch.Tensor | None:
-        """Return the mask for this process's queries and all keys, or None if there is no mask.
+        """Return the mask for this process's queries and all keys, or None if attention is not causal and ``mask`` is None.
 
         Args:
             query: The queries of this process.

@@ -144,7 +144,7 @@ class ParallelStrategy(FSDPStrategy):
         """Return the product of ``replicate`` and ``shard``.
 
         Raises:
-            UsageError: If the product of all sizes cannot be ``num_processes``.
+            UsageError: If the product of the sizes of all dimensions cannot be ``num_processes``.
         """
         sizes = self.parallel_options.sizes(num_processes)
         return sizes["replicate"] * sizes["shard"]

@@ -41,7 +41,7 @@ class XLAStrategy(Strategy):
             )
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
-        """Switch this process to SPMD, and create a mesh of all devices of the process. The process cannot be switched back.
+        """Switch this process to SPMD, and create a mesh of all devices of the job. The process cannot be switched back.
 
         Raises:
             UnsupportedError: If ``devices`` does not contain every device of this process.
@@ -61,7 +61,7 @@ class XLAStrategy(Strategy):
         self._mesh: Any = spmd.Mesh(list(range(count)), (count,), ("data",))
 
     def root_device(self, accelerator: Accelerator, devices: Sequence[int], local_rank: int) -> torch.device:
-        """Return ``xla:0``, which stands for all devices."""
+        """Return ``xla:0``. Under SPMD, this one device stands for all devices."""
         return accelerator.device(0)
 
     def place_batch(self, batch: T) -> T:

@@ -211,10 +211,10 @@ def _derivatives() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
 def derivatives(subject: Subject, name: str, kind: str) -> None:
-    """The derivatives of a function match those that the CPU computes in double precision. ``second`` stands for the gradients, and for
-    their gradients with respect to the inputs and the output gradient. ``forward_mode`` stands for ``torch.func.jvp``. ``vectorized``
-    stands for ``torch.vmap`` of the function, and of ``torch.func.grad`` of a loss. Derivatives that torch cannot compute on the CPU are
-    left out."""
+    """The derivatives of a function match those that the CPU computes in double precision. In the test ``second``, these are the gradients,
+    and the derivatives of the gradients with respect to the inputs and the output gradient. In ``forward_mode``, they are computed by
+    ``torch.func.jvp``. In ``vectorized``, ``torch.func.grad`` computes them inside ``torch.vmap``, and ``torch.vmap`` of the function
+    itself is also compared. Derivatives that torch cannot compute on the CPU are left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)
@@ -224,7 +224,7 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
 def special_points(subject: Subject, name: str) -> None:
     """Where a function is not smooth, its result and gradients differ from those on the CPU by at most 1e-6 plus 1e-5 of the value. The
     points are bounds of activations, zero, infinity and NaN, and points where several elements are equal. For example, the gradient of
-    ``relu`` at 0 is 0, that of ``maximum`` of two equal numbers is divided between them, and that of the norm of zeros is 0 and not NaN."""
+    ``relu`` at 0 is 0, ``maximum`` divides its gradient between two equal numbers, and the gradient of the norm of zeros is 0, not NaN."""
     from accelkit_conformance.oracle.special_gradients import check_gradients
 
     check_gradients(subject, name)

@@ -1,4 +1,5 @@
-"""In Lightning, Accelerate and transformers, a model trains as it does in a plain loop on the CPU, and all tensors are on the device."""
+"""Lightning, Accelerate and transformers train models on the device. A model trained with Lightning or Accelerate matches one that a plain
+loop trains on the CPU."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NO_NUMBERS = ("nonsense", "-1", "1.5", "9" * 30)
 
 
 def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
-    """For each job with several processes, yield the last process, as a pair of the process's name and the process's variables."""
+    """For each job with several processes, yield the name and the environment variables of the job's last process."""
     for job in large_jobs(subject):
         with job[-1].variables() as environ:
             yield job[-1].name, environ

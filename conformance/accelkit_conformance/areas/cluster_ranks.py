@@ -93,9 +93,10 @@ def ranks_are_below_sizes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def properties_match_recordings(subject: Subject) -> None:
-    """Every property has the expected value from the recording. If the recording contains the text of an expected error, reading at least
-    one property raises an error that contains this text. The expected value ``null`` means that the value is not known before the processes
-    join the process group. In this case, reading the property gives None or raises one of accelkit's errors."""
+    """If a recording contains an expected value for a property of the cluster environment, the property has this value. The expected value
+    ``null`` means that the value is not known before the processes join the process group: reading the property then gives None or raises
+    one of accelkit's errors. If a recording contains the text of an expected error, reading at least one property raises an error that
+    contains this text."""
     for one in own_recordings(subject):
         with one.variables() as environ:
             answers = read_all(environment_for(subject, environ))
@@ -180,8 +181,9 @@ def main_address_and_port_agree(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
-    """Two jobs generated with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. If the
-    plugin's description of jobs says that the launcher passes a port to the processes, each of the two jobs gets its own port."""
+    """Two jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. The check creates
+    the jobs from the plugin's description of jobs. If the description says that the launcher passes a port to the processes, the check
+    passes each job its own port."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

@@ -45,8 +45,9 @@ def kept_batches(subject: Subject) -> None:
 
 @check("training")
 def prepared_loaders_deliver(subject: Subject) -> None:
-    """A loader that a Runtime prepared delivers every sample, in order, and all tensors in nested dicts, tuples and lists are on the
-    device."""
+    """A loader prepared by a Runtime delivers every sample, in order, and all tensors in nested dicts, tuples and lists are on the
+    device.
+    """
     import torch
 
     runtime = subject.runtime()

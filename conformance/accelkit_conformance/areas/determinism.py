@@ -115,9 +115,9 @@ def calls_are_repeated(subject: Subject, name: str) -> None:
 
 @check("full", requires=["deterministic"])
 def warnings_are_no_errors(subject: Subject) -> None:
-    """With ``use_deterministic_algorithms(True, warn_only=True)``, seven calls that may not be deterministic, such as the backward pass of
-    ``grid_sample``, raise no error, and give the same results or gradients as on the CPU. If an assignment writes several values to one
-    element, the element may have any of these values instead."""
+    """With ``use_deterministic_algorithms(True, warn_only=True)``, none of seven calls raises an error. On some devices, these calls are
+    not deterministic. An example is the backward pass of ``grid_sample``. Six of the calls give the same results or gradients as on the
+    CPU. The seventh assigns several values to one element, and the element may have any of these values."""
     from accelkit_conformance.oracle.repeated_calls import check_warnings_only
 
     check_warnings_only(subject)

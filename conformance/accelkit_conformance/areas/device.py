@@ -40,8 +40,8 @@ def string_round_trip(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_know_their_device(subject: Subject) -> None:
-    """On each device, factory functions with ``device=``, ``to``, ``zeros_like`` and ``new_zeros`` create tensors that are on that
-    device. With ``device="cpu"``, ``ones_like`` and ``new_zeros`` of a tensor on the device create tensors on the CPU."""
+    """On each device, ``to``, ``zeros_like``, ``new_zeros`` and factory functions with ``device=`` create tensors that are on that device.
+    With ``device="cpu"``, ``ones_like`` and ``new_zeros`` of a tensor on the device create tensors on the CPU."""
     from accelkit_conformance.oracle.factories import check_devices_of_tensors
 
     check_devices_of_tensors(subject)

@@ -24,7 +24,8 @@ def _works(subject: Subject) -> None:
 
 @check("smoke")
 def shapes_that_do_not_fit(subject: Subject) -> None:
-    """Adding, multiplying, concatenating and viewing tensors whose shapes do not match raises RuntimeError."""
+    """Adding, multiplying or concatenating tensors whose shapes do not match raises RuntimeError. So does ``view`` with a shape of another
+    size."""
     import torch
 
     a, b = torch.ones(2, 3, device=subject.device), torch.ones(4, 5, device=subject.device)
@@ -97,8 +98,8 @@ def changed_in_place(subject: Subject) -> None:
 
 @check("smoke")
 def factorisations_that_fail(subject: Subject) -> None:
-    """Cholesky of a matrix that is not positive-definite, and the inverse of a singular matrix, raise RuntimeError or a subclass, such as
-    LinAlgError."""
+    """The Cholesky decomposition of a matrix that is not positive-definite and the inverse of a singular matrix raise RuntimeError or a
+    subclass, such as LinAlgError."""
     import torch
 
     subject.needs("int32")  # the dtype in which torch's kernels say which factorisations failed

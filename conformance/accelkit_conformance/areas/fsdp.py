@@ -146,8 +146,8 @@ def programs(subject: Subject, size: str, name: str) -> None:
     are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision,
     and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of the whole model. If a rank's shard of
     the gradients overflows, the gradient scalers of all ranks skip the step and halve their scale. Training continues from a saved state of
-    the model and the optimizer. Tensor parallelism also gives the same results and gradients as one process. DTensors may be divided
-    unevenly."""
+    the model and the optimizer. Tensor parallelism also gives the same results and gradients as one process. The DTensors include some that
+    are divided unevenly."""
     from accelkit_conformance.oracle.fsdp_programs import CASES
 
     CASES[name](subject)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def conversions(subject: Subject, dtype: str) -> None:
     """A copy from this dtype to each other declared dtype gives the numbers that the CPU gives. Floating-point numbers are rounded to the
-    nearest number, and halfway cases to the even one. Numbers that are too large become infinite. Infinities, NaN and negative zero are
-    kept. Conversions to integers cut off fractions, and integers that do not fit lose their higher bits. Copies to the device, within the
-    device and to the host convert the numbers, with ``to`` and with ``copy_``."""
+    nearest number that the new dtype can represent, with ties to even. Numbers that are too large become infinite. Infinities, NaN and
+    negative zero are kept. Conversions to integers cut off fractions, and integers that do not fit lose their higher bits. Copies to the
+    device, within the device and to the host convert the numbers, with ``to`` and with ``copy_``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)
@@ -48,7 +48,7 @@ def python_values(subject: Subject) -> None:
 
 @check("full")
 def arrays(subject: Subject) -> None:
-    """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy`` followed by ``to`` make tensors on the device with the
+    """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy(array).to(device)`` make tensors on the device with the
     dtype, shape and values of a NumPy array. The array has each declared dtype except bfloat16, which NumPy lacks. It is in C or Fortran
     order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, a change of the array does not change the tensor."""
     from accelkit_conformance.oracle.host_values import check_arrays

@@ -66,8 +66,8 @@ def _pointwise() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_forward)
 def forward(subject: Subject, name: str, dtype: str) -> None:
-    """For each sample, the result has the right values, device, dtype and shape. If the CPU returns a view of an argument or a new tensor,
-    so does the device. The result of a pointwise operator has the right strides. Random values are not compared."""
+    """For each sample, the result has the right values, device, dtype and shape. The result is a view of an argument if, and only if, it is
+    a view on the CPU. The result of a pointwise operator has the right strides. Random values are not compared."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_forward

@@ -234,12 +234,12 @@ def _regions() -> Iterator[Case]:
 
 @check("training", requires=["autocast.{0}"], over=_regions)
 def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
-    """Autocast follows torch's rules in less common cases. If a region gives no dtype, it computes in the dtype of ``set_autocast_dtype``.
-    Integers, float64, ``out=`` and in-place calls are not cast. Autocast is on only in the thread that enters it. A weight that was first
-    used under ``no_grad`` gets a gradient from later calls in the same region. Buffers and intermediate results that have changed are cast
-    again. So are changed weights if ``cache_enabled`` is False. ``custom_fwd`` and ``custom_bwd``, decorators, modules, nested regions of
-    two dtypes and ``torch.func`` transforms compute in the right dtypes. Gradients of float32 tensors are float32. A backward pass inside a
-    region leaves autocast on."""
+    """Autocast follows torch's rules in less common cases. A region without a ``dtype`` argument computes in the dtype that
+    ``set_autocast_dtype`` set. Integers, float64 tensors, and the arguments of ``out=`` and in-place calls are not cast. Autocast is on
+    only in the thread that enters it. A weight that was first used under ``no_grad`` gets a gradient from later calls in the same region.
+    Buffers and intermediate results that have changed are cast again. So are changed weights if ``cache_enabled`` is False. Functions with
+    ``custom_fwd`` and ``custom_bwd``, functions that autocast decorates, modules, nested regions of two dtypes and ``torch.func``
+    transforms compute in the right dtypes. Gradients of float32 tensors are float32. A backward pass inside a region leaves autocast on."""
     from accelkit_conformance.oracle.autocast_regions import check_region
 
     check_region(subject, dtype, name)

@@ -79,7 +79,7 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
-    """If the precision scales losses, one step is made in which the loss of one process is infinite. If the Runtime reports that this step
+    """If the precision scales losses, one step is taken in which the loss of one process is infinite. If the Runtime reports that this step
     was skipped, or if the step changed the loss scale, then on every process the weights are unchanged and the loss scale is lower. After a
     further step, all processes have the same loss scale and the same weights."""
     import torch

@@ -34,7 +34,7 @@ def _check_gradients(subject: Subject, name: str) -> None:
 @check("smoke", kind="precision")
 def a_step_matches_float64(subject: Subject) -> None:
     """After one step of SGD, the parameters match the parameters after the same step in float64, within the tolerance of the dtype. The
-    check fails if the step is made twice or with scaled gradients."""
+    check fails if the step is taken twice or with scaled gradients."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     trained = trainer(subject)
@@ -122,9 +122,9 @@ def accumulation_adds_up(subject: Subject, how: str) -> None:
 
 @check("training", kind="precision", over=["SGD", "LBFGS"])
 def closures_are_used_or_refused(subject: Subject, name: str) -> None:
-    """``optimizer.step(closure)`` uses unscaled gradients, and returns the loss that the closure computes. After the step, the parameters
-    match the parameters after the same step in float64. If the precision does not support closures, ``step`` raises one of accelkit's
-    errors. The error names the precision, and no parameter changes."""
+    """If the precision supports closures, ``optimizer.step(closure)`` uses unscaled gradients, and returns the loss that the closure
+    computes. After the step, the parameters match the parameters after the same step in float64. If the precision does not support
+    closures, ``step`` raises one of accelkit's errors. The error names the precision, and no parameter changes."""
     import torch
 
     from accelkit import AccelkitError

@@ -132,8 +132,8 @@ _SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poi
 
 @check("training", requires=["random_state"], over=_SAMPLERS)
 def generator_argument(subject: Subject, name: str) -> None:
-    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, the next draw differs, and the
-    device's default generator is neither used nor advanced."""
+    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, a second draw gives other
+    numbers than the first, and the device's default generator is neither used nor advanced."""
     from accelkit_conformance.oracle.samplers import check_generator_argument
 
     check_generator_argument(subject, name)
@@ -257,8 +257,8 @@ def states_of_generators(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def seeds_of_generators(subject: Subject) -> None:
-    """A ``torch.Generator`` has the device type for which it was created. It has the same device whether it is created for a
-    ``torch.device`` or for its name. ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1.
+    """A ``torch.Generator`` has the device type for which it was created. Generators created for a ``torch.device`` and for its name, such
+    as ``acme:0``, have the same device. ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1.
     ``initial_seed`` returns the seed modulo 2**64. ``seed`` sets another seed each time and returns it, and the generator then draws the
     numbers of this seed."""
     from accelkit_conformance.oracle.generators import check_seeds_of_generators

@@ -247,8 +247,8 @@ def streams_are_per_device(subject: Subject) -> None:
 @check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait"])
 def recording_on_a_stream(subject: Subject, way: str) -> None:
     """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on ``stream``, even if another
-    stream is current: the event completes, and another stream that waits for the event continues, only after the work that was queued on
-    ``stream`` before the event. ``event.wait()`` makes the current stream wait for the event."""
+    stream is current. The event does not complete before the work that was queued earlier on ``stream``. A stream that waits for the event
+    does not continue before the event completes. ``event.wait()`` makes the current stream wait for the event."""
     from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
 
     check_recording_on_a_stream(subject, way)

@@ -150,8 +150,8 @@ def typical_models(subject: Subject, name: str) -> None:
     """In each of three steps, a model has the same losses, gradients, buffers and parameters as on the CPU in double precision. The models
     are a small language model, an image classifier, a denoiser, a sequence classifier and a graph network. Each model is trained with an
     optimizer that is common for it, and without dropout. In each step, the gradients of two batches are accumulated and clipped. After each
-    step, the parameters and buffers of the CPU are copied to the device, so that errors do not grow. In evaluation mode under ``no_grad``,
-    the loss is the same."""
+    step, the parameters and buffers of the CPU are copied to the device, so that errors do not grow. After the last step, the loss in
+    evaluation mode under ``no_grad`` is also the same as on the CPU."""
     from accelkit_conformance.oracle.model_steps import check_model
 
     check_model(subject, name)

@@ -287,7 +287,7 @@ def every_kind_of_copy(subject: Subject, direction: str) -> None:
 
 @check("training")
 def large_copies(subject: Subject) -> None:
-    """A tensor of 64 MiB, and a tensor whose size is not a multiple of a block size, keep all values on the way to the device and back."""
+    """A tensor of 64 MiB, and a tensor of 4 MiB and 52 bytes, keep all values on the way to the device and back."""
     import torch
 
     for count in (16 << 20, (1 << 20) + 13):

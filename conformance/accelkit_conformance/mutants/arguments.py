@@ -127,7 +127,7 @@ class LoadsMissingDevicesToTheFirst(Broken):
 
 @mutant("determinism", "modes")
 class FillsNoMemory(Broken):
-    """``new_empty`` and ``empty_like`` return zeros, even in deterministic mode."""
+    """``new_empty`` and ``empty_like`` return zeros. In deterministic mode, torch fills their results with NaN or the highest integer."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -12,7 +12,7 @@ from accelkit_conformance.mutants.derivatives import _Functions
 
 @mutant("optimizers", "fused steps")
 class KeepsTheFirstRate(Broken):
-    """Fused optimizers always use the learning rate of the first step with the same parameters."""
+    """Fused optimizers use the learning rate of their first step in all later steps."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith("_fused_") or "lr" not in kwargs:

@@ -24,7 +24,8 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """``to`` with a device without an index does not move a tensor from another device of the same type to the current device."""
+    """If ``to`` gets a device without an index, a tensor on another device of this type stays there and is not moved to the current
+    device."""
 
     def install(self) -> None:
         import torch

@@ -91,7 +91,7 @@ class EngineThatKeepsGradients(AveragingEngineStrategy):
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")
 class EngineThatHidesSkippedSteps(AveragingEngineStrategy):
-    """Claims to have made a step that it skipped."""
+    """Claims to have taken a step that it skipped."""
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         super().step(optimizer)

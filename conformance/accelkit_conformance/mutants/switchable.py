@@ -151,7 +151,7 @@ class Fault:
         return result
 
     def _change(self, part: Any) -> None:
-        """Change the values of a view of the result in place."""
+        """Change the values of ``part`` in place. ``part`` is the result of ``_part``."""
         import torch
 
         if self._axis == "nan":
@@ -179,7 +179,7 @@ def _is_same(before: Any, after: Any) -> bool:
 
 
 def _base(name: str) -> str:
-    """Return the name of an operator without its overload: ``add`` for ``add.Tensor``, ``add_.Tensor`` and ``add.out``."""
+    """Return the name of the functional form of an operator: ``add`` for ``add.Tensor``, ``add_.Tensor`` and ``add.out``."""
     base = name.partition(".")[0]
     return base if base.endswith("__") else base.removesuffix("_")
 

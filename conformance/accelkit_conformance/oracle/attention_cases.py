@@ -75,7 +75,10 @@ def _heads(layout: str, seed: int, length: int, head: int, dtype: torch.dtype) -
 
 
 def _mask(shape: tuple[int, ...], num_queries: int, num_keys: int, kind: str, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask in which every query attends to at least the last key. A 0 in ``shape`` stands for the number of queries or of keys."""
+    """Return a mask in which every query attends to at least the last key.
+
+    If the second-last length in ``shape`` is 0, the number of queries takes its place. If the last length is 0, the number of keys does.
+    """
     lengths = [*shape[:-2], shape[-2] or num_queries, shape[-1] or num_keys]
     numbers = torch.rand(lengths, generator=torch.Generator().manual_seed(5))
     allowed = numbers > 0.4

@@ -1,4 +1,4 @@
-"""Checks of less common uses of autocast: other dtypes, threads, custom functions, transforms, and tensors that must not be cast or
+"""Checks of less common uses of autocast: several dtypes, threads, custom functions, transforms, and tensors that must not be cast or
 cached."""
 
 from __future__ import annotations

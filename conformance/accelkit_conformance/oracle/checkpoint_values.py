@@ -42,10 +42,12 @@ def _state(subject: Subject) -> dict[str, Any]:
 
 
 def check_values(subject: Subject) -> None:
-    """Save a state with torch.distributed.checkpoint, and load it into tensors with other values and other memory layouts.
+    """Save a state with torch.distributed.checkpoint, and load it into tensors with other values and other memory layouts. One of these
+    tensors is a slice of a larger tensor.
 
     Raises:
-        AssertionError: If a loaded value is wrong, is on another device, or has another dtype, or if elements around a slice were changed.
+        AssertionError: If a loaded value is wrong, is on another device, or has another dtype, or if other elements of the larger tensor
+            were changed.
     """
     state = _state(subject)
     kept = tree_map_only(torch.Tensor, lambda one: one.cpu().clone(), state)

@@ -62,7 +62,8 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
 
 def _candidates(subject: Subject, recorded: Sequence[list[Process]]) -> Iterator[list[Process]]:
-    """Yield jobs that may be able to run on this machine. Jobs from the same description differ in their job id and port."""
+    """Yield jobs that may be able to run on this machine: jobs generated from descriptions that the plugin ships, or, if it ships none, the
+    recorded jobs. Jobs generated from the same description differ in their job id and port."""
     descriptions = own_descriptions(subject)
     if not descriptions:
         yield from recorded

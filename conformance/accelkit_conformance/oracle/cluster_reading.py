@@ -127,10 +127,10 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 
 @contextlib.contextmanager
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
-    """Return a context manager that yields the values of all properties for each process of a job.
+    """Return a context manager that yields, for each process of a job, the values of all properties of the cluster environment.
 
-    For a generated job, the variables may not say which processes run on the same machine. The processes of such a job first exchange the
-    names of their machines.
+    In a generated job, the environment variables may not say which processes run on the same machine. The processes of such a job first
+    exchange the names of their machines.
     """
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]

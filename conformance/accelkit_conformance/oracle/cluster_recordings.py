@@ -56,7 +56,7 @@ class Process:
         return str(self.expected["environment"])
 
     def with_files(self, folder: Path) -> dict[str, str]:
-        """Write the files to ``folder``, and return all variables."""
+        """Write ``files`` to ``folder``, and return the environment variables of the process, with the paths of the written files."""
         paths = {variable: folder / f"{self.name}-{variable}" for variable in self.files}
         for variable, path in paths.items():
             path.write_text(self.files[variable], "utf-8")
@@ -136,7 +136,7 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 
 
 def folder_of(cls: type) -> Path | None:
-    """Return the folder ``sample_jobs`` in the package of the class or, if there is none, of the nearest base class that has one."""
+    """Return the first folder ``sample_jobs`` in the packages of the class and its base classes, in the order of the MRO."""
     for one in cls.__mro__:
         for name in (one.__module__, one.__module__.rpartition(".")[0]):
             module = sys.modules.get(name)

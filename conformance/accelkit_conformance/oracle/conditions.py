@@ -64,7 +64,7 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return the conditions, with ordinary values in place of conditions that do not apply to this call or this device."""
+        """Return the conditions. One that does not apply to this call or device is replaced by the first one of its axis in ``AXES``."""
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
             found["destination"] = "a new tensor"
@@ -90,15 +90,15 @@ class ConditionedCall:
     def check(self, subject: Subject, conditions: Conditions, length: int | None = None) -> None:
         """Make the call on the device and compare the results with those on the CPU.
 
-        The CPU's result under the conditions may differ from its result for contiguous arguments and a newly allocated output: in torch
-        2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. The device
-        may then return either of these two results. If the CPU rejects the call, the device may reject it too. If the CPU writes outside
-        the given output tensor, nothing is asserted.
+        On the CPU, the result under ``conditions`` may differ from the result for contiguous arguments and a newly allocated output. In
+        torch 2.13, for example, ``gelu`` does not write to a strided ``out=``, and the pivots of ``_linalg_det`` depend on strides. The
+        device may then return either of these two results. If the CPU rejects the call, the device may reject it too. If the CPU writes
+        outside the given output tensor, nothing is asserted.
 
         Args:
             subject: The plugin under test, with its device.
-            conditions: Conditions that ``possible`` returned.
-            length: The length of the dimension that the condition ``size`` changes. None for the default of this condition.
+            conditions: The size, values, dtype, layout and so on with which the call is made, as returned by ``possible``.
+            length: The new length of the dimension that ``conditions["size"]`` changes. None for the default length.
 
         Raises:
             AssertionError: If the results differ.

@@ -58,7 +58,7 @@ def _loss(output: dict[str, Any]) -> torch.Tensor:
 
 
 class _Training:
-    """A DDP model on this rank, and the same model in one process."""
+    """A DDP model, and a copy that each rank trains without DDP, on the CPU and with the batches of all ranks."""
 
     def __init__(self, subject: Subject, make: Callable[[], nn.Module] = _Several, **options: Any) -> None:
         torch.default_generator.manual_seed(0)
@@ -89,7 +89,7 @@ class _Training:
 
 
 def _steps(subject: Subject, make: Callable[[], nn.Module] = _Several, *, tolerance: float = 1e-3, **options: Any) -> None:
-    """Make four steps with DDP and in one process, and compare the gradients of each step and the parameters at the end."""
+    """Take four steps with DDP and in one process, and compare the gradients of each step and the parameters at the end."""
     training = _Training(subject, make, **options)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.2, momentum=0.9) for one in (training.ddp, training.single)]
     for number in range(4):

@@ -23,8 +23,8 @@ _FUNCTIONS = (
 
 
 def _functions(subject: Subject) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the names and the functions that exist in the device's module and, if the device is torch's current accelerator, in
-    ``torch.accelerator``."""
+    """Yield the functions to test, each with its name: functions of the device's module and, if the device is torch's current accelerator,
+    functions of ``torch.accelerator``."""
     for name in _FUNCTIONS:
         function = subject.optional_function(name)
         if function is not None:
@@ -130,8 +130,8 @@ def check_missing_devices(subject: Subject) -> None:
 
 
 def check_default_device(subject: Subject) -> None:
-    """Check that functions without the argument ``device`` create tensors on the default device, and on the CPU once the default device has
-    been reset.
+    """Check that functions create tensors on the default device if they are called without the argument ``device``, and on the CPU once the
+    default device has been reset.
 
     Raises:
         AssertionError: If a tensor is on another device.

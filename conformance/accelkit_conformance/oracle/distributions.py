@@ -1,4 +1,4 @@
-"""Checks of samplers with parameters that are tensors, in every dtype, in wide ranges of integers and with rare categories."""
+"""Checks of samplers: parameters that are tensors, every dtype, wide ranges of integers, and rare categories."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, err
     """Check the mean of numbers.
 
     Args:
-        what: What drew the numbers, for the message.
+        what: What drew the numbers, for the error.
         drawn: The numbers, on the CPU.
         mean: The expected mean.
         variance: The expected variance of one number.

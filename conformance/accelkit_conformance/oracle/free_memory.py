@@ -67,7 +67,7 @@ def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
 
 
 def check_functions_agree(subject: Subject) -> None:
-    """Check that the functions of the device's module, those of ``torch.accelerator`` and the accelerator's statistics agree.
+    """Check that the functions of the device's module and of ``torch.accelerator`` report as much memory as ``Accelerator.memory_stats``.
 
     Raises:
         AssertionError: If they disagree.

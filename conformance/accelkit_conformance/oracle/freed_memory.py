@@ -95,7 +95,8 @@ def check_threads(subject: Subject) -> None:
     """Check that memory is freed in a thread other than the main thread, and that the main thread can free a tensor of another thread.
 
     Raises:
-        AssertionError: If more memory is allocated after three rounds than after one, or if the tensor's memory stays allocated.
+        AssertionError: If more memory is allocated after the thread has created and freed tensors three times than after the first time, or
+            if the memory of the tensor that the main thread frees stays allocated.
     """
     levels: list[float] = []
 

@@ -27,7 +27,7 @@ _ROWS = 4
 
 
 class _Training:
-    """A sharded model on this rank, and the same model in one process."""
+    """A sharded model, and a copy that each rank trains unsharded, on the CPU and with the batches of all ranks."""
 
     def __init__(self, subject: Subject, *, mesh: DeviceMesh | None = None, freeze: bool = False, **options: Any) -> None:
         torch.default_generator.manual_seed(0)
@@ -59,8 +59,7 @@ class _Training:
 
 
 def _steps(subject: Subject, *, tolerance: float = 1e-4, **options: Any) -> None:
-    """Make three steps with a sharded model and with the same model in one process. Compare the gradients of each step and the parameters
-    at the end."""
+    """Take three steps with both models of ``_Training``. Compare the gradients of each step and the parameters at the end."""
     training = _Training(subject, **options)
     optimizers = [torch.optim.SGD([p for p in one.parameters() if p.requires_grad], lr=0.1) for one in (training.model, training.single)]
     for number in range(3):

@@ -26,7 +26,7 @@ class HookCalls:
     """The hooks of one new instance of the plugin under test, registered with a plugin manager of its own.
 
     Attributes:
-        changes: The names of the process's settings that the last call changed. The settings have their previous values again.
+        changes: The names of the process's settings that the last call changed. After each call, the previous values are restored.
     """
 
     def __init__(self, subject: Subject) -> None:

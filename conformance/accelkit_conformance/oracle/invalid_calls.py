@@ -96,7 +96,8 @@ def check_two_devices(subject: Subject, place: str) -> None:
         place: Where the second argument is: ``the_cpu`` or ``another_device``.
 
     Raises:
-        NotSupported: If the device is the CPU, or if there is only one device.
+        NotSupported: If ``place`` is ``the_cpu`` and the device is the CPU, or if ``place`` is ``another_device`` and there is only one
+            device.
     """
     if place == "the_cpu" and subject.device_type == "cpu":
         raise NotSupported("the device is the CPU")

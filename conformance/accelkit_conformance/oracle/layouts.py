@@ -15,7 +15,8 @@ GUARD = 17
 
 
 def canary(dtype: torch.dtype) -> float:
-    """Return the value that fills a buffer before, after and between the elements of a copy, to detect stray reads and writes."""
+    """Return the value of those elements of a buffer that do not belong to the tensor in the buffer. It serves to detect stray reads and
+    writes."""
     return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
 
 

@@ -1,4 +1,4 @@
-"""Calls and training steps that must leave no memory allocated on the device when they are repeated."""
+"""Calls and training steps. Repeating one of them must not increase the memory that is allocated on the device."""
 
 from __future__ import annotations
 

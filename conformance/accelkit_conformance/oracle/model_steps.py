@@ -66,7 +66,7 @@ def _step(model: Any, optimizer: Any, batches: Any, device: torch.device, dtype:
     """Accumulate the gradients of the batches, clip them and take an optimizer step.
 
     Returns:
-        The losses, the clipped gradients by name, and the largest absolute value in a clipped gradient.
+        The losses, the clipped gradients by name, and the largest absolute value in all clipped gradients.
     """
     optimizer.zero_grad()
     model.train()

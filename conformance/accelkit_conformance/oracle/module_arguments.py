@@ -75,7 +75,8 @@ def _transposed(cls: Any, ndim: int) -> list[Example]:
 
 
 def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
-    """Return examples of a recurrent module: with several layers, in both directions, with initial states, and with packed sequences."""
+    """Return examples of a recurrent module. Some have several layers, run in both directions or get initial states; one gets packed
+    sequences."""
 
     def states(count: int, *sizes: int) -> Any:
         found = tuple(_x(count, 3, size) for size in (sizes * 2)[:num_states])

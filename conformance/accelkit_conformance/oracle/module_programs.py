@@ -1,4 +1,4 @@
-"""Programs that use modules in less common ways: lazy modules, changing modes, state dicts, functional calls and ``torch.nn.utils``."""
+"""Less common uses of modules: lazy modules, changes between ``train`` and ``eval``, state dicts, functional calls, ``torch.nn.utils``."""
 
 from __future__ import annotations
 

@@ -237,9 +237,9 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """Return the CPU's results in double precision, one for each entry of ``reference``.
 
-    A result is None if it is not a dense tensor with the same shape as the entry. All results are None if no entry has a floating-point
-    or complex dtype with less precision than double, or if the call in double precision fails or returns more or fewer results than
-    ``reference`` has entries.
+    A result is replaced by None unless it is a dense tensor with the same shape as the entry. All results are None if no entry has a
+    floating-point or complex dtype with less precision than double, or if the call in double precision fails or returns more or fewer
+    results than ``reference`` has entries.
     """
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)

@@ -63,7 +63,7 @@ def _compare(subject: Subject, name: str, train: Train, expected: Train | None =
         subject: The plugin under test, with its device.
         name: The name of the optimizer.
         train: A function that trains on a device in a dtype, with options that select an implementation, and returns the parameters.
-        expected: The function that trains on the CPU, if it is not the same function.
+        expected: The function that trains on the CPU. None means ``train``.
     """
     info = opdb.optimizers()[name]
     plain = {"foreach": False} if "foreach" in info.supported_impls else {}
@@ -199,9 +199,9 @@ def _around(placed: torch.Tensor) -> torch.Tensor:
 
 
 def check_scaled(subject: Subject, name: str) -> None:
-    """Compare steps with a gradient scaler on the device with steps without a scaler on the CPU.
+    """Check that optimizer steps with a gradient scaler on the device have the same results as steps without a scaler on the CPU.
 
-    Of four steps with the scaler, the second overflows and must be skipped. On the CPU, this step is left out.
+    Of the four steps with the scaler, the second overflows and must be skipped. On the CPU, this step is left out.
     """
     require_scaler(subject)
     info = opdb.optimizers()[name]

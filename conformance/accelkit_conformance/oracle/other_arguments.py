@@ -108,7 +108,10 @@ def _halve(one: torch.Tensor) -> torch.Tensor:
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments of several calls, each with a description. In each call, one argument that is not a tensor has another value."""
+    """Yield the description and the arguments of several calls.
+
+    Each call differs from ``func(*args, **kwargs)`` in the value of one argument that is not a tensor.
+    """
     name = func.name().removeprefix("aten::")
     if _UNCHECKED.search(name):
         return

@@ -1,4 +1,4 @@
-"""Checks of tensors in pinned memory, and of the sources of copies that are still queued."""
+"""Checks of tensors in pinned memory, and of copies whose source is overwritten or freed while the copy is still queued."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ _IS_RANDOM = ("empty", "new_empty", "rand")
 
 
 def check_pinned_tensors(subject: Subject) -> None:
-    """Check that functions with ``pin_memory=True``, and ``pin_memory`` of tensors in several layouts and dtypes, return pinned tensors.
+    """Check that functions that are called with ``pin_memory=True`` return pinned tensors.
+
+    The method ``Tensor.pin_memory`` is checked too, with tensors in several layouts and dtypes.
 
     Raises:
         AssertionError: If a tensor is not pinned, or if the pinned tensor or its copy on the device has a wrong dtype, shape or value.

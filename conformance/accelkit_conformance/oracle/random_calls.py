@@ -189,7 +189,7 @@ def check_numbers_are_new(subject: Subject) -> None:
     """Check that any two draws have fewer than 40 numbers in common, in whatever order the numbers were drawn.
 
     Raises:
-        AssertionError: If two draws have more numbers in common.
+        AssertionError: If two draws have 40 or more numbers in common.
     """
     seen: dict[str, set[float]] = {}
 

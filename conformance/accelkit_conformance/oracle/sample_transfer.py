@@ -55,8 +55,8 @@ def to_device(nested: Any, device: torch.device) -> Any:
     storages: dict[Any, torch.Tensor] = {}
 
     def whole(storage: torch.UntypedStorage, dtype: torch.dtype, key: Any) -> torch.Tensor:
-        """Copy the whole storage to the device, and return the copy. The first call with a key makes the copy, in ``dtype``. Later calls
-        with the same key return this copy."""
+        """Return a copy of the whole storage on the device. The first call with a key makes the copy, in ``dtype``. Later calls with the
+        same key return this copy."""
         if key not in storages:
             there = torch.empty(0, dtype=dtype, device=storage.device)
             storages[key] = there.set_(storage).to(device, copy=True)  # type: ignore[call-overload]

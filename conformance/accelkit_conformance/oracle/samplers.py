@@ -106,11 +106,11 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 
 
 def check_bounds(subject: Subject, dtype: str) -> None:
-    """Check that uniform random numbers of this dtype lie in their half-open interval, and that later numbers do not repeat earlier ones.
+    """Check that uniform random numbers of this dtype lie in the requested interval, and that later numbers do not repeat earlier numbers.
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first
-            third, or if the mean of the last third differs from the mean of the first third.
+            third, or if the means of the first and the last third differ by at least 1 % of the length of the interval.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),

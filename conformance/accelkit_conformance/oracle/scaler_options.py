@@ -30,7 +30,7 @@ def _scaler(subject: Subject, **options: Any) -> torch.amp.GradScaler:
 
 
 def _step(subject: Subject, scaler: torch.amp.GradScaler, value: float = 1.0) -> float:
-    """Make a step with a gradient of ``value``, and return the new scale."""
+    """Take a step with a gradient of ``value``, and return the new scale."""
     parameter = torch.nn.Parameter(torch.ones(3, device=subject.device))
     optimizer = torch.optim.SGD([parameter], lr=0.5)
     scaler.scale((parameter * value).sum()).backward()

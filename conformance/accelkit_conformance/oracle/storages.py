@@ -45,7 +45,7 @@ def _fresh(device: torch.device) -> torch.Tensor:
 
 
 def _resized(device: torch.device) -> _Cases:
-    """Return functions that resize tensors or storages, by name, with the results that they must return."""
+    """Return a dict. Its keys are names; its values are pairs of a function that resizes a tensor or storage, and the correct result."""
 
     def grown_storage() -> Any:
         x = _fresh(device)
@@ -139,7 +139,7 @@ def _copied(device: torch.device) -> _Cases:
 
 
 def check_host_memory(subject: Subject) -> None:
-    """Check that repeated calls, each with different numbers, do not let the memory of the process grow by 48 MiB or more.
+    """Check that operators, called many times with different Python numbers, do not let the process's memory grow by 48 MiB or more.
 
     Raises:
         AssertionError: If the memory grows by 48 MiB or more.

@@ -127,7 +127,7 @@ class ModelPair:
         subject: The plugin under test.
         rt: The Runtime.
         model: The model on the CPU, before the Runtime prepares it.
-        make_optimizer: A function that returns an optimizer for parameters. By default, a step subtracts the gradient.
+        make_optimizer: A function that returns an optimizer for the given parameters. The default is SGD with learning rate 1.
 
     Attributes:
         rt: The Runtime.

@@ -31,7 +31,8 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
             which makes the current stream wait.
 
     Raises:
-        AssertionError: If the event completes before the work, or if the waiting stream sees the values from before the work.
+        AssertionError: If the event completes before the work that was queued on the stream, or if the waiting stream sees the values from
+            before this work.
     """
     for value in (1.0, 2.0):
         producer, consumer = make_stream(subject), make_stream(subject)

@@ -15,7 +15,7 @@ class Target:
     """A tensor into which a call writes."""
 
     def __init__(self, tensor: torch.Tensor, between: torch.Tensor | None = None) -> None:
-        """If ``between`` is given, it is a view of elements of the same storage that are not elements of ``tensor``."""
+        """``between``, if given, is a view of elements of the storage of ``tensor`` that are not elements of ``tensor`` itself."""
         self.tensor, self._between = tensor, between
         self._place = _place(tensor)
 
@@ -34,10 +34,10 @@ class Target:
         return cls(inside, torch.cat([buffer[..., :2], buffer[..., -3:]], -1))
 
     def check_gaps(self) -> None:
-        """Check that the tensor has kept its place in memory and its strides, and that ``between`` was not overwritten.
+        """Check that the tensor has kept its place in memory and its strides, and that the memory between its elements was not overwritten.
 
         Raises:
-            AssertionError: If the tensor has another place or other strides, or if ``between`` was overwritten.
+            AssertionError: If the tensor has another place or other strides, or if the memory between its elements was overwritten.
         """
         if self._place is not None and self.tensor.numel():
             assert _place(self.tensor) == self._place, "after the call, the given tensor has another place in memory or other strides"

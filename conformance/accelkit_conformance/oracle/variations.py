@@ -186,11 +186,11 @@ class Variations:
         return given
 
     def _with_length(self, given: Any, dim: int, length: int) -> Any:
-        """Return the arguments with a dimension of the first tensor lengthened by repeating its elements, or shortened.
+        """Return the arguments with the dimension ``dim`` of the first tensor changed to ``length``. Elements are repeated or cut off.
 
-        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. Several ways of choosing these
-        dimensions are tried, and the ways for which the CPU rejects the call are dropped. The first remaining way that changes the shape of
-        a result is used. If no remaining way changes a shape, the first remaining way is used. Returns None if no way remains.
+        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. The call is tried on the CPU with
+        several choices of these dimensions. The first choice that changes the shape of a result is used. If none does, the first choice
+        that the CPU accepts is used. Returns None if the CPU accepts none.
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

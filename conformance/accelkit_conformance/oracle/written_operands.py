@@ -65,7 +65,10 @@ def _with_out(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Callable
 
 
 def _broadcast(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Any:
-    """Return the arguments with each tensor broadcast to the shape of the result. If that changes the result, return them unchanged."""
+    """Return the arguments with each tensor broadcast to the shape of the result.
+
+    If the call would give another result with the broadcast arguments, return the arguments unchanged.
+    """
 
     def broadcast(one: Any) -> Any:
         can_be = isinstance(one, torch.Tensor) and one.ndim <= result.ndim

@@ -31,7 +31,10 @@ _MAGIC, _MAGIC_AT = b"ustar", 257  # POSIX.1-1988, in the header of the first me
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the bundle. The same report, logs and environment give the same bytes."""
+    """Write a bundle of ``report`` and of the workers' logs in ``folder`` to ``path``.
+
+    The same report, logs and environment variables give the same bytes.
+    """
     suite = profiles.suite(report["suite"]["profile"], report["suite"]["torch"], report["subject"]["kind"])
     members = {
         REPORT: _json(report),

@@ -119,7 +119,7 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the best value that ``peaks`` allow and the resource that determines it. Return None and "" if no peak applies."""
+        """Return the best value that is possible at these peaks, and the resource that limits it. Return None and "" if no peak applies."""
         if self.unit == "%":
             return 100.0, "complete overlap"
         seconds, resource = self.shortest(peaks)

@@ -13,7 +13,7 @@ _COLUMNS = ("MEASUREMENT", "UNIT", "DEVICE", "SPREAD", "SAMPLES", "CPU", "DEVICE
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table. Each attribute is the text of a cell, and is empty if the cell has nothing to show."""
+    """The row of one measurement in the table of a report. Each attribute is the text of a cell; a cell without a value is empty."""
 
     measurement: str
     unit: str

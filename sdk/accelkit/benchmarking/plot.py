@@ -39,7 +39,7 @@ class Line:
 
     Attributes:
         label: What was measured, such as ``float32``.
-        colour: The index of the line's colour, which is the same for the device and for the CPU.
+        colour: The index of the line's colour in the plot. The lines of the device and the CPU with the same label have the same colour.
         is_host: Whether the CPU was measured.
         points: The results by size.
     """
@@ -56,7 +56,7 @@ class Plot:
 
     Attributes:
         unit: The unit of the vertical axis.
-        x_ticks: The ticks of the horizontal axis, one for each size.
+        x_ticks: The ticks of the horizontal axis, one for each size that was measured.
         y_ticks: The ticks of the vertical axis, at round values.
         lines: The lines of the device, followed by the lines of the CPU.
     """

@@ -138,7 +138,7 @@ def _job(
     """Return the job that the options describe. Checks everything that can be checked without starting a process.
 
     Raises:
-        AccelkitError: If an option is invalid. The text names the option to change.
+        AccelkitError: If an option is invalid. The error names the option to change.
     """
     _check_program(program)
     min_nodes, nodes = read_num_nodes(num_nodes)

@@ -77,7 +77,8 @@ def command(
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
     """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
 
-    If a reading takes longer than ``interval``, the next reading starts at once. Readings that were missed are skipped.
+    If a reading takes longer than ``interval``, the next reading starts at once. Later readings follow every ``interval`` seconds from this
+    one; lost time is not made up for.
     """
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):

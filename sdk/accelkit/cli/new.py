@@ -59,10 +59,10 @@ def find_template() -> Path:
 
 
 def check(template: Path, context: Mapping[str, Any], folder: Path) -> None:
-    """Check that the answers follow the template's own rules, and that the folder does not exist yet.
+    """Check that the answers in ``context`` follow the template's rules, and that ``folder`` does not exist yet.
 
     Raises:
-        UsageError: If an answer is invalid or the folder exists. The text names each invalid answer and the reason.
+        UsageError: If an answer is invalid or the folder exists. The error names each invalid answer and the reason.
     """
     objections: Callable[[Mapping[str, Any]], list[str]] = runpy.run_path(str(template / "hooks" / "pre_gen_project.py"))["objections"]
     if found := objections(context):
@@ -96,8 +96,9 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
 def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
     """Return the value of every variable of the template.
 
-    The user can accept or replace the default answer to each question. If ``no_input`` is True, no question is asked and every default
-    answer is used. The default answer is the value in ``given``, or the template's default if ``given`` does not contain the variable.
+    The user is asked for the values, and can accept or replace the default of each. If ``no_input`` is True, the user is not asked, and the
+    defaults are used. The default of a variable is its value in ``given``, or the template's default if ``given`` does not contain the
+    variable.
     """
     try:
         from cookiecutter.generate import generate_context

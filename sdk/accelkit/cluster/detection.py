@@ -194,10 +194,10 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 
 
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn if this process trains alone although its variables suggest that a launcher started it together with other processes.
+    """Warn if this process trains alone although its environment variables suggest that a launcher started several processes.
 
-    Third-party cluster environments that were not selected are not asked whether they recognise the variables. Instead, this function looks
-    for variables whose names begin with the name of such an environment and contain RANK, WORLD or SIZE.
+    Third-party cluster environments that were not selected are not asked whether they recognise the environment variables. Instead, this
+    function looks for variables whose names begin with the name of such an environment and contain RANK, WORLD or SIZE.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

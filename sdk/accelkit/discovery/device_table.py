@@ -1,7 +1,7 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
-The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need them when they start, so that file is written in
-Python, which loads faster than TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
+The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need them when they start. Therefore, the file is written
+in Python, which loads faster than TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def retirement(name: str) -> tuple[str, str] | None:
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Return, for the name of each vendor's accelerator, its device type, its package and how to install the package."""
+    """Return what accelkit knows of the accelerators of vendors, such as the device type and the package, by the accelerator's name."""
     found: Mapping[str, Mapping[str, Any]] = _known_devices().VENDORS
     return found
 

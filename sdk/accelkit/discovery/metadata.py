@@ -117,7 +117,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _existing_paths() -> list[str]:
-    """Return the entries of ``sys.path`` that exist. For any other entry, importlib_metadata would import its own zip reader."""
+    """Return the entries of ``sys.path`` that exist. For the others, importlib_metadata would import its zip reader, which takes time."""
     return [path for path in sys.path if os.path.exists(path or os.curdir)]
 
 

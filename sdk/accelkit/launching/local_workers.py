@@ -73,7 +73,7 @@ class _Process:
         self.has_ended.set()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to this process, not to its children. The process is expected to end its children itself."""
+        """Send a signal to the worker process, not to its children. The worker process is expected to end its children itself."""
         if not self.has_ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

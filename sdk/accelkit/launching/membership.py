@@ -32,9 +32,10 @@ _STOP = "accelkit/stop"
 
 
 class ElasticRendezvous(OrderedRendezvous):
-    """A rendezvous of the machines that are present. Their number may differ from round to round.
+    """A rendezvous of the machines that are present.
 
-    ``next_rendezvous`` raises DistStoreError if a machine is lost during the rendezvous. In that case, call it again.
+    ``next_rendezvous`` may find a different number of machines on each call. It raises DistStoreError if a machine is lost during the
+    rendezvous. In that case, call it again.
 
     Args:
         inner: The rendezvous that finds the machines.

@@ -296,5 +296,5 @@ class Checkpointing:
 
 
 def _failure(what: str) -> Any:
-    """Return a function that converts an exception to a CheckpointError with the message ``what``, which all processes then raise."""
+    """Return a function that converts an exception to a CheckpointError with the message ``what``. All processes then raise this error."""
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")

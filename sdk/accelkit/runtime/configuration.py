@@ -204,10 +204,10 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, return one index for each process on this machine.
+    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, choose the devices.
 
-    If ``wanted`` is None, there are two exceptions. If each process sees only its own device (``srun --gpus-per-task=1``), the result is
-    one index. If the number of processes is not known yet, the result is the indices 0 to n, where n is the index of this process's device.
+    If each process sees only its own device (``srun --gpus-per-task=1``), choose one device. Otherwise, choose one for each process on this
+    machine. If the number of processes is not known yet, choose the devices 0 to n, where n is the index of this process's device.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

@@ -136,7 +136,9 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 
 
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
-    """Make every optimizer that still has replaced parameters raise an error at its first step, unless it is prepared before that.
+    """Make every optimizer that still has parameters that ``prepare`` replaced raise an error at its next step.
+
+    An optimizer that is prepared before that step raises no error.
 
     Finding these optimizers takes tens of milliseconds, because all objects that Python's garbage collector tracks are searched. The
     search is done once for each call of ``prepare`` that replaced parameters.
@@ -164,7 +166,7 @@ def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.
     """Make a prepared optimizer warn at its first step if objects still hold replaced parameters.
 
     An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot warn,
-    because the program may pass the new parameters to the object in its next line. The search takes tens of milliseconds.
+    because the program may pass the new parameters to the object in its next line. The search for such objects takes tens of milliseconds.
     """
     _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
 
@@ -226,8 +228,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie again all tensors that were tied before a move.
 
-    If several entries held the same tensor before, all of them now get the new tensor of the first of these entries. An entry keeps its
-    own new tensor if this tensor and the first entry's new tensor differ in type, dtype or shape.
+    If several slots held the same tensor before the move, each of them now gets the new tensor of the first of these slots, unless this
+    tensor and the slot's own new tensor differ in type, dtype or shape.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

@@ -199,7 +199,7 @@ def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
 def governed_step(cls: type) -> dict[str, Any]:
     """Return a dict with the method ``step`` for a subclass of the optimizer class ``cls``.
 
-    With this method, a ``Stepping`` object runs the steps of the optimizer.
+    This method makes a ``Stepping`` object run the steps of the optimizer.
     """
     original: Any = cls
 
@@ -216,7 +216,7 @@ def governed_step(cls: type) -> dict[str, Any]:
 def governed_optimizer(cls: type) -> dict[str, Any]:
     """Return a dict with the methods ``step`` and ``zero_grad`` for a subclass of the optimizer class ``cls``.
 
-    With these methods, a ``Stepping`` object runs the steps of the optimizer and resets its gradients.
+    These methods make a ``Stepping`` object run the steps of the optimizer and reset the optimizer's gradients.
     """
     original: Any = cls
 

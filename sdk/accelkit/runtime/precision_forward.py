@@ -110,7 +110,9 @@ def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """Return a dict with a ``forward`` for a subclass of ``cls``. The function runs in the Precision that ``apply_to_forward`` stored."""
+    """Return a dict with the method ``forward`` for a subclass of ``cls``. The method runs in the Precision that ``apply_to_forward``
+    stored.
+    """
     original: Any = cls
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -198,10 +198,10 @@ class Preparation:
         return prepared
 
     def _check_others(self, objects: Sequence[object]) -> None:
-        """Make optimizers check at their first step whether anything in the program still holds parameters that ``prepare`` has replaced.
+        """Make optimizers check at their next step whether anything in the program still holds parameters that ``prepare`` has replaced.
 
-        If an optimizer itself holds replaced parameters, its first step raises an error. If an object that is not an optimizer holds
-        replaced parameters, the first step of a prepared optimizer warns.
+        If an optimizer itself holds replaced parameters, its next step raises an error. If an object that is not an optimizer holds
+        replaced parameters, the next step of a prepared optimizer warns.
 
         Args:
             objects: The objects of one call of ``prepare``. The first optimizer among them gives the warning. If ``objects`` contains no
@@ -246,7 +246,7 @@ def unwrap_model(
 
 
 def user_module(model: torch.nn.Module, strategy: Strategy) -> torch.nn.Module:
-    """Return the user's own module without any wrappers, regardless of their order."""
+    """Return the user's own module, without the wrappers of the strategy and of ``torch.compile``, whichever of them is outside."""
     inner = unwrap_model(model, strategy, keep_torch_compile=False)
     return inner if inner is model else user_module(inner, strategy)
 

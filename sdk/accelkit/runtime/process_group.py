@@ -240,7 +240,7 @@ def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list
 
 
 def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
-    """Return the data-parallel process group of this process, which contains one process for each share of the samples.
+    """Return the data-parallel process group to which this process belongs. The group contains one process for each share of the samples.
 
     All processes must call this. Processes that get the same share of the samples have consecutive ranks, as
     ``Strategy.data_parallel_size`` requires.
@@ -283,8 +283,8 @@ def leave(user: object) -> None:
 def _destroy() -> None:
     """Destroy the default process group.
 
-    A reference to the group is kept. Otherwise, a DistributedDataParallel that outlives the group could release the last reference while
-    it holds Python's global interpreter lock. gloo's destructor would then wait for threads that may be waiting for that lock.
+    A reference to the group is kept. Otherwise, freeing a DistributedDataParallel later could release the last reference in a thread that
+    holds Python's global interpreter lock. gloo's destructor would then wait for threads that may be waiting for that lock.
     """
     if dist.is_initialized():
         _left.append(dist.group.WORLD)

@@ -189,7 +189,7 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process. The first use starts it: checks it, makes it current and seeds its generators."""
+        """The device of this process. The first use starts the device: it is checked and made current, and its generators are seeded."""
         return self._session.device
 
     @property
@@ -677,7 +677,7 @@ class Runtime:
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint (but not with ``deepspeed``):
         each process reads only what its own shards need. Each process restores the random state of the saving process with the same
-        ``data_parallel_index`` (usually the rank). If no saved state has this index, the process warns and derives one from another state.
+        ``data_parallel_index`` (usually the rank). If that state is missing, the process warns and derives its state from another one.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -1014,7 +1014,7 @@ class Runtime:
         self.__dict__.pop("backward", None)
 
     def _shorten_calls(self) -> None:
-        """Once the device has started, bind ``backward`` and ``accumulate`` to the functions they call, unless subclasses override them."""
+        """If the device has started, bind ``backward`` and ``accumulate``, unless overridden, to the functions that they call."""
         if self._session.is_started:
             functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})

@@ -74,7 +74,7 @@ class _Steps:
         return -(-num_batches // self._accumulation_steps)
 
     def explains(self, length: int) -> bool:
-        """Return whether a scheduler's length is probably right: it is a multiple of ``per_epoch``, and ``mistaken_units`` yields nothing.
+        """Return whether a scheduler's length is probably right: a multiple of ``per_epoch`` for which ``mistaken_units`` yields nothing.
 
         Always False if ``per_epoch`` is 1, because every length is a multiple of 1.
         """
@@ -82,11 +82,12 @@ class _Steps:
         return is_whole and not any(self.mistaken_units(length))
 
     def mistaken_units(self, length: int) -> Iterator[int]:
-        """Yield the numbers that the program probably used by mistake in place of ``per_epoch`` to compute the scheduler's length.
+        """Yield wrong numbers of steps per epoch from which the program may have computed the scheduler's length by mistake.
 
-        A length may be right even if it is a multiple of a wrong number. For example, if an epoch has 20 steps, but the loader had 40
-        batches before ``prepare``, a length of 400 may be 20 epochs of 20 steps or, by mistake, 10 epochs of 40 steps. Nothing is yielded
-        if the length is a multiple of ``per_epoch`` and the program has called ``len`` on the prepared loader.
+        Each yielded number is greater than ``per_epoch``, and the length is a multiple of it. The length may still be right. For example,
+        if an epoch has 20 steps, but the loader had 40 batches before ``prepare``, a length of 400 may be 20 epochs of 20 steps or, by
+        mistake, 10 epochs of 40 steps. Nothing is yielded if the length is a multiple of ``per_epoch`` and the program has called ``len``
+        on the prepared loader.
 
         Args:
             length: The length of the scheduler, in steps.

@@ -16,9 +16,9 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 def option_texts(strategy: Strategy) -> dict[str, str]:
     """Return the values of a strategy's options as text, by the name of the option, such as ``ParallelOptions.tensor``.
 
-    The options are the fields of the dataclasses in the strategy's attributes ``options`` and ``..._options``. A field with the metadata
-    ``{"per_process": True}`` is left out. If a value is a mapping, each entry is also returned under a name of its own, such as
-    ``ParallelOptions.plan['head']``.
+    The options are the fields of the dataclasses in the strategy's attribute ``options`` and in its attributes whose names end in
+    ``_options``. A field with the metadata ``{"per_process": True}`` is left out. If a value is a mapping, each entry is also returned
+    under a name of its own, such as ``ParallelOptions.plan['head']``.
     """
     held = [value for name, value in vars(strategy).items() if name == "options" or name.endswith("_options")]
     return {name: text for options in held if _is_options(options) for name, text in _fields(options)}

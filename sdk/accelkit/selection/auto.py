@@ -119,9 +119,8 @@ def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRe
     """Return the usable accelerators, in the order of ``records``, and every candidate with its verdict.
 
     Third-party plugins are probed in child processes, unless ``verdict_cache`` has a valid result. The child processes end before this
-    process loads a plugin. Of the plugins that were found usable, those that run third-party code (see ``PluginRecord.is_foreign``) are
-    then tried: a child process loads the plugin and computes with it. A plugin is not tried if ``verdict_cache`` has the result of a
-    successful trial, or if its device is simulated.
+    process loads a plugin. Then each usable plugin that runs third-party code (see ``PluginRecord.is_foreign``) and is not simulated is
+    tried, unless ``verdict_cache`` has the result of a successful trial: a child process loads the plugin and computes with it.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

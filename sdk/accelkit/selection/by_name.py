@@ -51,7 +51,7 @@ def accelerator_record(name: str) -> PluginRecord:
 
 
 def is_alias(name: str) -> bool:
-    """Return whether the name is an alias, such as ``gpu``. False if an available plugin has the same name, which takes precedence."""
+    """Return whether the name is an alias, such as ``gpu``. The name of an available plugin is never an alias."""
     return name in device_table.aliases() and not _is_offered(name)
 
 

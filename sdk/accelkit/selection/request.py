@@ -1,7 +1,8 @@
 """Selection of one accelerator from the user's request, with the Decision that explains the choice.
 
 ``decide`` does not run third-party code in this process (it probes plugins in child processes). ``select`` also imports the chosen plugin
-in this process and calls its ``probe``. An argument takes precedence over ``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.
+in this process and calls its ``probe``. In both functions, the argument ``accelerator`` takes precedence over the environment variable
+``ACCELKIT_ACCELERATOR``. If neither is given, ``auto`` is used.
 """
 
 from __future__ import annotations

@@ -271,8 +271,8 @@ class Accelerator:
     def step_end(self) -> None:
         """Execute the traced operations, on devices that trace lazily. This method need not wait for the device.
 
-        Called after each backward pass and each optimizer step, and before a prepared loader yields a batch. It is never called if it is
-        not overridden.
+        If a subclass overrides this method, it is called after each backward pass and each optimizer step, and before a prepared loader
+        yields a batch.
         """
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]] | None:

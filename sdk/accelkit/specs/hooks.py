@@ -46,7 +46,7 @@ class AcceleratorHooks:
         """Make ``device`` current and set allocator options. May initialise the driver.
 
         Called by the Runtime of each process before anything is placed on the device: at the first use of the device, and at the first use
-        after each ``Runtime.teardown``. Results are ignored. A wrapper may run code before and after the implementations.
+        after each ``Runtime.teardown``. Results are ignored. A hook wrapper may run code before and after the implementations.
         """
 
     @hookspec
@@ -61,8 +61,8 @@ class AcceleratorHooks:
         """Return statistics of the device, with keys that name the quantity and its unit.
 
         Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()``, only on the
-        process that calls ``device_stats``. All mappings are merged. If several mappings contain the same key, the accelerator's value
-        takes precedence.
+        process that calls ``device_stats``. The mappings of all hook plugins are merged with the mapping of the accelerator. If several
+        mappings contain the same key, the value from the accelerator takes precedence.
         """
 
     @hookspec
@@ -81,8 +81,8 @@ class PrecisionHooks:
         """Create the precision ``name`` for ``device``. Return None to leave this to the next implementation.
 
         On each process, the Runtime calls this hook whenever it has set up the device. The first result that is not None is used. The
-        accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A wrapper may
-        replace the result.
+        accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A hook
+        wrapper may replace the result.
         """
 
 

@@ -66,8 +66,8 @@ class Strategy:
     def check(self, accelerator: Accelerator) -> None:
         """Check that this accelerator supports the strategy. Called by the constructor of a Runtime. Does not initialise the driver.
 
-        If the strategy is distributed, the default raises an error for an accelerator that declared the capability ``process_group`` as
-        ``none``. The default accepts an accelerator that declared nothing about this capability.
+        If the strategy is distributed, the default implementation raises an error for an accelerator that declares the capability
+        ``process_group`` as ``none``. It accepts an accelerator that declares nothing about this capability.
 
         Raises:
             UnsupportedError: If the accelerator does not support the strategy.

@@ -99,7 +99,7 @@ def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, fl
 
 
 def reset_peak_memory_stats(accelerator: Accelerator, device: torch.device) -> None:
-    """Set the peak that ``memory_stats`` reports to the number of bytes that are allocated now.
+    """Reset the peak in ``memory_stats`` to the number of bytes that are allocated now.
 
     Does nothing if the accelerator reports no peak.
 

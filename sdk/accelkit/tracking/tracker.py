@@ -111,7 +111,7 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder. Return ``state`` if a run in this folder saved it, so that the run can continue; otherwise return None."""
+        """Create the folder. If a run in this folder saved ``state``, return ``state``, and the run continues. Otherwise, return None."""
         if self.folder is None:
             self.folder = self.run_folder()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -97,7 +97,7 @@ class Trackers:
         self._hyperparameters = {}
 
     def state(self) -> dict[str, Any]:
-        """Write everything that was logged. Return what a checkpoint saves: the next step, and the result of each tracker's ``state()``."""
+        """Write everything that was logged. Return what a checkpoint saves: the number of the next step, and each tracker's ``state()``."""
         if not self._active:
             return {}
         if self._process is None:
@@ -109,7 +109,7 @@ class Trackers:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Make each tracker continue the run that it was recording when the loaded checkpoint was saved.
 
-        Does nothing if ``state`` is empty because no tracker was in use when the checkpoint was saved.
+        If no tracker was in use when the checkpoint was saved, ``state`` is empty, and this method does nothing.
         """
         if not state or not self._active:
             return

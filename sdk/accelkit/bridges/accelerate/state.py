@@ -179,7 +179,7 @@ def _options(given: Mapping[str, Any]) -> ProcessGroupOptions:
 
 
 def _check(runtime: Runtime) -> None:
-    """Check that Accelerate can use the Runtime's device, and that no environment variable names a different device.
+    """Check that Accelerate can use the Runtime's device and strategy, and that no environment variable names a different device.
 
     Raises:
         UnsupportedError: If Accelerate cannot use the device or the strategy.

@@ -1,4 +1,4 @@
-"""A callback for ``transformers.Trainer``. The Trainer itself saves the random state only of devices that it knows."""
+"""A callback that saves the device's random state for ``transformers.Trainer``, which saves that state only of devices that it knows."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def trainer_kwargs(
         A dict with ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
 
     Raises:
-        AccelkitError: If the accelerator, devices, precision or strategy cannot be used. The text says why and what to do.
+        AccelkitError: If the accelerator, devices, precision or strategy cannot be used. The error says why and what to do.
     """
     framework = find_framework(TRAINERS, package)
     return make_arguments(

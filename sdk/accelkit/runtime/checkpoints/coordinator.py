@@ -76,19 +76,19 @@ class Ranks:
 
     @staticmethod
     def has_group() -> bool:
-        """Return whether ``of_job`` has created its group."""
+        """Return whether the process group that ``of_job`` creates exists already."""
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
         """Choose the process whose own state, such as its random state, this process loads from a checkpoint.
 
-        The chosen process belongs to the job that saved the checkpoint. Processes that compute on the same share of the samples need
-        equal random number generators. If two processes have the same share in this job, the two processes chosen for them therefore had
-        the same share in the job that saved.
+        The chosen process belongs to the job that saved the checkpoint. In the saving job, processes that computed on the same share of the
+        samples had equal random number generators. In this job, processes that compute on the same share need equal generators too. They
+        therefore choose processes that had the same share in the saving job.
 
         Args:
-            size: The number of processes of the job that saved.
-            num_shares: The number of shares into which that job divided its samples. None means one share for each process.
+            size: The number of processes of the saving job.
+            num_shares: The number of shares into which the saving job divided its samples. None means one share for each process.
 
         Returns:
             The index of the share that the chosen process had, and the rank of the chosen process.
@@ -185,7 +185,7 @@ def _lost(rank: int, error: RuntimeError) -> _Failure:
 
 
 def _joint_error(failures: Sequence[_Failure]) -> CheckpointError:
-    """Return one error for all failures, which is the same on every process."""
+    """Return one error for all failures. The error is the same on every process."""
     first = failures[0]
     reasons = [
         f"rank {failure.rank}{f' ({failure.host})' if failure.host else ''}: {failure.why or failure.what}" for failure in failures[:_SHOWN]

@@ -155,7 +155,7 @@ class TensorReader:
 
     Args:
         folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.
-        found: The index of the folder.
+        found: The index of the tensors in the folder.
     """
 
     def __init__(self, folder: Path | None, found: Index) -> None:

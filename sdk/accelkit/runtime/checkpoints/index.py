@@ -25,7 +25,7 @@ def name_of(rank: int) -> str:
 
 
 def is_of_rank(name: str) -> bool:
-    """Return whether a file with this name is the index of a rank."""
+    """Return whether a file with this name is the index file of one rank."""
     return _OF_RANK.fullmatch(name) is not None
 
 
@@ -57,7 +57,7 @@ def _by_index(files: Iterable[str]) -> dict[str, set[str]]:
 
 
 class Index:
-    """The index of a folder. The files of the index are read when they are needed.
+    """The index of the tensors in a folder. The files of the index are read when they are needed.
 
     Args:
         folder: The folder. None if there are no tensors.

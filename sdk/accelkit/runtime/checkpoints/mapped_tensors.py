@@ -104,7 +104,8 @@ def in_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_mapped(optimizer: torch.optim.Optimizer) -> None:
-    """Replace the mapped tensors in the state of an optimizer by copies in main memory. Tied tensors stay tied."""
+    """Replace the mapped tensors in the state of an optimizer by copies in main memory. A tensor that occurs several times is copied
+    once."""
     copies = _Copies()
     for key, values in list(optimizer.state.items()):
         optimizer.state[key] = tree_map(copies.replaced, values)

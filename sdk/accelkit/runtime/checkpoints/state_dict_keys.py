@@ -23,7 +23,7 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
             a parameter or buffer is unverified (see ``unverified_tensors``), detaching it waits for the verification.
 
     Raises:
-        CheckpointError: If two keys would become equal.
+        CheckpointError: If two of these keys are equal.
     """
     bare: dict[str, Any] = {}
     for key, value in module.state_dict(keep_vars=keep_vars).items():
@@ -42,7 +42,7 @@ def state_of(thing: Any) -> dict[str, Any]:
     """Return the state dict of an object. For a module, return the result of ``bare_state``.
 
     Raises:
-        CheckpointError: If two keys of a module would become equal.
+        CheckpointError: If ``bare_state`` finds two equal keys in a module.
         BrokenPluginError: If a precision fails to return its state dict.
     """
     if isinstance(thing, torch.nn.Module):

@@ -34,7 +34,7 @@ except ImportError:  # on Windows, no lock is needed, because a folder with open
 
 
 def numbers(root: Path) -> list[int]:
-    """Return the numbers of the steps below ``root``, in no particular order."""
+    """Return the numbers of the steps that are stored in the folder ``root``, in no particular order."""
     return [int(match[1]) for entry in root.iterdir() if entry.is_dir() and (match := _STEP.fullmatch(entry.name))]
 
 

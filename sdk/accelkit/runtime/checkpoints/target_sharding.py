@@ -33,7 +33,7 @@ def layout_of(targets: Mapping[str, Any]) -> Layout:
 
     A loaded tensor of a module gets the layout of the tensor with the same key in the module's state dict. A loaded tensor of an
     optimizer's state, such as ``exp_avg``, gets the layout of the tensor with the same name and parameter in the optimizer's current state.
-    If the optimizer has no such tensor, for example because it has made no step yet, a loaded tensor with the shape of its parameter
+    If the optimizer has no such tensor, for example because it has taken no step yet, a loaded tensor with the shape of its parameter
     gets the layout of the parameter.
 
     Args:

@@ -80,7 +80,7 @@ class UnverifiedTensors:
         self._release_intact()
 
     def close(self) -> None:
-        """Verify the tensors that have not been verified yet, and remove the hooks.
+        """Verify the tensors that have not been verified yet, and remove the hooks that ``start`` registered.
 
         Raises:
             CheckpointError: If the checkpoint is damaged and no earlier error has reported the damage.
@@ -120,7 +120,10 @@ class UnverifiedTensors:
         self._verification.stop()
 
     def remove_hooks(self) -> None:
-        """Remove the hooks that ``start`` registered. Called after the next checkpoint has been loaded, or when the Runtime is closed."""
+        """Remove the hooks that ``start`` registered.
+
+        Called when all tensors are verified, after another checkpoint has been loaded, and when the Runtime is closed.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -197,7 +197,7 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the ``data`` of rank 0 on every process of the job. Every process must make this call. The call is not verified."""
+        """Return the ``data`` of rank 0 on every process of the job. Every process must make this call. Nothing verifies that they do."""
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives

@@ -88,7 +88,7 @@ class Communicator:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
         True only in the mode ``always``. In the other modes, some calls are not verified, and these calls have no packet. If the verified
-        calls then sent their data in the packet, the sums of verified and unverified calls could be rounded differently.
+        calls of these modes sent their data in the packet, the sums of verified and unverified calls could be rounded differently.
         """
         return self.verification == "always"
 

@@ -211,9 +211,10 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     """Return whether the ranks in ``row`` made a different call in place of ``call``.
 
-    The log has only the last call of each rank. If this last call is the one in place of ``call``, the descriptions of the two calls are
-    compared. They also differ if only one of the two calls was verified. If the ranks have made later calls, the result is True if ``call``
-    is verified and timed out on this process: if the ranks had finished the same verified call, it would not have timed out here.
+    The log has only the last call of each rank. If the last call of the ranks is the one in place of ``call``, they have diverged if its
+    description differs from that of ``call``. The description says whether the call is verified. If the ranks have made later calls in the
+    same group, the result is True if ``call`` is verified and timed out on this process: if the ranks had finished the same verified call,
+    it would not have timed out here.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described
@@ -221,7 +222,7 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed is a timeout. If a process has ended, torch.distributed raises another error."""
+    """Return whether an error of torch.distributed is a timeout. The error of torch.distributed for a process that has ended is not one."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

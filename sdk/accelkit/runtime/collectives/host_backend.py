@@ -1,6 +1,7 @@
 """The process-group backend ``host``: collectives through main memory and gloo, for devices without collectives of their own.
 
-An XLA tensor cannot be given to gloo directly: gloo works on memory that does not hold the values, and leaves the tensor unchanged.
+An XLA tensor cannot be given to gloo directly: gloo would use memory that does not hold the tensor's values, and leave the tensor
+unchanged.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ import torch
 
 
 def cotangents(outputs: Sequence[torch.Tensor], name: str) -> list[torch.Tensor]:
-    """Return an output gradient for each output, on the output's device and in its dtype. For a sparse output, the gradient is all ones.
+    """Return a random output gradient for each output, on the output's device and in its dtype. For a sparse output, all values are 1.
 
-    The seed is derived from ``name``, so the same name gives the same values on every device. A name may combine the names of an operator
-    and a sample.
+    The seed of the random values is derived from ``name``, so the same name gives the same values on every device. A name may combine the
+    names of an operator and a sample.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
 

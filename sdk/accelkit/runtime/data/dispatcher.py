@@ -33,7 +33,8 @@ class _Slot:
 class _Message:
     """Message that rank 0 sends to another rank in each round.
 
-    In each round, each process gets one batch, which is called its share. In an incomplete last round, some processes get no share.
+    In each round, each process gets one batch, which is called its share. The last round may be incomplete: some processes then get no
+    share.
 
     Attributes:
         share: The share of the receiving rank as a one-element tuple, with tensors replaced by slots. Empty if the rank gets no share.
@@ -103,11 +104,11 @@ class DispatchedBatches(Sharded):
         return isinstance(self.loader.dataset, IterableDataset)
 
     def starting_at(self, position: int, num_batches: int) -> DispatchedBatches:
-        """Return a copy of this loader that skips the first samples or rounds.
+        """Return a copy of this loader that skips the beginning of an epoch.
 
         Args:
             position: For a map-style dataset, the number of samples that all processes together skip. See ``resume.starting_at``.
-            num_batches: For an iterable dataset, the number of rounds to skip.
+            num_batches: For an iterable dataset, the number of rounds to skip. In each round, a process gets at most one batch.
         """
         later = copy.copy(self)
         if self._is_stream:
@@ -185,7 +186,7 @@ class DispatchedBatches(Sharded):
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
-    """Return a function for ``tree_map``, which appends each dense tensor to ``tensors`` and replaces the tensor with a ``_Slot``."""
+    """Return a function that appends each dense tensor to ``tensors`` and replaces the tensor with a ``_Slot``. Used with ``tree_map``."""
 
     def pack(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -114,7 +114,7 @@ class Division:
     def _reading(self) -> list[int]:
         """Return the number of workers, the number of samples in a batch, and the number of processes that read the loader.
 
-        If workers read a stream, the order of the stream depends on these three numbers.
+        If the dataset is iterable-style and the loader has workers, the order of the samples depends on these three numbers.
         """
         readers = 1 if self.is_dispatched else self.num_processes
         is_split = self.step < self.num_processes and not self.is_shared

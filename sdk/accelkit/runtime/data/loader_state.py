@@ -66,7 +66,7 @@ class Epochs:
             has_workers: Whether workers of the previous pass are still alive.
 
         Returns:
-            The new value of the attribute ``position``. It is the amount that this pass skips.
+            The new value of the attribute ``position``. The pass skips this number of samples or batches.
 
         Raises:
             CollectiveError: If a process does not take part.

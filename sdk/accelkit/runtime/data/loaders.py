@@ -122,7 +122,7 @@ class PreparedLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the loop is at the last batch of an epoch. False again after the loop.
+        """Whether a loop over this loader is at the last batch of an epoch. False again after the loop.
 
         A loop over a loader that ``skip_batches`` made from this loader counts as well.
         """

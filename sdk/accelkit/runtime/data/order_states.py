@@ -67,7 +67,7 @@ class OrderStates:
         self._is_drawn = False
 
     def resume(self) -> None:
-        """Set the loader's own generators to the states in ``start``, for a pass that continues a saved pass."""
+        """Set the loader's own generators to the states in the attribute ``start``, for a pass that continues a saved pass."""
         if self.start is not None:
             self._set_generators(self.start["generators"])
         self._is_drawn = False
@@ -98,15 +98,14 @@ class OrderStates:
                 seeding.restore_host(own | drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states at the start of the current pass (``start``) or, if no pass is active, the current states of the loader's own
-        generators."""
+        """Return ``start`` or, if no pass is active, a similar dict with the current states of the loader's own generators."""
         return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Check that this loader has as many generators of its own as the loader from which the states were saved.
+        """Check that ``state`` has one state for each of the loader's own random generators.
 
         Raises:
-            CheckpointError: If the numbers of generators differ.
+            CheckpointError: If the number of states differs from the number of generators.
         """
         own, saved = len(self._generators()), len(state["generators"])
         if own != saved:
@@ -159,9 +158,10 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states of the host's generators from which the order may be drawn.
+        """Return the states of the host's generators from which the loader's order may be drawn.
 
-        These are the generators of Python, NumPy and torch. For torch's samplers, return only torch's state: reading NumPy's is slow.
+        These are the generators of Python, NumPy and torch. If all samplers are torch's own, return only torch's state, because reading
+        NumPy's is slow.
         """
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]

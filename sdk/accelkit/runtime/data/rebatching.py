@@ -124,7 +124,7 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even_batches: bool, dr
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
     """Return a list with one share for each process, made from the first samples in ``stock``, and a list of the batches that are left.
 
-    A share has ``share`` samples. If ``stock`` has exactly one batch of this size for each process, these are neither cut nor copied.
+    A share has ``share`` samples. If ``stock`` consists of one batch of this size for each process, the batches are neither cut nor copied.
     """
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []

@@ -63,7 +63,7 @@ def in_order(sampler: Any, order: Order) -> Any:
 
 
 def starting_at(loader: Any, position: int, num_batches: int, order: Order | None = None) -> Any:
-    """Return a copy of a loader that skips the first samples or batches. For a map-style dataset, skipped samples are not read.
+    """Return a copy of a loader. The copy skips the first samples or batches. For a map-style dataset, skipped samples are not read.
 
     Args:
         loader: A DataLoader, or a loader that was divided among processes.

@@ -192,13 +192,14 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
 class ShardedDataset(Sharded, IterableDataset[Any]):
     """One process's share of a stream.
 
-    Every process reads the whole stream and keeps its share. If a process has several workers, each of them reads a part of the stream.
+    Every process reads the whole stream and keeps its share: in each round, processes 0, 1, ... take ``share`` samples each, in this order.
+    If a process has several workers, each of them reads a part of the stream.
 
     Args:
         dataset: The user's dataset. It divides itself among workers, as torch requires.
         num_processes: The number of processes.
         process_index: The index of the process whose share is yielded.
-        share: The number of samples that a process takes at once, which is the size of its batch.
+        share: The number of samples that each process takes in a round, which is the size of its batches.
         even_batches: Whether to fill the last round with samples from the first round, so that every process gets the same number of full
             batches.
         drop_last: Whether to drop an incomplete last round.

@@ -64,10 +64,11 @@ class MemoryHistory:
     def end(self, error: BaseException | None) -> Path | None:
         """Write the file, end the recording and return the path of the file.
 
-        After an error in the loop, the file is written only if memory ran out. The error then gets a note that names the file.
+        If ``error`` is not None, the file is written only if ``error`` is an out-of-memory error. A note that names the file is then added
+        to ``error``.
 
         Returns:
-            The path. None if nothing is recorded, or if no file is written.
+            The path. None if there is no recording, or if no file is written.
         """
         if error is None or not self._is_recording:
             return self._write()
@@ -83,7 +84,7 @@ class MemoryHistory:
         return path
 
     def stop(self) -> None:
-        """End the recording without a file. Does nothing if nothing is recorded."""
+        """End the recording without writing a file. Does nothing if there is no recording."""
         was_recording, self._is_recording = self._is_recording, False
         if was_recording and self._is_own:
             with self._plugin_noted():

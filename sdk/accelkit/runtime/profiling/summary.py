@@ -263,7 +263,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the intervals of forward passes in which the thread ``thread`` runs no operator. In these intervals, Python code runs."""
+    """Return the parts of forward passes during which the thread ``thread`` runs Python code rather than an operator."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)

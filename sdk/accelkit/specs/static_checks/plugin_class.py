@@ -17,7 +17,7 @@ _SPECIFICATIONS = "accelkit.specs."
 
 @dataclasses.dataclass(frozen=True)
 class PluginClass:
-    """The class of a plugin of one kind.
+    """The class of a plugin, and the kind of the plugin.
 
     Attributes:
         kind: The kind of the plugin.
