@@ -65,7 +65,7 @@ def wait_for_torch_threads() -> None:
 
 
 def _look() -> tuple[set[str], float]:
-    """Return the kernel's one-letter states of torch's threads, and the processor time that they have used, in seconds.
+    """Return the states of torch's threads, as the letters that the kernel uses, and the processor time of these threads in seconds.
 
     Both are in /proc/pid/stat, as described in proc(5).
     """

@@ -152,9 +152,9 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Misuse of autograd raises RuntimeError or TypeError. Most messages contain a certain word, such as ``leaf``. The check changes a
-    leaf, an inference tensor, a saved tensor and an output of ``unbind`` in place. It omits an output gradient, uses gradients of a wrong
-    shape or dtype, requests gradients of integers and unused inputs, and calls ``deepcopy`` and ``numpy`` on a graph's tensors."""
+    """Misuse of autograd raises RuntimeError or TypeError. Most messages must contain a certain word, such as ``leaf``. The check changes
+    leaves, inference tensors, saved tensors and outputs of ``unbind`` in place, uses gradients of a wrong shape or dtype, makes integers
+    require gradients, asks for gradients of unused inputs, and calls ``deepcopy`` and ``numpy`` on tensors that require gradients."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)

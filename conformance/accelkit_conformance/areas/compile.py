@@ -109,9 +109,9 @@ def other_arguments(subject: Subject) -> None:
 
 @check("full", requires=["compile"], seconds=180)
 def state_of_modules(subject: Subject) -> None:
-    """A compiled module with batch normalization and a counter gives the results of the eager module in three calls, and changes its
-    buffers as the eager module does. It also gives the results of the eager module after both have been switched to evaluation mode, and
-    after the same parameter of both has been changed."""
+    """In three calls, a compiled module with batch normalization and a counter gives the results of the eager module and changes its
+    buffers as the eager module does. The two modules also give the same results after both have been switched to evaluation mode, and after
+    the same parameter of both has been changed."""
     from accelkit_conformance.oracle.compiled_calls import check_state
 
     check_state(subject, _compiled)

@@ -104,10 +104,10 @@ def training_repeats(subject: Subject) -> None:
 
 @check("full", requires=["deterministic"], over=names_of("repeated_calls", "REPEATED"))
 def calls_are_repeated(subject: Subject, name: str) -> None:
-    """In deterministic mode, five runs of a call give the same result or the same gradients, bit for bit, or the call raises a RuntimeError
-    that says that it is not deterministic. Most of the calls write several values to one element, or add many numbers, in the forward or in
-    the backward pass. Unless a call has several right results, the result or the gradients are the same as on the CPU, within 0.2 % plus
-    0.002. A call that the device does not implement passes this check, because the tests of operators report it."""
+    """In deterministic mode, five runs of a call give the same result (or gradients), bit for bit, unless the call raises a RuntimeError
+    that says that the call is not deterministic. Most of the calls write several values to one element, or add many numbers, in the forward
+    or in the backward pass. Unless a call has several right results, the result or the gradients are the same as on the CPU, within 0.2 %
+    plus 0.002. A call that the device does not implement passes this check, because the tests of operators report it."""
     from accelkit_conformance.oracle.repeated_calls import check_repeated_call
 
     check_repeated_call(subject, name)

@@ -247,9 +247,9 @@ def whole_seeds(subject: Subject) -> None:
 
 @check("full", requires=["random_state"])
 def states_of_generators(subject: Subject) -> None:
-    """After a ``torch.Generator`` has drawn numbers, its state is saved, and the generator is cloned. The clone, another generator that
-    gets the saved state, and the generator itself after ``set_state`` repeat the numbers that the generator draws next. Drawing does not
-    change the saved state."""
+    """After a ``torch.Generator`` has drawn numbers, its state is saved and the generator is cloned. Then the generator draws further
+    numbers. The same numbers are drawn by the clone, by another generator that is set to the saved state, and by the first generator after
+    it is set back to this state. Drawing does not change the saved state."""
     from accelkit_conformance.oracle.generators import check_states_of_generators
 
     check_states_of_generators(subject)

@@ -122,8 +122,8 @@ def copies_convert(subject: Subject) -> None:
 
 @check("smoke", over=["to_device", "to_host", "within_a_device"])
 def copies_broadcast(subject: Subject, direction: str) -> None:
-    """``copy_`` broadcasts a number, a row, a column, a matrix, or a row or a column of each matrix of a batch to a target of up to three
-    dimensions. The source and the target have the dtypes float32, float16 and int64 in every combination, as far as the device has them."""
+    """``copy_`` broadcasts its source to a target of up to three dimensions. The source is a number, a row, a column, a matrix, a batch of
+    rows or a batch of columns. Source and target have every combination of the dtypes float32, float16 and int64 that the device has."""
     from accelkit_conformance.oracle.copy_cases import check_broadcasts
 
     check_broadcasts(subject, direction)

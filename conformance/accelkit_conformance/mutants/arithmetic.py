@@ -104,7 +104,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """If a result of ``mul`` or an activation function has more than 16 elements, its last element is zero, as if a loop ended early."""
+    """Results of ``mul``, ``exp`` and activation functions with more than 16 elements end with a zero, as if a loop ended early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:

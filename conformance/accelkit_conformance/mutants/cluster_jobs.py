@@ -27,7 +27,7 @@ class OwnAddress(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
 class PortOfMember(TorchElasticEnvironment):
-    """``main_port`` differs by rank, so the processes of a job do not meet."""
+    """``main_port`` differs by rank, so the processes of a job cannot connect to each other."""
 
     @property
     def main_port(self) -> int:

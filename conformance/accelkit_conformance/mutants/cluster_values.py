@@ -1,4 +1,4 @@
-"""Cluster environments with wrong types, ranks, sizes or rendezvous addresses, or whose properties have side effects."""
+"""Cluster environments that return wrong types, ranks, sizes or rendezvous addresses, or that have properties with side effects."""
 
 from __future__ import annotations
 

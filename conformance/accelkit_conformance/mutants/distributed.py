@@ -182,7 +182,7 @@ class AveragesNoGradients(_Collectives):
 
 @mutant("fsdp", "gradients between ranks")
 class ReduceScattersHalf(Broken):
-    """A reduce-scatter returns half of the correct result."""
+    """The values that a reduce-scatter returns are half as large as the correct values."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if "reduce_scatter" in func.name():

@@ -25,8 +25,8 @@ _ROWS = 4
 
 
 class _Several(nn.Module):
-    """A model with a convolution in channels_last, a frozen parameter, and nested outputs. ``_Training`` makes its linear layers share a
-    weight."""
+    """A model with a convolution in channels_last, a frozen parameter, and nested outputs. In ``_Training``, the two linear layers of the
+    model share a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,8 +149,7 @@ def _several_dtypes(subject: Subject) -> None:
 
 
 def _buffers(subject: Subject) -> None:
-    """Check that each forward pass starts with rank 0's buffers, and that each rank keeps its own buffers with
-    ``broadcast_buffers=False``."""
+    """Check that each forward pass starts with rank 0's buffers or, with ``broadcast_buffers=False``, with the rank's own buffers."""
     for is_broadcast in (True, False):
         layer = nn.Sequential(nn.Flatten(), batch_norm(subject, 27)).to(subject.device)
         ddp = DistributedDataParallel(layer, broadcast_buffers=is_broadcast)

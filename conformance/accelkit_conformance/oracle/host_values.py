@@ -124,7 +124,8 @@ _EXTREMES = {"float16": 6.5e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e3
 
 
 def _values(dtype: str) -> torch.Tensor:
-    """Return 24 numbers of a dtype, with its largest and smallest integer or, in floating point, with very large numbers and infinity."""
+    """Return 24 values of a dtype. Integers include the largest and the smallest value of the dtype; floating-point and complex values
+    include very large numbers and infinity."""
     kind = getattr(torch, dtype)
     if kind is torch.bool:
         return torch.arange(24) % 3 == 0

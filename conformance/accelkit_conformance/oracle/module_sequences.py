@@ -1,5 +1,5 @@
-"""Modules that are called several times. One property changes from call to call, and a cached kernel or graph might not notice the
-change."""
+"""Modules that are called several times. Something changes between the calls, such as an option of the module or the size of the batch.
+A cached kernel or graph might not notice the change."""
 
 from __future__ import annotations
 

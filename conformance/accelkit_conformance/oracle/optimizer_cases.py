@@ -36,8 +36,8 @@ def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
 
 
 def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
-    """Return the options that select each implementation of the optimizer, such as ``foreach``. With some of these options, the learning
-    rate is a tensor on the device."""
+    """Return the options with which the optimizer is tested, such as ``foreach=True``: one dictionary for each test. Some dictionaries
+    contain a learning rate that is a tensor on the device."""
     found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
     if subject.lacks("bool"):
         return found  # torch compares a learning rate that is a tensor with 0

@@ -1,4 +1,4 @@
-"""Gradient scaling of parameters of several dtypes, and autocast in forward passes that are repeated."""
+"""Gradient scaling of parameters of several dtypes, and autocast with activation checkpointing."""
 
 from __future__ import annotations
 

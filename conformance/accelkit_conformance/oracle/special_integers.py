@@ -1,4 +1,4 @@
-"""Operators on the largest and smallest integers of a dtype, and sums of integers that do not fit into the dtype of the integers."""
+"""Operators on the largest and smallest integers of a dtype, and sums that are too large for the dtype of the summands."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Jobs:
 
     Attributes:
         subject: The plugin under test. During a job, its ``world_size`` is that of the job.
-        ports: The free ports for the jobs to come; each job uses up one port.
+        ports: Free ports. Each job takes one of them.
     """
 
     subject: Subject

@@ -1,4 +1,4 @@
-"""Summaries: reports without the results of single tests.
+"""Summaries: reports without the results of individual tests.
 
 A page that compares several reports can be made from their summaries. Summaries are small enough to be stored next to the page.
 """
@@ -22,7 +22,7 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    The summary has no results of single tests and no benchmarks. Of the expected failures, it has only those that explain at least one
+    The summary has no results of individual tests and no benchmarks. Of the expected failures, it has only those that explain at least one
     result, each with the number of results that it explains. For each area, the summary also has the number of results that are
     unsupported because a capability is declared ``none``.
     """

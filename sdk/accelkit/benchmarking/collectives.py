@@ -120,7 +120,7 @@ def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, 
 
 
 def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: Plan) -> list[float]:
-    """Return the samples in seconds per call.
+    """Measure a collective several times. Return the results of the measurements, in seconds per call.
 
     Each call is a collective, so all processes must make the same number of calls. This number is computed from the results of
     ``_sample``, which are the same in every process.

@@ -26,9 +26,9 @@ class Plan:
     longest_call: float
 
     def seconds(self, call: Callable[[], object], synchronize: Callable[[], None]) -> list[float]:
-        """Return the samples in seconds per call.
+        """Measure a call several times. Return the result of each measurement (sample), in seconds per call.
 
-        Before the first sample, makes some calls to determine the number of calls per sample. These calls also warm up the device.
+        Some calls are made before the first sample, to determine the number of calls per sample. These calls also warm up the device.
 
         This method does not use torch.utils.benchmark.Timer, for three reasons. Timer makes at least two calls before each sample, so
         measuring large operators would take three times as long. It sets torch to one thread. It does not wait for devices of types

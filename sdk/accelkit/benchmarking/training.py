@@ -1,4 +1,4 @@
-"""Measurements of a training step for each of three small models: forward, backward and SGD, in float32."""
+"""Measurements of a training step (forward pass, backward pass and SGD, in float32) for each of three small models."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Policy(NamedTuple):
         return cls(allowed, denied)
 
     def objection(self, distribution: str) -> tuple[str, str] | None:
-        """Return (reason, hint) if the distribution may not be used, else None."""
+        """Return (reason, hint) if this policy forbids the use of the distribution, else None."""
         name = normalized(distribution)
         if name == OWN_DISTRIBUTION:
             return None

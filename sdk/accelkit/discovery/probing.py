@@ -125,7 +125,7 @@ def _ask_each(batches: Sequence[Sequence[PluginRecord]], question: Question) -> 
 
 
 class _Child:
-    """A child process and its report. On exit from the context, the child and every process that it started are killed."""
+    """A child process and its report. When the ``with`` block ends, the child and every process that it started are killed."""
 
     def __init__(self, records: Sequence[PluginRecord], question: Question) -> None:
         self.records, self.question = records, question
@@ -272,14 +272,16 @@ def _place(stack: str) -> str:
 
 
 def time_limit(limit: Limit) -> float:
-    """Return a time limit of a child process in seconds, as set by a variable such as ACCELKIT_START_TIMEOUT, or else the default.
+    """Return a time limit of a child process in seconds, from an environment variable such as ACCELKIT_START_TIMEOUT.
+
+    If the variable is not set or is empty, return the default.
 
     Args:
         limit: ``start`` for starting the process and importing torch, ``probe`` for a probe, ``build`` for a build, or ``load`` for
             everything else, such as the other stages of a trial.
 
     Raises:
-        UsageError: If the value of the variable is not a positive number of seconds.
+        UsageError: If the variable is not a positive number of seconds.
     """
     variable, default = _LIMITS[limit]
     text = os.environ.get(variable, "")

@@ -80,9 +80,9 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return what happened on another machine and made a process on this machine fail, or "" if nothing did.
+        """Return which event on another machine made a process on this machine fail, or "" if there was no such event.
 
-        For example, the other machine was lost. The result is also "" if a machine has ended the job. ``size`` is the number of machines.
+        One example is the loss of a machine. The result is also "" if a machine has ended the job. ``size`` is the number of machines.
         """
         assert self._ranks is not None
         if size == 1:

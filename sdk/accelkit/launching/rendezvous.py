@@ -130,7 +130,7 @@ class OrderedRendezvous(RendezvousHandler):
 
 
 class _Machine(NamedTuple):
-    """The record that a machine writes to the store of a round, as a JSON list.
+    """The record that a machine writes, as a JSON list, to the store of a round of the rendezvous.
 
     ``host`` is the host name of the machine. ``OrderedRendezvous`` describes the other fields.
     """

@@ -586,8 +586,8 @@ class Runtime:
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. Unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts the verification, CPU
-        tensors with at most 103 bytes in total are sent in the message that verifies the call, and are reduced in the order of ranks.
+        integer type; a sum of bools is True if any bool is True. CPU tensors with at most 103 bytes in total are sent in the message with
+        which the processes compare their calls (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this), and are reduced in rank order.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -935,8 +935,8 @@ class Runtime:
         All processes call this and try the same sizes. Between attempts, prepared objects are dropped and cached memory is released. The
         function must therefore create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
         ``accumulate``, an optimizer step never has fewer samples than in the first attempt, because ``gradient_accumulation_steps`` grows
-        accordingly. Memory use should be alike on all processes. If one process runs out of memory inside a backward pass of ``ddp`` or of
-        a strategy that shards, the other processes wait for it until the timeout of the process group.
+        accordingly. Memory use should be similar on all processes. If one process runs out of memory inside a backward pass of ``ddp`` or
+        of a strategy that shards, the other processes wait for it until the timeout of the process group.
 
         Args:
             function: The function that prepares everything and trains.

@@ -75,7 +75,7 @@ class Save:
     later changes by the program. ``finish`` writes the checkpoint and can be called in any thread.
 
     Args:
-        root, parts, step, per_rank, keep_last, ranks: As for the function ``save``, which also describes the errors.
+        root, parts, step, per_rank, keep_last, ranks: See the docstring of the function ``save``, which also lists the errors.
         engines: The engines to save, by name (``engine_0``).
     """
 

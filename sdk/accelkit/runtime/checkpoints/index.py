@@ -1,4 +1,4 @@
-"""Index of the tensors in a checkpoint's folder: one file, or in a large checkpoint one file for each rank that wrote tensors.
+"""Index of the tensors in a checkpoint's folder: one file or, for a large checkpoint, one file for each rank that wrote tensors.
 
 The index file of a rank has the name that ``torch.distributed.checkpoint.save`` with ``use_collectives=False`` gives it. For example,
 ``__3.metadata`` is the index file of rank 3 and lists the tensors in ``__3_0.distcp``.

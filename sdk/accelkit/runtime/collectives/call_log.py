@@ -99,7 +99,7 @@ def key_of(rank: int) -> str:
 
 
 class EntryWriter:
-    """Writes entries to a store, with a minimum time between two entries. Entries that are replaced within that time are not written."""
+    """Writes entries to a store, with a minimum time between two entries. If entries come faster, only the newest is written."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -71,7 +71,7 @@ class OperatorCall:
 
     @property
     def given_inputs(self) -> list[torch.Tensor]:
-        """The tensors among the arguments as they were before the call, on the CPU."""
+        """Copies of the tensors among the arguments. They are on the CPU and have the values from before the call."""
         return _tensors(self.given)
 
     def outcome(self, results: Any) -> Outcome:

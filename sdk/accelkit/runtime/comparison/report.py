@@ -11,7 +11,9 @@ from accelkit.runtime.comparison.module_calls import Place
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """An operator that gave a wrong result on the device. The attributes describe its first call with a wrong result.
+    """An operator that gave a wrong result on the device.
+
+    Attributes that concern a single call are about the first call of the operator with a wrong result.
 
     Attributes:
         operator: The name of the operator, such as ``aten::mm``.
