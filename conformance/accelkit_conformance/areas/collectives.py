@@ -1,5 +1,6 @@
 """Every collective of the accelerator's process-group backend gives the right result: on two and on three processes, for each reduction and
-dtype, for strided, empty and uneven tensors, in groups, and asynchronously. Sums and products of the values are exact."""
+dtype, for strided, empty and uneven tensors, in groups, and asynchronously. The values in the tests are chosen so that their
+sums and products are exact."""
 
 from __future__ import annotations
 
