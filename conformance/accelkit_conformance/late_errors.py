@@ -11,11 +11,10 @@ from accelkit_conformance.subject import Subject
 
 
 def wait_for_late_errors(subject: Subject) -> None:
-    """Wait until the device has finished the work of a test. Without this wait, a late error would make the next test fail instead.
+    """Wait, if possible, until the device has finished a test, so that a late error of this test does not make the next test fail.
 
     This function calls the accelerator's ``synchronize``. If the accelerator does not support ``synchronize``, this function copies a
-    number from the device to the host instead. If the device cannot hold a single number, the copy is omitted, and this function does not
-    wait.
+    number from the device to the host. If such a copy is not possible either, this function does not wait.
     """
     if not subject.is_loaded:
         return

@@ -2,7 +2,7 @@
 
 Each mutant breaks one area. A mutant is killed if a test of this area fails on it. On an accelerator mutant, two groups of tests run: the
 tests of the mutant's area, and the profile ``smoke``. The tests of the area come from the profile ``distributed`` if the area needs several
-processes, from ``training`` if the tests of ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no
+processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no
 hardware run only if the mutant's area needs no hardware either. On any other mutant, all tests for its kind of plugin run.
 """
 
@@ -139,9 +139,9 @@ def examine_all(
 ) -> list[Autopsy]:
     """Run each mutant's tests on it, several mutants at a time.
 
-    A failure on a mutant proves nothing if the test also fails on the working plugin from which the mutant is derived. The tests of all
-    mutants therefore run on the working plugins first. With ``is_until_killed``, the working plugins are tested after the mutants, and
-    only with the tests that failed on a mutant.
+    A failure on a mutant proves nothing if the test also fails on the working plugin from which the mutant is derived. The tests are
+    therefore also run on the working plugins. If ``is_until_killed`` is False, the working plugins are tested before the mutants, with all
+    tests. If ``is_until_killed`` is True, the working plugins are tested after the mutants, with only the tests that failed on a mutant.
 
     Args:
         mutants: The broken plugins.
@@ -203,7 +203,7 @@ def _check_healthy(
 
 
 def base_record(mutant: Mutant) -> PluginRecord:
-    """Return the record of the plugin from which a mutant is derived. For a hook plugin, this is an example plugin."""
+    """Return the record of the plugin from which a mutant is derived. Mutants of hook plugins are derived from ``HookLog``."""
     if mutant.kind == "hooks":
         from accelkit_conformance.mutants.hook_log import RECORD
 

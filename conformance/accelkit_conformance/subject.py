@@ -57,7 +57,7 @@ class Subject:
         most_samples: The maximum number of inputs with which each operator is tested.
         without_numbers: The names of the accelerators whose devices cannot hold a scalar tensor of dtype float32.
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
-        announce: A function that ``sample`` calls before it runs an input that is expected to kill this process.
+        announce: A function that is called before a check, or one input of a check, that is expected to kill this process.
         tell: A function that sends the runner a message about a call to the plugin. The message has one of two keys. ``doing`` names the
             current call, and is empty after the call. ``hung`` says that the call has exceeded its time limit and cannot be interrupted;
             ``tell`` then ends this process.

@@ -238,8 +238,11 @@ class Worker:
         return dataclasses.replace(result, kind="expected-failure", reason=f"{crash.reason} ({crash.issue})", error=crash.error)
 
     def _load(self, records: Sequence[PluginRecord]) -> None:
-        """Load the accelerators on which the tests run. This is the plugin under test if it is an accelerator. If it is, for example, a
-        precision, these are the accelerators on which it is tested."""
+        """Load the accelerators on which the tests run.
+
+        Args:
+            records: The records of these accelerators. If the plugin under test is an accelerator, only the plugin's own record.
+        """
         if records:
             import torch
 

@@ -131,8 +131,8 @@ class SlurmEnvironment(ClusterEnvironment):
         """Value of MASTER_ADDR if set, else the first node of the step.
 
         Raises:
-            ContradictionError: If MASTER_ADDR is not set, and rank 0 may not be on the first node of the step: either several nodes are
-                used with ``--distribution=arbitrary``, or this process is rank 0 and is not on the first node.
+            ContradictionError: If MASTER_ADDR is not set, and either this process is rank 0 but is not on the first node of the step, or
+                several nodes are used with ``--distribution=arbitrary``, which can place rank 0 on any node.
             UsageError: If MASTER_ADDR is not set, and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:

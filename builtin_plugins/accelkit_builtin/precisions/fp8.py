@@ -29,7 +29,7 @@ class Float8Options:
 
     Args:
         recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one scale per
-            row, is more exact, and computes gradients in e4m3 too.
+            row and is more exact. Output gradients are in e5m2 with ``tensorwise`` and in e4m3 with ``rowwise``.
         ignore: Names of ``Linear`` layers that compute in bfloat16 instead of float8. The name of a module selects all layers inside the
             module. Instead of a full dotted name, one or more consecutive components of the name can be given: ``blocks.0`` also
             selects ``encoder.blocks.0``.

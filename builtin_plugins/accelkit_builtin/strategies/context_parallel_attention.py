@@ -253,7 +253,8 @@ class DividedAttention(TorchFunctionMode):
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
         """Check that the processes have different keys.
 
-        The first causal call is checked. After that, only the first causal call of each forward pass without gradients is checked.
+        Only these calls of causal attention are checked: the first call, and the first call in each forward pass that runs with gradients
+        disabled.
 
         Raises:
             UsageError: If all processes have the same keys. The positions that a causal mask assumes would then be wrong.

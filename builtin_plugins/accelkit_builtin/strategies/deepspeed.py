@@ -64,7 +64,7 @@ class DeepSpeedStrategy(EngineStrategy):
         """Check that DeepSpeed is installed, is new enough, and can use this accelerator. Does not import DeepSpeed.
 
         Raises:
-            UnavailableError: If DeepSpeed is not installed or too old.
+            UnavailableError: If DeepSpeed is missing or too old.
             UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the
                 accelerator.
             ContradictionError: If DS_ACCELERATOR names another device.

@@ -38,7 +38,7 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
         plugin: The plugin that needs DeepSpeed, as ``dist==version``. The UnavailableError and the ContradictionError contain this text.
 
     Raises:
-        UnavailableError: If DeepSpeed is not installed or too old.
+        UnavailableError: If DeepSpeed is missing or too old.
         UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the accelerator.
         ContradictionError: If DS_ACCELERATOR names another device.
     """

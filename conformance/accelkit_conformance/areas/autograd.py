@@ -30,9 +30,9 @@ def _backward() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}"], over=_backward, seconds=180)  # grid_sampler_3d has a sample of five million elements
 def backward(subject: Subject, name: str, dtype: str) -> None:
-    """For up to eight sample inputs of an operator and a random output gradient, the gradients of all inputs that require gradients have
-    the right values, dtype and shape, and are on the device. If the operator draws random numbers, the values of its gradients are not
-    compared."""
+    """For up to eight sample inputs of an operator, the gradients of all inputs that require gradients have the right dtype and shape, and
+    are on the device. The values of the gradients are right, too, unless the operator draws random numbers. The output gradients are
+    random, or all 1 if the input has equal elements among which the operator (for example ``max``) may choose."""
     from accelkit_conformance.oracle import opdb
     from accelkit_conformance.oracle.lacking_dtypes import possible_samples
     from accelkit_conformance.oracle.op_compare import compare_backward
@@ -252,9 +252,9 @@ def in_place(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64", "dtype.bool"])
 def versions(subject: Subject) -> None:
-    """Calls that write to a tensor increase its version. Autograd compares versions to detect that a saved tensor has changed. A view has
-    the same version as its base. The calls are in-place operators, random draws, assignments, ``out=``, functions of torch.nn, and changes
-    of a detached tensor or of a view. Calls that do not increase the version on the CPU are left out."""
+    """A call that writes to a tensor increases the tensor's version, if the same call on the CPU does so. Autograd compares versions to
+    detect that a saved tensor has changed. A view has the same version as its base. The check uses in-place operators, random draws,
+    assignments, ``out=`` and functions of torch.nn, and changes a detached tensor and views."""
     from accelkit_conformance.oracle.in_place_programs import check_versions
 
     check_versions(subject)

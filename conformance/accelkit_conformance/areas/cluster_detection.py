@@ -25,7 +25,7 @@ def _builtins(subject: Subject) -> list[ClusterEnvironment]:
 
 
 def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> ClusterDetection | None:
-    """Check and return the result of ``detect_cluster(argument)`` on a new instance that reads ``environ``."""
+    """Create an instance of the plugin that reads ``environ``, call its ``detect_cluster(argument)``, and check and return the result."""
     claim = environment_for(subject, environ).detect_cluster(argument)
     if claim is None:
         return None

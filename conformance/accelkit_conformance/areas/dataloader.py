@@ -107,8 +107,8 @@ def spawned_workers(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def datasets_on_the_device(subject: Subject) -> None:
     """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. A ``TensorDataset`` is read in
-    order by default and with ``batch_size=None``. It is read in another order with shuffling, a random batch sampler, a reversed ``Subset``
-    or a ``random_split``. A shuffled dataset of dicts is read in another order, too."""
+    order by default and with ``batch_size=None``. With shuffling, a random batch sampler, a reversed ``Subset`` or a ``random_split``, the
+    ``TensorDataset`` is not read in order. A shuffled dataset of dicts is not read in order either."""
     from accelkit_conformance.oracle.batches import check_datasets_on_the_device
 
     check_datasets_on_the_device(subject)

@@ -35,8 +35,8 @@ def _operators() -> Iterator[Case]:
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For at most two samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
     on the CPU. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
-    their rows. If the call on the CPU changes neither an argument nor the memory around this argument, the call on the device changes
-    neither of them."""
+    their rows. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the device leaves both unchanged
+    too."""
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb

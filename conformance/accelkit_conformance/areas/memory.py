@@ -193,9 +193,9 @@ def _operators() -> Iterator[Case]:
 
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_operators)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
-    """The forward and backward pass of an operator run three times, and the results of each run are freed before the next run. The number
-    of allocated bytes is not larger after the third run than after the first run. If an operator outside torch's Core ATen IR raises an
-    error, the check passes, because the tests of operators report it."""
+    """An operator runs forward and backward three times, and the results of each run are freed before the next run. The number of allocated
+    bytes is not larger after the third run than after the first run. If an operator outside torch's Core ATen IR raises an error, the check
+    passes, because the tests of operators report it."""
     from accelkit_conformance.oracle.freed_memory import check_operator
 
     check_operator(subject, name)

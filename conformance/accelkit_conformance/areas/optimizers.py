@@ -147,7 +147,8 @@ def clipping_values(subject: Subject) -> None:
 
 @check("training")
 def schedulers(subject: Subject) -> None:
-    """A scheduler changes the learning rate of an optimizer whose state is on the device, and continues from its saved state."""
+    """A scheduler changes the learning rate of an optimizer whose state is on the device. A new scheduler that loads the first scheduler's
+    saved state continues where the first scheduler stopped."""
     import torch
 
     model = _model().to(subject.device)

@@ -93,9 +93,8 @@ def a_model_learns(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["accumulate", "passes"])
 def accumulation_adds_up(subject: Subject, how: str) -> None:
-    """After two backward passes inside ``accumulate``, the gradient is the mean of the gradients of the two passes if
-    ``gradient_accumulation_steps=2`` is set, and the sum of these gradients if this argument is not set. The weights after the next
-    optimizer step match the weights after the same step in float64."""
+    """If the Runtime was created with ``gradient_accumulation_steps=2``, the gradients of two backward passes inside ``accumulate`` are
+    averaged. Otherwise, they are added. The weights after the next optimizer step match the weights after the same step in float64."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     is_mean = how == "accumulate"

@@ -152,8 +152,8 @@ def small_draws_repeat(subject: Subject, name: str) -> None:
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
     """Drawing into one column of a matrix fills all elements of this column, and leaves the other columns unchanged. The numbers are not
-    all equal, and the second half of the column does not repeat the first half. The next draws, into another column, a transposed tensor
-    and a contiguous tensor, do not repeat the numbers of an earlier draw."""
+    all equal, and the second half of the column does not repeat the first half. Later draws into another column, a transposed tensor or a
+    contiguous tensor do not repeat the numbers of an earlier draw."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)
@@ -228,9 +228,9 @@ def states_belong_to_a_device(subject: Subject, way: str) -> None:
 @check("full", requires=["random_state"], over=names_of("random_calls", "RANDOM_CALLS"))
 def random_calls(subject: Subject, name: str) -> None:
     """If the same seed or state is set again, a call that draws random numbers gives the same results again; otherwise, it gives other
-    results. The call is, for example, a sampler, a layer with dropout, an initialization or ``sample`` of a distribution. The call does not
-    draw from the CPU's generator. A call on a device that is not current draws from the generator of its own device, and gives the same
-    results as when this device is current."""
+    results. The call is, for example, a sampler, a layer with dropout, ``Distribution.sample`` or a function of ``torch.nn.init``. The call
+    does not draw from the CPU's generator. A call on a device that is not current draws from the generator of its own device, and gives the
+    same results as when this device is current."""
     from accelkit_conformance.oracle.random_calls import check_random_call
 
     check_random_call(subject, name)

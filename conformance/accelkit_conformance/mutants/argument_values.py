@@ -58,8 +58,8 @@ class DividesByTheLengthMinusOne(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class SeesFutureKeys(Broken):
-    """With the head dimension 64, causal attention in float16 and bfloat16 masks only whole blocks of four keys, so a query sees the later
-    keys of its own block."""
+    """In causal attention in float16 or bfloat16 with a head dimension of 64, a query sees up to three later keys, because keys are masked
+    only in whole blocks of four."""
 
     def install(self) -> None:
         import torch

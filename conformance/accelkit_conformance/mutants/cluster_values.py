@@ -11,7 +11,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_ranks", "types", kind="cluster", base="torchelastic")
 class StringRank(TorchElasticEnvironment):
-    """``global_rank`` is the text of the variable instead of a number."""
+    """``global_rank`` is a str instead of an int."""
 
     @property
     def global_rank(self) -> int:

@@ -100,7 +100,7 @@ class StatisticIsNumber(HookLog):
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")
 class StatisticIsText(HookLog):
-    """``get_device_stats`` returns a statistic as a string with a unit instead of a number."""
+    """A statistic from ``get_device_stats`` is a string, such as ``21 C``, and not a number."""
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> Mapping[str, float]:

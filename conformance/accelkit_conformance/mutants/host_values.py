@@ -39,7 +39,7 @@ class LosesNegativeZero(Broken):
 
 @mutant("interchange", "single elements")
 class WritesOneElementLate(Broken):
-    """If an element and then the next element in memory are written, both get the value of the second one."""
+    """If one write sets an element, and the next write sets the next element in memory, both elements get the value of the second write."""
 
     last: Any = None
 
@@ -65,7 +65,7 @@ class ReadsTheFirstElement(Broken):
 
 @mutant("interchange", "pinned tensors")
 class PinsCopiesOnly(Broken):
-    """``pin_memory`` of a tensor that is not contiguous returns a copy that is not pinned."""
+    """``pin_memory`` is correct for contiguous tensors only. For other tensors, it returns a copy that is not pinned."""
 
     def install(self) -> None:
         import torch

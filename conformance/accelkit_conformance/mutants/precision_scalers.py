@@ -46,7 +46,8 @@ class NeverSkips(Float16Mixed):
 
 @mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
 class StepsWithZeros(Float16Mixed):
-    """A step that should be skipped takes place with zero gradients, so momentum still changes the parameters, and schedulers step."""
+    """A step that should be skipped takes place with zero gradients. Momentum still changes the parameters, and a scheduler still changes
+    the learning rate."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         self.unscale_gradients(optimizer)

@@ -108,7 +108,7 @@ class AdvancesByHalf(Broken):
 
 @mutant("random", "the host's generator")
 class ChoosesOnTheHost(Broken):
-    """``multinomial`` and ``poisson`` without a generator draw from the generator of the CPU."""
+    """If no generator is given, ``multinomial`` and ``poisson`` on the device use the generator of the CPU."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("multinomial", "poisson") and kwargs.get("generator") is None and len(args) < 4:

@@ -57,7 +57,7 @@ class ClipsEachParameter(DDPStrategy):
 
 @mutant("strategy_steps", "clipping", kind="strategy", base="fsdp")
 class ClipsEachShard(FSDPStrategy):
-    """Clips the gradients of each process by the norm of this process's shards, instead of the norm of all gradients."""
+    """Each process clips its shards of the gradients by the norm of these shards, instead of the norm of the whole gradients."""
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float, **kwargs: Any) -> torch.Tensor:
         import torch

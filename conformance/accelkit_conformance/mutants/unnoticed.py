@@ -41,7 +41,7 @@ class ReadingCountsAsWriting(Broken):
 
 @mutant("distributions", "results of samplers")
 class DrawsIntoACopy(Broken):
-    """``bernoulli`` and ``multinomial`` with a strided tensor as ``out=`` draw into a copy of this tensor."""
+    """If the tensor passed as ``out=`` is not contiguous, ``bernoulli`` and ``multinomial`` draw into a copy of it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         out = kwargs.get("out")

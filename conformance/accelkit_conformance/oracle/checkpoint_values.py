@@ -1,4 +1,4 @@
-"""Values of many kinds in checkpoints: dtypes, memory layouts and nested containers, and the states of training objects."""
+"""Save and load a nested state with tensors of many dtypes and memory layouts. Do the same with the states of training objects."""
 
 from __future__ import annotations
 

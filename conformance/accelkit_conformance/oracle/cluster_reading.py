@@ -29,7 +29,7 @@ def own_processes(subject: Subject) -> list[Process]:
 
 
 def own_recordings(subject: Subject) -> list[Process]:
-    """Return the recorded processes of jobs in the plugin's cluster environment."""
+    """Return the processes that were recorded in jobs of the plugin's cluster environment."""
     return [one for one in _shipped(subject)[0] if one.environment == subject.record.name]
 
 
@@ -70,7 +70,7 @@ def large_jobs(subject: Subject) -> list[list[Process]]:
 
 
 def foreign_processes(subject: Subject) -> list[Process]:
-    """Return the recorded processes of all other cluster environments, from the recordings that accelkit and the plugin ship."""
+    """From the recordings that accelkit and the plugin ship, return the processes of all cluster environments except the plugin's."""
     every = {one.name: one for one in [*cluster_recordings.builtin_processes(), *_shipped(subject)[0]]}
     return [one for one in every.values() if one.environment != subject.record.name]
 
@@ -129,8 +129,8 @@ def read_all(environment: ClusterEnvironment) -> Answers:
 def job_answers(subject: Subject, job: Sequence[Process]) -> Iterator[list[Answers]]:
     """Return a context manager that yields, for each process of a job, the values of all properties of the cluster environment.
 
-    In a generated job, the environment variables may not say which processes run on the same machine. The processes of such a job first
-    exchange the names of their machines.
+    If the environment variables of a generated job do not say which processes run on the same machine, the processes first exchange the
+    names of their machines.
     """
     with contextlib.ExitStack() as stack:
         environments = [environment_for(subject, stack.enter_context(one.variables())) for one in job]

@@ -1,4 +1,4 @@
-"""Checks of draws from continuous distributions, which are compared with the cumulative distribution function."""
+"""Check that draws from a continuous distribution have this distribution, and that successive draws are not correlated."""
 
 from __future__ import annotations
 

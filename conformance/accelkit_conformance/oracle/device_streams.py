@@ -35,9 +35,9 @@ def on_stream(subject: Subject, stream: Any) -> contextlib.AbstractContextManage
 
 
 def ways_to_enter(subject: Subject) -> list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]]:
-    """Return pairs of functions. The first function makes a stream of the device under test, and the second enters it.
+    """Return pairs of functions. In each pair, the first function makes a stream of the tested device, and the second enters the stream.
 
-    The functions of one pair are torch's. If the device's module has ``Stream`` and ``stream``, they are a second pair.
+    One pair is ``make_stream`` and ``on_stream``. If the device's module has ``Stream`` and ``stream``, they are another pair.
     """
     ways: list[tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]]] = [
         (lambda: make_stream(subject), lambda stream: on_stream(subject, stream))

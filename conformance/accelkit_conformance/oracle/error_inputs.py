@@ -107,7 +107,10 @@ def names_of_modules() -> tuple[str, ...]:
 
 
 def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
-    """Yield modules on the CPU, each with arguments for which it raises an error, unless ``_LEFT_OUT`` matches the error."""
+    """Yield modules on the CPU, each with arguments for which it raises an error.
+
+    Errors that ``_LEFT_OUT`` matches do not count, and neither does NotImplementedError.
+    """
     if info.module_error_inputs_func is None:
         return
     torch.default_generator.manual_seed(0)

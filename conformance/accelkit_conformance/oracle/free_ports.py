@@ -24,7 +24,7 @@ def free_ports(count: int, within: range = RANGE) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a process can listen on this port at all addresses of this machine."""
+    """Return whether this port is free on every IPv4 address of this machine."""
     try:
         socket.create_server(("", port)).close()
     except OSError:

@@ -204,8 +204,8 @@ def module_inputs(info: Any, most: int, *, training: bool) -> list[tuple[int, An
     """Return ModuleInputs of a module, each with its index. A ModuleInput has arguments for the module's constructor and for a call of the
     module, in float32 on the CPU.
 
-    The inputs are the same every time. At most ``most`` inputs are returned, and at most eight for Transformer, which is slow. If there are
-    more, evenly spaced ones are returned.
+    The inputs are the same every time. At most ``most`` inputs are returned, and at most eight for Transformer, which is slow. If torch has
+    more inputs than are returned, the returned inputs are evenly spaced.
     """
     torch.default_generator.manual_seed(0)
     every = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=True, training=training)

@@ -55,7 +55,9 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
 
 
 def check_current_device(subject: Subject) -> None:
-    """Check that a device can be made current, and that leaving a context restores the previous device.
+    """Check that the context manager ``device`` of the device module makes a device current, and restores the previous device on exit.
+
+    Also check that ``setup_device`` makes a device current.
 
     Raises:
         AssertionError: If the wrong device is current.

@@ -18,9 +18,9 @@ _SMALL = 64
 
 
 def facts_of(given: Any, dtype: str) -> dict[str, Any]:
-    """Return the names that the expression ``sample`` of an expected failure may use, with their values.
+    """Return variables that describe an input: ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
 
-    The names are ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
+    An expected failure may select inputs by an expression of these variables (``Expectation.sample``).
     """
     first = given[0]
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else ()

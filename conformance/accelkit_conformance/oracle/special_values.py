@@ -18,8 +18,8 @@ _SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0, 0.5
 
 
 def check_special_values(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of a pointwise operator for special values with those on the CPU. An operator with two arguments is called with
-    every pair of special values. Differences are recorded in the subject.
+    """Compare the results of a pointwise operator for special values with the results on the CPU. An operator with two arguments is called
+    with every pair of special values. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the operator needs.

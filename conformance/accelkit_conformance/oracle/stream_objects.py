@@ -22,17 +22,18 @@ _LENGTH = 64
 
 
 def check_recording_on_a_stream(subject: Subject, way: str) -> None:
-    """Check that an event is recorded on the given stream, and that the right stream waits for the event.
+    """Check that an event completes only after the work of the stream that records it (the producer), and that another stream (the
+    consumer) waits for the event.
+
+    The event is recorded while a third stream is current.
 
     Args:
         subject: The plugin under test, with its device.
-        way: ``record``: ``event.record(stream)`` while another stream is current. ``record_event``: ``stream.record_event()`` while
-            another stream is current. ``given_event``: ``stream.record_event(event)``. ``wait``: the event's ``wait`` without an argument,
-            which makes the current stream wait.
+        way: The call to check. ``record`` checks ``event.record(producer)``, ``record_event`` checks ``producer.record_event()``,
+            ``given_event`` checks ``producer.record_event(event)``, and ``wait`` checks ``event.wait()`` while the consumer is current.
 
     Raises:
-        AssertionError: If the event completes before the work that was queued on the stream, or if the waiting stream sees the values from
-            before this work.
+        AssertionError: If the event completes before the work of the producer, or if the consumer does not wait for this work.
     """
     for value in (1.0, 2.0):
         producer, consumer = make_stream(subject), make_stream(subject)

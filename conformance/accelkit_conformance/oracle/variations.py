@@ -54,7 +54,11 @@ _PAIRWISE = re.compile(r"[cp]dist")
 
 
 class Variations:
-    """The arguments of a call that was recorded on the CPU, in the sizes and with the values of ``condition_rows.AXES``."""
+    """Variations of the arguments of a recorded call.
+
+    ``arguments(size, values)`` returns one variation, or None if the call cannot have this size. ``condition_rows`` lists the sizes and
+    values.
+    """
 
     def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
         self._func, self._recorded = func, (args, kwargs)

@@ -113,7 +113,10 @@ def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
 
 
 def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
-    """Measure a target, and update its peak rates. Return the samples and "", or None and the reason why there are no samples."""
+    """Measure a case on a target. Return the samples and "", or None and the reason why there are no samples.
+
+    If the case measures a peak rate, ``peaks`` is updated.
+    """
     try:
         samples = Samples.of(case.samples(target, plan, peaks))
     except NotSupportedError as error:

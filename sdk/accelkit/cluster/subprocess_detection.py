@@ -24,7 +24,8 @@ def ask_cluster(name: str | None) -> dict[str, Any]:
     """Run ``select_cluster`` in a child process that has the environment variables of this process, and return the result.
 
     Returns:
-        The fields of the decision, and ``settings``, ``errors`` and ``warnings`` from reading the cluster environment.
+        The fields of the ``ClusterDecision``, and three others: ``settings`` and ``errors`` are the results of ``describe``; ``warnings``
+        contains the texts of the warnings in the child process.
 
     Raises:
         AccelkitError: If ``select_cluster`` raises an error, or if the child process does not return a result.

@@ -183,7 +183,7 @@ class _Child:
             self._start_clock(limit)
 
     def has_ended(self) -> bool:
-        """Return whether the child has ended. A child that exceeds its time limit is killed."""
+        """Kill the child if it has exceeded its time limit. Return whether the child has ended."""
         assert self._process is not None
         self._follow_stages()
         self._is_late = self._process.poll() is None and time.monotonic() > self._deadline

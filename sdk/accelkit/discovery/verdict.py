@@ -1,4 +1,4 @@
-"""The verdict on a plugin that was probed or tried."""
+"""The verdict on a plugin after a probe or a trial (see the module ``probing``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LENGTHS = {"reason": 2000, "checked": 500, "hint": 2000, "description": 500, "d
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of probing or trying a plugin.
+    """The result of a probe or a trial of a plugin.
 
     Attributes:
         status, reason, hint: The fields of ``Availability``. The status of a plugin that crashed or hung is ``broken``.

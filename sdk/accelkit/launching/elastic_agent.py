@@ -80,9 +80,9 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return which event on another machine made a process on this machine fail, or "" if there was no such event.
+        """If an event on another machine made a process on this machine fail, describe this event, for example the loss of that machine.
 
-        One example is the loss of a machine. The result is also "" if a machine has ended the job. ``size`` is the number of machines.
+        The result is "" if there was no such event, or if another machine has ended the job. ``size`` is the number of machines.
         """
         assert self._ranks is not None
         if size == 1:

@@ -165,8 +165,9 @@ def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None
 def warn_of_holders_at_first_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
     """Make a prepared optimizer warn at its first step if objects still hold replaced parameters.
 
-    An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot warn,
-    because the program may pass the new parameters to the object in its next line. The search for such objects takes tens of milliseconds.
+    An object that averages weights, for example, would average weights that no longer change. ``prepare`` itself cannot warn, because the
+    program may pass the new parameters to such an object right after ``prepare`` returns. The search for such objects takes tens of
+    milliseconds.
     """
     _before_first_step(optimizer, lambda _: _warn_of_holders(moves))
 
@@ -216,7 +217,7 @@ class Slot(NamedTuple):
 
 
 def _slots(module: torch.nn.Module) -> dict[str, Slot]:
-    """Return all entries that hold a parameter or buffer, by path. A tied tensor has several entries."""
+    """Return the slots of all parameters and buffers of a module, by path. A tied tensor has several slots."""
     return {
         f"{prefix}.{name}": Slot(owner, name, tensor)
         for prefix, owner in module.named_modules(remove_duplicate=False)

@@ -83,7 +83,7 @@ class Runtime:
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
         even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many batches.
-        dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets only.
+        dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets, else False.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
             order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
         gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
@@ -484,7 +484,7 @@ class Runtime:
         """Scale the gradients of ``parameters`` in place so that their total norm is at most ``max_norm``.
 
         Args:
-            parameters: Parameters of prepared modules. The norm of a sharded parameter includes all of its shards.
+            parameters: Parameters of prepared modules. The norm covers the gradients of all shards of a sharded parameter.
             max_norm: The largest norm allowed.
             norm_type: The order of the norm.
             kwargs: The arguments ``error_if_nonfinite`` and ``foreach`` of ``torch.nn.utils.clip_grad_norm_``.
@@ -752,7 +752,7 @@ class Runtime:
     def log_hyperparameters(self, values: Any) -> None:
         """Record hyperparameters with all trackers, on the main process only: now if the trackers are open, else when ``log`` opens them.
 
-        Trackers also record the device, precision and strategy, ``Runtime.decision``, and the versions of accelkit, torch and Python.
+        Trackers also record the device, the precision, the strategy, ``Runtime.decision``, and the versions of accelkit, torch and Python.
 
         Args:
             values: A dict (nested or not), an ``argparse.Namespace``, or an instance of a dataclass.

@@ -53,7 +53,8 @@ class AcceleratorHooks:
     def teardown(self) -> None:
         """Release resources of the device.
 
-        Called by ``Runtime.teardown`` on each process if the device is set up. Results are ignored. The hook may be wrapped.
+        Called by ``Runtime.teardown`` on each process if the device is set up. Results are ignored. A hook wrapper may run code before and
+        after the implementations.
         """
 
     @hookspec

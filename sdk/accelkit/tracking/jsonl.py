@@ -26,7 +26,7 @@ class JSONLines(MetricsFileTracker):
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.
 
     Attributes:
-        folder: The folder, or None before the first ``rt.log``.
+        folder: The folder. If the argument ``folder`` is None, this attribute is None until ``open`` is called.
     """
 
     name = "jsonl"

@@ -28,7 +28,7 @@ class TensorBoard(FolderTracker):
         options: Further arguments of ``SummaryWriter``, such as ``flush_secs``.
 
     Attributes:
-        folder: The folder, or None before the first ``rt.log``.
+        folder: The folder. If the argument ``folder`` is None, this attribute is None until ``open`` is called.
         writer: The ``SummaryWriter``, for images, histograms and whatever else it can write. None before the first ``rt.log``.
     """
 

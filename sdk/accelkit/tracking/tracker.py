@@ -102,7 +102,7 @@ class FolderTracker(Tracker):
             Runtime that have ``folder=None`` share the folder of the run.
 
     Attributes:
-        folder: The folder, or None before the run begins.
+        folder: The folder. If the argument ``folder`` is None, this attribute is None until the run begins.
         run_folder: A function that returns the folder of the run. The Runtime sets this attribute before it calls ``open``.
     """
 

@@ -24,7 +24,7 @@ class WandB(Tracker):
         options: Further arguments of ``wandb.init``, such as ``entity``, ``name``, ``tags`` and ``mode="offline"``.
 
     Attributes:
-        run: The run, for images, tables and artifacts. None before the first ``rt.log``.
+        run: The ``wandb.Run``. Use it to log images, tables and artifacts. None before the first ``rt.log``.
     """
 
     name = "wandb"

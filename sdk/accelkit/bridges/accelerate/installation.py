@@ -1,4 +1,4 @@
-"""``install()``, which makes every ``Accelerator`` of this process use a plugin's device, whichever code creates it."""
+"""``install()`` and ``uninstall()``. Every ``Accelerator`` that any code creates between the two calls uses a plugin's device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Locations of the classes in Lightning's packages, and the supported versions. Importing this module imports none of the packages.
 
-``lightning`` contains both the Trainer and Fabric. ``pytorch_lightning`` and ``lightning_fabric`` are separate copies of the same code,
-and the copies do not accept each other's classes.
+Lightning's Trainer and Fabric exist twice: in the package ``lightning``, and as copies in the packages ``pytorch_lightning`` (the Trainer)
+and ``lightning_fabric`` (Fabric). ``lightning`` does not accept classes of the other two packages, and they do not accept classes of
+``lightning``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Framework:
 
     @property
     def package(self) -> str:
-        """The name of the top-level package, which users pass as the argument ``package``."""
+        """The name of the top-level package of ``root``. Users of the bridge pass this name as the argument ``package``."""
         return self.root.partition(".")[0]
 
     @property

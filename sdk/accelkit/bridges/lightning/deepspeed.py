@@ -1,9 +1,9 @@
 """Lightning's DeepSpeedStrategy on a plugin's device.
 
 Lightning's class works only with Lightning's CUDAAccelerator and only with the devices 0, 1, ... of a machine. It passes the index of the
-device to DeepSpeed, but the CPU has no index. On some devices, it replaces the parameters of the modules that it moves. This module
-therefore assigns a new class to the strategy object. The new class overrides the methods that cause these problems. The new class has only
-one base, because a class with two bases could not be assigned to the object.
+device to DeepSpeed, but the CPU has no index. On some devices, it replaces the parameters of the modules that it moves. Therefore,
+``make_deepspeed`` assigns a new class to the strategy object. The new class overrides the methods that cause these problems. The new class
+has only one base, because a class with two bases could not be assigned to the object.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def make_deepspeed(framework: Framework, strategy: Any, plugin: Accelerator) -> 
         plugin: The accelerator.
 
     Raises:
-        UnavailableError: If DeepSpeed is not installed or too old.
+        UnavailableError: If DeepSpeed is missing or too old.
         UnsupportedError: If DeepSpeed cannot use the device, or the strategy has options that the bridge does not support.
         ContradictionError: If DeepSpeed already uses another device in this process.
     """

@@ -23,7 +23,7 @@ class BackgroundSave:
         atexit.register(_report, weakref.ref(self))
 
     def start(self, work: Callable[[], object]) -> None:
-        """Run ``work`` in a thread. Call ``wait`` first, so that no other save is running."""
+        """Run ``work`` in a thread. The caller must call ``wait`` first, so that no other save is running."""
         self._thread = threading.Thread(target=self._run, args=(work,), name="accelkit-save", daemon=False)
         self._thread.start()
 

@@ -88,7 +88,10 @@ class BlockVerification:
         return all(self._outcomes.get(block) == "" for block in self._order)
 
     def start(self, when_done: Callable[[], None]) -> None:
-        """Start the verifying threads. The last thread to finish calls ``when_done``. The threads end early if the main thread ends."""
+        """Start threads that verify the blocks. The first thread to see that every block is verified calls ``when_done``.
+
+        If the main thread ends or ``stop`` is called before that, the threads end early, and ``when_done`` is not called.
+        """
         for number in range(min(len(self._order), os.cpu_count() or 1, MOST_THREADS)):
             thread = threading.Thread(target=self._work, args=(when_done,), name=f"accelkit-verify-{number}")
             with contextlib.suppress(RuntimeError):  # Python is shutting down; each tensor is verified at its first use instead

@@ -118,7 +118,8 @@ class _Copies:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def replaced(self, value: Any) -> Any:
-        """Return ``value`` with each mapped tensor replaced by its copy. Looks for mapped tensors in deques and sets, too."""
+        """Return the copy of a mapped tensor. Return a deque or a set with its mapped tensors replaced by their copies. Return any other
+        value itself."""
         if isinstance(value, deque):
             return deque((tree_map(self.replaced, item) for item in value), value.maxlen)
         if isinstance(value, set | frozenset):

@@ -35,7 +35,7 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
         empty dict on the other ranks.
 
     Raises:
-        CheckpointError: If two keys are equal without these prefixes.
+        CheckpointError: If two keys are equal without the prefixes of torch.compile.
     """
     state = bare_state(model)
     if not any(isinstance(value, DTensor) for value in state.values()):

@@ -55,9 +55,10 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether each rank chooses the shards that it writes, and writes its own index. Otherwise, rank 0 does both for all ranks.
+    """Return whether each rank chooses the shards that it writes, and writes its own index.
 
-    The result is True if there are several ranks with equal layouts, and more than MOST_SHARDS shards. If the layouts differ, rank 0 has to
+    If the result is False, rank 0 chooses the shards of every rank, and writes one index for all ranks. The result is True if there are
+    several ranks, all ranks have the same layout, and this layout has more than MOST_SHARDS shards. If the layouts differ, rank 0 has to
     compare the shards of all ranks.
     """
     first = layouts[0]

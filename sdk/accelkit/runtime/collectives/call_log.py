@@ -109,13 +109,15 @@ class EntryWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, store: Any, key: str, entry: Mapping[str, Any], seconds: float) -> None:
-        """Write an entry, with the host and the process ID added. A thread writes it later if the previous entry was just written.
+        """Write an entry, with the host and the process ID added.
+
+        If the minimum time since the previous entry has not passed, a thread writes the entry later, unless a newer entry replaces it.
 
         Args:
             store: The store. Setting a key is cheap: torch's TCPStore does not wait for a reply.
             key: The key of the entry.
             entry: The entry. It must not be changed after this call.
-            seconds: The minimum time until the next entry is written.
+            seconds: The minimum time between this entry and the next.
         """
         with self._lock:
             self._newest, self._seconds = (store, key, entry), seconds

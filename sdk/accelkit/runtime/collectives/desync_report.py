@@ -165,11 +165,11 @@ def _summary(call: Call) -> Summary | None:
 
 
 def _read_or_report(store: Any, call: Call, rank: int, seconds: float) -> Summary | None:
-    """Return the summary of the call log, or None if no reporter has written it in time.
+    """Return the summary of the call log, or None if no rank writes it in time.
 
-    This rank becomes the reporter, which writes the summary, if it is the first rank to ask for the summary. If the first reporter does not
-    write the summary in time, the first rank to ask again becomes the second reporter. Each reporter waits for ``seconds`` before
-    it reads the log. By then, every process that is alive has written its last call to the log.
+    The first rank that asks for the summary becomes the reporter, which reads the log and writes the summary. If the summary is not written
+    in time, the first rank that asks again becomes the second reporter. Each reporter waits for ``seconds`` before it reads the log. By
+    then, every process that is alive has written its last call to the log.
     """
     key = f"accelkit/desync/{call.group.group_name}/{call.number}"
     for attempt in range(_REPORTERS):

@@ -108,7 +108,10 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return what the call wrote on the device: its results, and the arguments that it changed. The order is that of :meth:`right`."""
+        """Return the results and the changed arguments of the call on the device, from its outcome ``found``.
+
+        An argument counts as changed if the call on the CPU changed it. The order is the same as in the list that :meth:`right` returns.
+        """
         return found.select(self._written)
 
     def repetitions(self) -> Iterator[Outcome]:

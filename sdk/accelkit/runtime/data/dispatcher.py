@@ -53,14 +53,14 @@ class _Message:
 class DispatchedBatches(Sharded):
     """Loader for a job in which only rank 0 reads the data. In each round, rank 0 sends every other process one batch.
 
-    Iterating over the loader is a collective: every process must request the same number of batches. If a process requests fewer
-    batches, the other processes wait until the timeout of the process group, and then raise a CollectiveError that names this process.
+    Iterating over the loader is a collective: every process must request the same number of batches. If one process stops early, the
+    other processes wait until the timeout of the process group, and then raise a CollectiveError that names the process that stopped.
 
     Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
 
     Args:
-        loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, the loader yields the
-            batches of processes 0, 1, ... in turn. For an iterable dataset, each batch has the size of one process's batch.
+        loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, the loader yields the batches of
+            processes 0, 1, ... in turn. For an iterable dataset, the loader's batch size is the batch size of each process.
         num_processes: The number of processes among which the samples are divided. Processes that get the same samples count once.
         process_index: The rank of this process in the job.
         even_batches: For an iterable dataset, whether to fill the last round with samples from the beginning of the epoch.

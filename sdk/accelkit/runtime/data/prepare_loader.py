@@ -51,13 +51,14 @@ def prepare_loader(
         split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, each batch is for one process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
             number of full batches.
-        dispatch_batches: Whether only rank 0 reads the data and sends each process its share. None means True for iterable datasets only.
+        dispatch_batches: Whether only rank 0 reads the data and sends each process its share. None means True for iterable datasets, and
+            False for other datasets.
         rng_types: The generators that are synchronised between processes before each epoch (see ``OrderStates``).
         accelerator: The accelerator that owns the device and its generator.
         strategy: The strategy that lays out batches on the device.
         number: The index of the loader among those that the Runtime prepared.
-        num_shares: The number of shares into which the samples are divided. Processes with consecutive ranks get the same share if there
-            are fewer shares than processes. None means one share for each process.
+        num_shares: The number of shares into which the samples are divided. If there are fewer shares than processes, each share goes to
+            several processes, whose ranks are consecutive. None means one share for each process.
 
     Raises:
         PrepareError: If the loader cannot be divided with these arguments.

@@ -25,7 +25,8 @@ class Change:
     Attributes:
         specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
-        old, new: The old and the new signature, or "" if the record does not contain the member.
+        old, new: The member's signature in the old and in the new record, or "" for a record without the member. If ``member`` is empty,
+            the name of the specification or the names of its fields.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
