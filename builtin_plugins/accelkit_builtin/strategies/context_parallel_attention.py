@@ -43,7 +43,7 @@ def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str
     Args:
         module: The model.
         context: The processes among which the sequences are divided.
-        plugin: The strategy's ``dist==version``, for the messages of errors.
+        plugin: The strategy's ``dist==version``, for error messages.
     """
     attention = DividedAttention(context, plugin)
     for inner in module.modules():
@@ -81,7 +81,7 @@ class DividedAttention(TorchFunctionMode):
 
     Args:
         context: The processes among which the sequences are divided.
-        plugin: The strategy's ``dist==version``, for the messages of errors.
+        plugin: The strategy's ``dist==version``, for error messages.
     """
 
     def __init__(self, context: ContextGroup, plugin: str) -> None:

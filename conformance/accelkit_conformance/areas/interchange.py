@@ -50,8 +50,9 @@ def python_values(subject: Subject) -> None:
 @check("full")
 def arrays(subject: Subject) -> None:
     """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy(array).to(device)`` make tensors on the device with the
-    dtype, shape and values of a NumPy array. The array has each declared dtype except bfloat16, which NumPy lacks. It is in C or Fortran
-    order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, a change of the array does not change the tensor."""
+    dtype, shape and values of a NumPy array. The check uses arrays of every declared dtype except bfloat16, which NumPy lacks. The arrays
+    are in C or Fortran order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, the tensor does not change when
+    the array is changed."""
     from accelkit_conformance.oracle.host_values import check_arrays
 
     check_arrays(subject)

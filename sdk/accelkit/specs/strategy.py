@@ -170,7 +170,7 @@ class Strategy:
         return module.to(device)
 
     def place_batch(self, batch: T) -> T:
-        """Return ``batch`` in the layout that the strategy needs. The batch has already been moved to the device.
+        """Return ``batch`` as the strategy needs it, for example with DTensors. The batch has already been moved to the device.
 
         If a subclass overrides this method, the method is called for every batch of a prepared loader, and by ``Runtime.to_device``.
         """

@@ -43,7 +43,7 @@ class Place:
 
 
 class _Running(threading.local):
-    """The modules and the graph node that are running in this thread. torch runs the backward pass of a device in another thread."""
+    """The modules and the graph node that are running in this thread. On devices, torch runs backward passes in threads of their own."""
 
     def __init__(self) -> None:
         self.modules: list[Place] = []

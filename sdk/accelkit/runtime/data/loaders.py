@@ -254,7 +254,7 @@ class PreparedLoader:
 
 
 def laid_out(batch: T, strategy: Strategy) -> T:
-    """Return a batch in the layout of the strategy. The batch is already on the device.
+    """Return a batch, which is already on the device, as the strategy's ``place_batch`` returns it.
 
     Raises:
         BrokenPluginError: If the strategy returns None instead of a batch.
