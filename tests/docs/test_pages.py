@@ -49,6 +49,12 @@ def test_few_blocks_are_excepted_and_each_is_there():
         assert len(found) == 1, f"{path} has {len(found)} blocks with {line!r}"
 
 
+@pytest.mark.parametrize("path", tracked_pages())
+def test_a_page_that_runs_accelkit_new_installs_what_it_needs(path):
+    before, command, _ = (ROOT / path).read_text("utf-8").partition("\n$ accelkit new")
+    assert not command or "$ pip install 'accelkit[template" in before
+
+
 @pytest.mark.timeout(SECONDS + 30)
 @pytest.mark.parametrize("path", [pytest.param(path, marks=pytest.mark.smoke) if path in QUICK else path for path in tracked_pages()])
 def test_page(path, tmp_path, plugin_site):

@@ -1,4 +1,4 @@
-"""If a tensor is copied from the CPU to tiny, both share memory, so changing the source changes the copy."""
+"""If a tensor is copied from the CPU to tiny, the source and the copy share memory, so changing the source changes the copy."""
 
 import extra.torch_backend.backend
 import torch
