@@ -89,7 +89,7 @@ class PluginRecord:
         status, reason, hint: The status known without importing the plugin, the reason for the status, and what the user can do.
         description: A description for users. The default is the summary of the distribution.
         is_builtin: Whether the plugin is part of accelkit.
-        is_fallback: Whether the device is known only from accelkit's table of vendors. An installed plugin of the same name takes
+        is_fallback: Whether the device is known only from accelkit's table of known devices. An installed plugin of the same name takes
             precedence.
         fingerprint: A value that changes when the installed distribution changes. It is part of the key under which accelkit caches the
             results of probing the plugin and of trying the plugin in a child process. An empty string if changes cannot be detected.

@@ -46,6 +46,8 @@ def test_a_device_that_is_not_there_is_an_error():
         lambda: torch.ones(1).to("fake_xpu:9"),
         lambda: fake_xpu.set_device(2),
         lambda: fake_xpu.memory_stats(2),
+        lambda: fake_xpu.get_device_capability(2),
+        lambda: fake_xpu.can_device_access_peer(0, 2),
         lambda: torch.Generator(device="fake_xpu:2"),
     ):
         with pytest.raises(RuntimeError, match=r"fake_xpu:\d does not exist; the devices are fake_xpu:0 to fake_xpu:1"):

@@ -48,7 +48,7 @@ def check_operator(subject: Subject, name: str) -> None:
             outputs = [one for one in tensors(sample.output_process_fn_grad(results)) if one.requires_grad] if has_gradients else []
             if outputs:
                 sum(one.abs().sum() for one in outputs).backward()  # type: ignore[union-attr]
-        del there, results, outputs
+            del there, results, outputs
         subject.synchronize()
         return subject.allocated()
 

@@ -66,7 +66,7 @@ def _is_candidate(record: PluginRecord) -> bool:
     """Return whether ``auto`` considers this accelerator.
 
     ``auto`` does not consider the generic accelerator ``torch``, because the user has to name its device type (``torch:<device_type>``).
-    If an accelerator comes from accelkit's table of vendors and not from a plugin, the vendor's package must be installed.
+    If an accelerator comes from accelkit's table of known devices and not from a plugin, the vendor's package must be installed.
     """
     return record.name != GENERIC and (not record.is_fallback or device_table.has_package(record.name))
 

@@ -154,9 +154,12 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
     record = accelerator_record(name)
     answer = try_again(record) if is_fresh and record.is_foreign else try_unless_known(record)
     if record.is_fallback:
-        notes = (*notes, f"{record.name} comes from accelkit's table of vendors; an installed plugin of that name would take precedence")
+        notes = (
+            *notes,
+            f"{record.name} comes from accelkit's table of known devices; an installed plugin of that name would take precedence",
+        )
     elif record.name in device_table.vendors():
-        notes = (*notes, f"the plugin {record.plugin} takes precedence over accelkit's table of vendors")
+        notes = (*notes, f"the plugin {record.plugin} takes precedence over accelkit's table of known devices")
     candidate = Candidate(record.name, record.plugin, "chosen", answer.reason, answer.hint)
     return Decision(name, source, record.name, record.plugin, (candidate,), notes), record
 

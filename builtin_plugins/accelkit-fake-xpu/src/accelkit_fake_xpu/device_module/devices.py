@@ -113,7 +113,7 @@ def get_device_name(device: Device = None) -> str:
 
 def get_device_capability(device: Device = None) -> tuple[int, int]:
     """Return the major and minor version of the simulated architecture."""
-    index_of(device)
+    get_device_properties(device)  # the device must exist
     return (1, 0)
 
 
@@ -128,7 +128,7 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Return whether one device can copy from another without going through the host. True unless both are the same device."""
-    return index_of(device) != index_of(peer_device)
+    return get_device_properties(device) != get_device_properties(peer_device)  # both must exist
 
 
 def is_bf16_supported() -> bool:
