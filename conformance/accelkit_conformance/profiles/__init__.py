@@ -67,7 +67,8 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
         matching = matching or [test for test in tests if pattern in test]
         matching = matching or (tests_of(pattern, tests) if pattern.startswith("aten::") else [])
         if not matching:
-            raise UsageError(f"{pattern!r} matches no test of this profile", hint="accelkit conformance list shows the tests")
+            hint = "accelkit conformance list shows the tests; * stands for any text, and brackets stand for themselves"
+            raise UsageError(f"{pattern!r} matches no test of this profile", hint=hint)
         found |= set(matching)
     return [test for test in tests if test in found]
 
