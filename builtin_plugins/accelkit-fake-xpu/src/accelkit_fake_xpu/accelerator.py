@@ -43,8 +43,7 @@ class FakeXPUAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether the device can be used.
 
-        Reads the environment variables of the fake XPU, and looks for the compiled library. If the library is missing, tests the compiler
-        with an empty function.
+        Reads FAKE_XPU_* variables, and looks for the compiled library. If the library is missing, compiles an empty function as a test.
         """
         try:
             count = len(settings.read().devices)
