@@ -67,7 +67,7 @@ def wait_for_torch_threads() -> None:
 def _look() -> tuple[set[str], float]:
     """Return the states of torch's threads, as the letters that the kernel uses, and the processor time of these threads in seconds.
 
-    Both are in /proc/pid/stat, as described in proc(5).
+    Both are read from the file /proc/self/task/tid/stat of each thread. It has the same fields as /proc/pid/stat, which proc(5) describes.
     """
     states, ticks = set(), 0
     for path in Path("/proc/self/task").glob("*/stat"):

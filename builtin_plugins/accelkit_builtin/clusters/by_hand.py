@@ -1,10 +1,10 @@
-"""Functions that recognise whether a user set torch's variables (RANK, WORLD_SIZE) by hand in the processes of srun, jsrun or mpirun.
+"""Functions that check whether a user set torch's variables (RANK, WORLD_SIZE) by hand in the processes of srun, jsrun or mpirun.
 
 An example is ``export RANK=$SLURM_PROCID`` in a script. Such variables do not mean that one of torch's launchers created the processes. The
 launcher that created the processes (srun, jsrun or mpirun) also set its own variables. The launcher's variables are read instead of torch's
 variables, for two reasons. If a script exports ``RANK=$SLURM_PROCID`` before it calls srun, RANK is 0 in all tasks, but the variables of
-srun are correct. Also, srun, jsrun and most versions of mpirun set a variable for the number of processes on the machine, which the user
-may not have set.
+srun are correct. Also, the user may not have set LOCAL_WORLD_SIZE, but srun, jsrun and most versions of mpirun set a variable for the
+number of processes on the machine.
 """
 
 from __future__ import annotations

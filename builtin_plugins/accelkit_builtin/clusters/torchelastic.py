@@ -79,7 +79,7 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Value of GROUP_RANK, CROSS_RANK or NODE_RANK.
 
-        Without these variables, the value is 0 if other variables show that there is one machine. If they do not, the processes work
+        Without these variables, the value is 0 if other variables show that there is only one machine. Otherwise, the processes work
         out the value when they join the process group.
 
         Raises:

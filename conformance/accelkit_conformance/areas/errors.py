@@ -24,8 +24,8 @@ def _works(subject: Subject) -> None:
 
 @check("smoke")
 def shapes_that_do_not_fit(subject: Subject) -> None:
-    """Adding, multiplying or concatenating tensors whose shapes do not match raises RuntimeError. So does ``view`` with a shape of another
-    size."""
+    """Adding, multiplying or concatenating tensors whose shapes do not match raises RuntimeError. So does ``view`` to a shape with a
+    different number of elements."""
     import torch
 
     a, b = torch.ones(2, 3, device=subject.device), torch.ones(4, 5, device=subject.device)

@@ -80,9 +80,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """For the environment variables of a process of one of accelkit's own cluster environments, such as SLURM, ``detect_cluster`` returns
-    None or a ClusterDetection with a reason, and does not change the variables. The ClusterDetection has a lower ``priority`` than that of
-    the process's own cluster environment."""
+    """For the environment variables of a SLURM job, or of any other job for which accelkit has a cluster environment, ``detect_cluster``
+    returns None or a ClusterDetection with a reason, and does not change the variables. The ClusterDetection has a lower ``priority`` than
+    the ClusterDetection of accelkit's cluster environment."""
     from accelkit.cluster.detection import make_environment
 
     calls = HookCalls(subject)

@@ -125,7 +125,7 @@ class ConvolvesVolumesWrongly(Broken):
 def _change_under_autocast(names: tuple[str, ...], change: Callable[[Any, Any], Any]) -> None:
     """Apply ``change`` to the results of the torch functions named in ``names`` while autocast is enabled for the device.
 
-    The arguments of ``change`` are the result and the dtype of autocast.
+    The first argument of ``change`` is the result. The second argument is the dtype that autocast uses.
     """
     import torch
     from torch.overrides import TorchFunctionMode

@@ -46,8 +46,8 @@ def check_structures(subject: Subject, way: str) -> None:
         way: The way to copy: a name in ``WAYS``.
 
     Raises:
-        AssertionError: If a copy has lost shared memory, a tied weight, a layout, a gradient or a value, or if it is on another device or
-            its next optimizer step gives other parameters.
+        AssertionError: If a copy is on the wrong device, if a copy has lost shared memory, a tied weight, a layout, a gradient or a value,
+            or if the next optimizer step changes a model and its copy differently.
         NotSupported: If the device lacks int64.
     """
     subject.needs("int64")

@@ -61,7 +61,8 @@ def check_seeds_of_generators(subject: Subject) -> None:
     """Check ``manual_seed``, ``seed`` and ``initial_seed`` of a generator.
 
     Raises:
-        AssertionError: If a function returns a wrong value, or if the numbers do not depend on the seed.
+        AssertionError: If a function returns a wrong value, or if the generator draws the same numbers with different seeds or different
+            numbers with the same seed.
     """
     device, generator = subject.device, _new(subject)
     assert generator.device.type == device.type, f"a generator of {device} says that it is on {generator.device}"

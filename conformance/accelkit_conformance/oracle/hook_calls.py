@@ -88,11 +88,12 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
 
-        Returns None if the implementation raises one of accelkit's errors, or if it raises any error after it has tried one of these
-        actions.
+        Returns None if the implementation raises one of accelkit's errors. Also returns None if the implementation tries one of these
+        actions and then raises any error or exceeds the time limit.
 
         Raises:
-            AssertionError: If the implementation raises another error before it has tried one of these actions, or exceeds the time limit.
+            AssertionError: If the implementation tries none of these actions, and exceeds the time limit or raises an error that is not one
+                of accelkit's.
         """
         with confined() as attempts:
             try:

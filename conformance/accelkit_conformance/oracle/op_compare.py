@@ -65,7 +65,7 @@ def compare_forward(
         variant: The function to run on the device instead of the operator, such as its in-place or ``out=`` variant. It must return
             what the operator returns on the CPU.
         expected: The function to run on the CPU instead of the operator.
-        is_variant: If True, or if ``variant`` is given, the call on the CPU may raise an error. In this case, nothing is compared.
+        is_variant: If True, or if ``variant`` is given, a sample that raises an error on the CPU is not compared.
         inputs_stay: If True, each argument that the CPU leaves unchanged, and the memory around it, must stay unchanged on the device.
 
     Raises:

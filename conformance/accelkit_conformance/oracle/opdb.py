@@ -1,6 +1,6 @@
 """torch's own database of operators, modules and optimizers. It is private to torch; only this module imports it.
 
-``torch.testing._internal`` ships in torch's wheel and needs ``expecttest``; importing it takes a second.
+``torch.testing._internal`` ships in torch's wheel, needs ``expecttest`` and takes a second to import.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class _Function(NamedTuple):
     Attributes:
         call: The function. It takes the inputs and returns the outputs.
         shapes: The shapes of the inputs.
-        wanted: The indices of the inputs with respect to which gradients are computed: those on which every output depends. None means all
+        wanted: Gradients are computed for the inputs with these indices. Every output must depend on each of these inputs. None means all
             inputs.
-        num_stages: The smallest number of operators that have to run one after another to compute an output.
+        num_stages: At least this many operators have to run one after another to compute the outputs.
     """
 
     call: Callable[..., Outputs]

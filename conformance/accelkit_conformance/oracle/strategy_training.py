@@ -151,7 +151,7 @@ class ModelPair:
         self.model, self.optimizer = rt.prepare(model, make_optimizer(model.parameters()))
 
     def batches(self, number: int) -> list[torch.Tensor]:
-        """Return ``number`` batches of the whole job, on the CPU and in the dtype of the model."""
+        """Return ``number`` batches, on the CPU and in the dtype of the model. Each batch contains the samples of all processes."""
         return make_batches(number, next(self.single.parameters()).dtype)
 
     def train(self, batch: torch.Tensor, *, is_uneven: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The arguments of a recorded call in other sizes and with other values."""
+"""Variations of the arguments of a recorded call: other sizes and other values."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def measure(
     ranks: int = 2,
     seconds: float = _SECONDS,
 ) -> Report:
-    """Measure the first device of an accelerator, and return the report. Initialises the driver, in a child process.
+    """Measure an accelerator, and return the report. Initialises the driver, in child processes.
+
+    Most measurements use only its first device. Collectives, and copies from one device to another, use several devices.
 
     Args:
         record: The accelerator's record.

@@ -28,7 +28,10 @@ def by_cause(error: BaseException) -> str:
 
 
 def by_text(text: str) -> str:
-    """Like ``by_cause``, for the text of an error."""
+    """Return what to do about an error that has this text, or "" if no remedy is known.
+
+    The text may also be the place in the code at which a process exceeded its time limit.
+    """
     for pattern, remedy in _BY_TEXT:
         if match := re.search(pattern, text):
             return remedy if isinstance(remedy, str) else remedy(match)

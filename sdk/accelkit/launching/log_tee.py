@@ -20,8 +20,8 @@ _LAST_ROUNDS = 16  # with chunks of 64 KiB, 1 MiB: the largest pipe that Linux g
 class Screen:
     """Standard output or standard error of this process, on which the output of several processes is shown.
 
-    Rank 0's output is shown at once. Lines of other ranks are shown when rank 0 has finished its line, or after at most 0.3 seconds. They
-    wait so that no line is split, but not for longer, because rank 0's line may be a progress bar that stays unfinished for a long time.
+    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, but only for about 0.3 seconds. After
+    that time, rank 0's line is split, because it may be a progress bar that stays unfinished for a long time.
     """
 
     def __init__(self, target: BinaryIO) -> None:

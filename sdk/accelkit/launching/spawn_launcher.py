@@ -136,8 +136,8 @@ def _start(process: Any) -> None:
 def _watch(processes: list[Any], endings: list[Ending]) -> None:
     """Wait until every process has ended or one process has failed, and record in ``endings`` which processes ended, and how.
 
-    If every failed process has only lost its connection to another process, the other process may have crashed but not ended yet.
-    In this case, wait up to ``failures.PEER_SECONDS`` for more processes to end.
+    After a failure, wait up to ``failures.PEER_SECONDS`` longer while ``failures.is_waiting_for_lost_peer(endings)`` returns True: the
+    process that caused the failure may not have ended yet.
     """
     deadline = math.inf
     while any(ending.exit_code is None for ending in endings) and time.monotonic() < deadline:

@@ -46,7 +46,7 @@ class ParameterMoves:
         self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the replacement of ``parameter``, or ``parameter`` itself if it was not replaced. None if no prepared module has it."""
+        """Return whichever of ``parameter`` and its replacement is in a prepared module, or None if neither is."""
         now: TensorWeakRef | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return None if now is None else now()
 

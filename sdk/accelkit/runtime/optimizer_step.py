@@ -86,7 +86,7 @@ class Stepping:
         self._skipped.discard(key)
 
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        """Run a step of the optimizer, whose gradients are complete.
+        """Run a step of the optimizer. Called only if ``accumulation.is_complete`` is True.
 
         ``own`` is the optimizer's own ``step``, which takes the optimizer and the closure.
         """

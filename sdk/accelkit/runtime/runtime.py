@@ -452,7 +452,7 @@ class Runtime:
         of a prepared loader. At the other micro-batches, the gradients of ``models`` are not reduced over processes, which saves time.
 
         Args:
-            models: The prepared models whose gradients the block computes.
+            models: The prepared models whose gradients are computed inside the context.
         """
         return self._gradients.accumulate(*models)
 

@@ -95,8 +95,8 @@ class Variables:
     def port(self, *names: str, default: int | None = None) -> int:
         """Return the first variable in ``names`` that is set and not empty, as a TCP port.
 
-        If there is no such variable, returns ``default``. If ``default`` is also None, returns 12910 and warns once that ``names[0]`` is
-        not set.
+        If there is no such variable, returns ``default``, or 12910 if ``default`` is None. In the latter case, warns once that ``names[0]``
+        is not set.
 
         Raises:
             UsageError: If the value is not a port number.

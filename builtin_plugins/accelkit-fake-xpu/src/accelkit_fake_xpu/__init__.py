@@ -1,5 +1,5 @@
 """A simulated PyTorch device that needs no hardware. Importing this package does not import torch and compiles nothing.
 
-``import accelkit_fake_xpu.torch_backend`` adds ``torch.device("fake_xpu")`` to torch. The first import compiles a
-C++ library.
+``import accelkit_fake_xpu.torch_backend`` adds ``torch.device("fake_xpu")`` to torch. This import compiles the device's C++ library,
+unless an earlier import has compiled it.
 """

@@ -45,7 +45,8 @@ def trainer_kwargs(
     Args:
         accelerator: The accelerator, as for ``accelkit.select``: a name or an instance. None uses ACCELKIT_ACCELERATOR, or else ``auto``.
         devices: The devices, as for ``parse_devices``. ``auto`` uses ACCELKIT_DEVICES, or else one device for each process that a
-            launcher started. Without a launcher, ``auto`` uses all devices, or one device if ``strategy`` is ``single_device``.
+            launcher started. If ACCELKIT_DEVICES is not set and there is no launcher, ``auto`` uses all devices, or one device if
+            ``strategy`` is ``single_device``.
         num_nodes: The number of machines. None takes it from the cluster environment.
         strategy: The strategy, a name or an instance. The names are ``auto``, ``single_device``, ``ddp``,
             ``ddp_find_unused_parameters_true``, ``ddp_find_unused_parameters_false``, ``fsdp`` (accelkit's strategy, which uses torch's

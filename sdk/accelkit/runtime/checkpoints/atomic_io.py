@@ -137,11 +137,11 @@ class ChecksummedFile(io.FileIO):
             self._blocks[-1] = zlib_ng.crc32(piece, crc), length + len(piece)
 
     def close(self) -> None:
-        """Close the file. Nothing is left to write at that point, because writes are not buffered.
+        """Close the file. This writes nothing, because ``write`` passes its data to the operating system at once.
 
         Raises:
-            OSError: If a flush that ``write`` started has failed. The operating system reports the failure only once, so a later flush of
-                the same data may succeed although the data are not on disk.
+            OSError: If a flush to disk that ``write`` started has failed. The operating system reports the failure only once, so a later
+                flush of the same data may succeed although the data are not on disk.
         """
         self._pool.shutdown()
         super().close()

@@ -20,7 +20,7 @@ _histories: weakref.WeakKeyDictionary[dist.ProcessGroup, History] = weakref.Weak
 
 
 def device_types(group: dist.ProcessGroup | None) -> list[str]:
-    """Return the device types for which a group has a backend. None means the group of all processes of the job."""
+    """Return the device types for which the group has a backend. ``group=None`` means the group of all processes of the job."""
     config = dist.get_backend_config(group)  # such as cpu:gloo,<device type>:<backend>
     return [part.partition(":")[0] for part in config.split(",")]
 

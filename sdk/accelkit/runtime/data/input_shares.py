@@ -11,21 +11,22 @@ import torch
 def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
     """Return the ``rank``-th of ``size`` consecutive shares, counted from 0.
 
-    If the length of ``inputs`` is not a multiple of ``size``, the first shares are one item longer.
+    Without padding, the first shares are one item longer than the others if the length of ``inputs`` is not a multiple of ``size``.
 
     Args:
-        inputs: A list, tuple or tensor, a dict of these with equal lengths, or any object that has a length and the method
-            ``select(indices)``, such as a ``datasets.Dataset``.
+        inputs: A list, tuple or tensor, a dict (or other mapping) of these with equal lengths, or any object that has a length and the
+            method ``select(indices)``, such as a ``datasets.Dataset``.
         rank: The index of the share.
         size: The number of shares.
-        is_padded: Whether to lengthen every share to the length of the longest share, with copies of the last item of ``inputs``.
+        is_padded: Whether to pad the shorter shares to the length of the longest share, with copies of the last item of ``inputs``.
 
     Returns:
-        The share, of the same type as ``inputs`` (a dict for a mapping, a plain tuple for a named tuple).
+        The share, of the same type as ``inputs``, except that the share of a mapping is a dict, and the share of a named tuple is a plain
+        tuple.
 
     Raises:
         TypeError: If ``inputs`` is of an unsupported type.
-        ValueError: If the values of a dict differ in length.
+        ValueError: If the values of a mapping differ in length.
     """
     if isinstance(inputs, Mapping):
         lengths = {key: len(value) for key, value in inputs.items()}

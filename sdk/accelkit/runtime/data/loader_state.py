@@ -66,7 +66,7 @@ class Epochs:
             has_workers: Whether workers of the previous pass are still alive.
 
         Returns:
-            The new value of the attribute ``position``. The pass skips this number of samples or batches.
+            The new value of the attribute ``position``: the number of samples (or batches, see ``Division``) that the pass skips.
 
         Raises:
             CollectiveError: If a process does not take part.

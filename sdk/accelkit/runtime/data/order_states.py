@@ -160,8 +160,8 @@ class OrderStates:
     def _host_states(self) -> dict[str, Any]:
         """Return the states of the host's generators from which the loader's order may be drawn.
 
-        These are the generators of Python, NumPy and torch. If all samplers are torch's own, return only torch's state, because reading
-        NumPy's is slow.
+        torch's own samplers draw only from torch's generator. If all samplers are torch's own and the dataset is map-style, only torch's
+        state is returned, because reading NumPy's state is slow. Otherwise, the states of Python, NumPy and torch are returned.
         """
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]

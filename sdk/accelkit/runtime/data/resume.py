@@ -15,8 +15,8 @@ from accelkit.runtime.data.samplers import Order, ShardedBatches, SharedOrder
 def reshaped(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Return a copy of a loader with another ``dataset``, ``sampler``, ``batch_sampler`` or ``batch_size``.
 
-    A DataLoader does not allow setting any of these, and a subclass may hold attributes that its constructor does not take. The loader is
-    therefore copied; the copy is of the same class and has its own workers.
+    An existing DataLoader does not allow setting any of these attributes. The loader is copied, not constructed anew, because a subclass
+    may hold attributes that its constructor does not take. The copy is of the same class and has its own workers.
     """
     made = copy.copy(loader)
     vars(made).update(changes, _iterator=None, _IterableDataset_len_called=None)

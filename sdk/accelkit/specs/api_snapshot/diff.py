@@ -1,4 +1,4 @@
-"""Differences between two records of the specifications, each with the plugins that it concerns and what their authors must do."""
+"""Differences between two records of the specifications. Each difference says which plugins must change and how."""
 
 from __future__ import annotations
 

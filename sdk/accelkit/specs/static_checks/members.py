@@ -32,8 +32,8 @@ _SET_BY_ACCELKIT = ("name", "plugin")
 def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find public members of a plugin that are probably misspelt.
 
-    A member is reported if its name is not in the specification, but a similar name is in the specification and not defined by the plugin.
-    A member that the plugin's own code uses is not reported.
+    A member is reported if its name is not in the specification and not used by the plugin's own code, and if the specification has a
+    similar name that the plugin does not define. A name in ``_ELSEWHERE`` counts as similar to the name that corresponds to it.
     """
     candidates = [name for name in plugin.specified if name not in plugin.own and name not in _SET_BY_ACCELKIT]
     for name in plugin.own:
