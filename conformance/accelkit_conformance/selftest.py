@@ -96,8 +96,8 @@ def examine(
         folder: The folder for the logs of the workers.
         tests: The ids of the tests.
         parallel: The number of tests that run at a time.
-        seconds: The time limit of each test in seconds; None for each check's own limit. Each check's own limit is also used if the mutant
-            is a cluster environment, or if ``is_until_killed`` is True and the mutant is not an accelerator.
+        seconds: The time limit of each test in seconds. None means that each test has its own time limit. The tests' own limits are also
+            used if the mutant is a cluster environment, or if ``is_until_killed`` is True and the mutant is not an accelerator.
         is_until_killed: Whether to stop at the first test of the mutant's area that fails. The tests of small profiles then run first,
             so that the smallest profile that detects the mutant is known.
     """

@@ -205,7 +205,7 @@ class WorkerGroup:
             child_processes.kill(process)
 
     def end(self) -> None:
-        """Kill the group and release its resources."""
+        """Kill the workers and all processes that they started, and release the resources of this worker group."""
         self.kill()
         for process in self._processes:
             child_processes.end(process)

@@ -98,8 +98,8 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
 def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
     """Make the engine set, during each forward pass, the environment variables from which ZeRO stage 3 reads the index of the device.
 
-    Not every launcher sets these variables, and LOCAL_RANK is not the index of the device if the job uses only some of the machine's
-    devices.
+    One of these variables is LOCAL_RANK. Not every launcher sets it, and the launcher's value is not the index of the device if the job
+    uses only some of the machine's devices.
     """
     held = contextlib.ExitStack()
     engine.register_forward_pre_hook(lambda *_: held.enter_context(variables_restored(device_index_variables(device))))

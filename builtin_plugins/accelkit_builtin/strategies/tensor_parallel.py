@@ -42,7 +42,7 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
     classes ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerDecoderLayer``.
 
     Models of Hugging Face's ``transformers`` have the attribute ``_tp_plan``, in which each style is given by its name. Entries that match
-    no module are left out, because ``_tp_plan`` may list modules that not every model of the class has.
+    no module are left out, because a model's ``_tp_plan`` may list modules that only other models of its class have.
 
     Args:
         module: The model.

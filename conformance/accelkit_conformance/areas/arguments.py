@@ -176,8 +176,8 @@ def _conjugated() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}", "dtype.float32", "dtype.complex64"], over=_conjugated)
 def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
     """For one or two samples of the operator, the results are the same as on the CPU if operands are lazy: torch conjugates or negates them
-    only when they are read. Lazy operands are results of ``conj()`` in complex64, and of ``conj().imag`` in float32. All operands of the
-    tested dtype are lazy, or only the last of them is. Calls that the CPU rejects are left out."""
+    only when they are read. Lazy operands are results of ``conj()`` in complex64, and of ``conj().imag`` in float32. First, all operands of
+    the tested dtype are lazy; in a second call, only the last of them is. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.lazy_operands import check_lazy_operands
 
     check_lazy_operands(subject, name, dtype)

@@ -56,8 +56,8 @@ def members_have_the_right_form(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def methods_keep_their_signatures(subject: Subject) -> None:
-    """Methods that the class overrides can be called with the arguments of the specification, the class implements all required methods,
-    and its constructor needs no arguments."""
+    """Methods that the plugin's class overrides can be called with the arguments of the specification. The class implements all required
+    methods, and its constructor needs no arguments."""
     _assert_no_mistakes(subject, "signatures")
 
 

@@ -79,9 +79,9 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
-    """If the precision scales losses, one step is taken in which the loss of one process is infinite. If the Runtime reports that this step
-    was skipped, or if the step changed the loss scale, then on every process the weights are unchanged and the loss scale is lower. After a
-    further step, all processes have the same loss scale and the same weights."""
+    """After one step, or after three if the precision scales losses, all processes have the same loss scale and the same weights. In the
+    second of the three steps, the loss of one process is infinite. If the Runtime of a process reports that this step was skipped, or if
+    the loss scale of the process changed in this step, then the process has the same weights as before the step, and a lower loss scale."""
     import torch
 
     from accelkit.specs.overrides import overrides

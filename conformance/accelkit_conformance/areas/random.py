@@ -238,8 +238,8 @@ def random_calls(subject: Subject, name: str) -> None:
 
 @check("full", requires=["random_state"])
 def whole_seeds(subject: Subject) -> None:
-    """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the numbers of torch's
-    generator for the CPU are not tested, because this generator uses only 32 bits."""
+    """Seeds that differ only above the lower 32 bits, or in their sign, give different numbers. Devices that draw the same numbers as
+    torch's CPU generator are not tested, because this generator uses only 32 bits of a seed."""
     from accelkit_conformance.oracle.random_calls import check_whole_seeds
 
     check_whole_seeds(subject)

@@ -20,8 +20,8 @@ _PURPOSE = "rank 1 fails on purpose"
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True, seconds=40)
 def uneven_numbers_of_batches(subject: Subject, size: str) -> None:
-    """Processes with different numbers of batches all finish training inside ``join_uneven_inputs``, and have equal weights afterwards. If
-    the strategy does not support this, ``join_uneven_inputs`` raises UnsupportedError."""
+    """If the strategy supports different numbers of batches per process, all processes finish training inside ``join_uneven_inputs``, and
+    have equal weights afterwards. Otherwise, ``join_uneven_inputs`` raises UnsupportedError."""
     import torch.distributed as dist
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

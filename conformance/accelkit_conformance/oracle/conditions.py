@@ -51,7 +51,7 @@ class ConditionedCall:
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
         Args:
-            op: The OpInfo of the operator whose sample made this call. Special rules for the operator also apply to the call.
+            op: The OpInfo of the operator that made this ATen call, or a ``Nameless``. An operator's special rules also apply to its calls.
             func: The functional overload.
             args: The positional arguments, on the CPU.
             kwargs: The keyword arguments.

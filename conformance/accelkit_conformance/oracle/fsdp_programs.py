@@ -108,7 +108,8 @@ def _clipped(subject: Subject) -> None:
 
 
 def _states(subject: Subject) -> None:
-    """Check that a full state dict contains the whole parameters, and that training continues from a saved state of model and optimizer."""
+    """Check that a full state dict contains the unsharded parameters, and that training continues from a saved state of the model and
+    the optimizer."""
     training = _Training(subject)
     optimizer = torch.optim.AdamW(training.model.parameters(), lr=0.05)
     whole = get_model_state_dict(training.model, options=StateDictOptions(full_state_dict=True))

@@ -83,10 +83,10 @@ def check_seeds_of_generators(subject: Subject) -> None:
 
 
 def check_wrong_generators(subject: Subject) -> None:
-    """Check that a generator of another device and a state of the wrong form raise an error and change no generator.
+    """Check that ``set_state`` with a state of the wrong form raises an error, as does drawing with a generator of another device.
 
     Raises:
-        AssertionError: If there is no error, or if a generator changes.
+        AssertionError: If there is no error, if ``set_state`` changes the state, or if drawing on the device changes the CPU's generator.
     """
     generator = _new(subject).manual_seed(8)
     state = generator.get_state()

@@ -64,7 +64,7 @@ def require_dtypes(subject: Subject, program: Callable[[], Any]) -> None:
 
 
 def possible_samples(subject: Subject, op: Any, samples: Iterable[Any]) -> Iterator[Any]:
-    """Yield those samples of an operator whose forward and backward pass need no dtype that the device lacks.
+    """Yield the operator's samples whose forward and backward passes need no dtype that the device lacks.
 
     Raises:
         NotSupported: After the last sample, if there are samples but each of them needs a dtype that the device lacks.

@@ -1,4 +1,5 @@
-"""Optimizer steps in cases that torch's ``optim_db`` does not have: several groups, changing options, memory layouts and loss scaling."""
+"""Optimizer steps in cases that torch's ``optim_db`` does not have: several parameter groups, options that change between steps,
+several memory layouts, and loss scaling."""
 
 from __future__ import annotations
 

@@ -192,9 +192,9 @@ class Variations:
     def _with_length(self, given: Any, dim: int, length: int) -> Any:
         """Return the arguments with the dimension ``dim`` of the first tensor changed to ``length``. Elements are repeated or cut off.
 
-        Dimensions of the same length in the other tensors, and in lists of sizes, may have to change too. The call is tried on the CPU with
-        several choices of these dimensions. The first choice that changes the shape of a result is used. If none does, the first choice
-        that the CPU accepts is used. Returns None if the CPU accepts none.
+        The old length of ``dim`` may also occur in other tensors and in lists of sizes. These places may have to change too. The call is
+        tried on the CPU with several choices of places. The first choice that changes the shape of a result is used. If none does, the
+        first choice that the CPU accepts is used. Returns None if the CPU accepts none.
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

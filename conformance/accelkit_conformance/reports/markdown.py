@@ -38,11 +38,12 @@ def _headline(report: Report) -> str:
 def passed(counts: Mapping[str, int], none: int) -> str:
     """Return text such as ``12 of 14, **2 failed**, 3 declared none``: 12 of the 14 applicable tests passed.
 
-    The remarks after the first comma give the numbers of tests that failed, are flaky, are expected to fail, or do not apply.
+    The remarks after the first comma give the numbers of tests that failed, are flaky, are expected to fail, or do not apply
+    (``unsupported`` results).
 
     Args:
         counts: The number of results of each kind.
-        none: How many of the unsupported results are about a capability that is declared ``none``.
+        none: The number of ``unsupported`` results whose reason is that a capability is declared ``none``.
     """
     applicable = sum(number for kind, number in counts.items() if kind != "unsupported")
     failed = sum(counts.get(kind, 0) for kind in BAD)

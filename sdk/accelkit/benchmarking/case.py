@@ -64,8 +64,8 @@ class Case:
         prepare: A function that creates the tensors on a target and returns the call to measure.
         amount: The number of bytes, FLOP or samples that one call processes.
         work: How much of each resource one call uses: bytes for ``memory`` and for links such as ``host to device``, FLOP for dtypes.
-        peak_of: The resource whose peak rate this case measures, or an empty string. The peak rate is the highest rate that any case with
-            this ``peak_of`` measures.
+        peak_of: The resource whose rate this case measures, or an empty string. The peak rate of a resource is the highest rate that was
+            measured for it.
         needs: The capabilities that the case requires. The case is left out if the plugin declares a required capability as ``none``. An
             undeclared capability does not exclude the case.
         measure: A function that does the whole measurement of a target, including the timing, and returns the samples in ``unit``. Each

@@ -42,7 +42,7 @@ Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
     """Load each plugin (or only NAME) in a separate process, check its methods, use its device, and check the installation.
 
-    An absent device or a disabled plugin counts as a problem only if it is requested by NAME. Exits with 1 if there are problems.
+    A plugin that is disabled, or whose device is absent, counts as a problem only if NAME is given. Exits with 1 if there are problems.
     """
     records = _records(name)
     checks = dict(_installation())

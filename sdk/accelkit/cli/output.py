@@ -1,4 +1,4 @@
-"""Output of commands: JSON with a versioned schema, tables and errors."""
+"""Output of commands: tables, errors, and JSON with a versioned schema."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Cache of the verdicts of trials and probes, in the user's cache folder. Each installed version of a plugin has its own verdicts.
 
-Trials: In a trial, a child process loads the plugin and computes with it. A plugin that worked in a trial is later loaded without another
-trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` uses the cached verdicts on all built-in plugins. The
-selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.py`` lists the accelerator's device,
-and probes every other built-in accelerator in the current process.
+Trials: In a trial, a child process loads the plugin and computes with it. A third-party plugin that worked in a trial is later loaded
+without another trial. The verdict on a built-in plugin is valid for an hour. ``accelkit list`` uses the cached verdicts on all built-in
+plugins. The selection of an accelerator uses the cached verdict on a built-in accelerator only if ``known_devices.py`` lists the
+accelerator's device. All other built-in accelerators are only probed, in the current process.
 
 Probes: The result of a probe says whether the device is present. The result for a simulated device stays valid. The result for any other
 device is valid for ten minutes, and only while ``machine_state`` does not change. Only ``auto`` and the aliases (``gpu``, ``tpu``) use

@@ -18,13 +18,12 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """An accelerator and its devices on this machine, with one process per device.
+    """An accelerator, and those of its devices on this machine that the job uses. Each of these devices is used by one process.
 
     Attributes:
         accelerator: The loaded accelerator, whose driver is not initialised.
         name: The accelerator's name, as it is passed to the processes.
-        device_indices: The device numbers, in the order in which the user wrote them. Process ``i`` of this machine uses the ``i``-th
-            device.
+        device_indices: The device numbers. Process ``i`` of this machine uses the ``i``-th of these devices.
     """
 
     accelerator: Accelerator

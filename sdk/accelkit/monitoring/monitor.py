@@ -1,4 +1,4 @@
-"""Repeated reading of the statistics of devices in a child process, so that a plugin that crashes or hangs does not affect this process."""
+"""Statistics of devices, read repeatedly in a child process, so that a plugin that crashes or hangs does not affect this process."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class AcceleratorHooks:
         """Return statistics of the device, with keys that name the quantity and its unit.
 
         Examples of keys are ``memory.allocated.bytes`` and ``temperature.celsius``. Called by ``Runtime.device_stats()``, only on the
-        process that calls ``device_stats``. The mappings of all hook plugins are merged with the mapping of the accelerator. If several
-        mappings contain the same key, the value from the accelerator takes precedence.
+        process that calls ``device_stats``. The mappings of all hook plugins are merged with the mapping of the accelerator. If the
+        accelerator's mapping and another mapping contain the same key, the accelerator's value is used.
         """
 
     @hookspec

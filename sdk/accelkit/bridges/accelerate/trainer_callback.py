@@ -1,4 +1,4 @@
-"""A callback that saves the device's random state for ``transformers.Trainer``, which saves that state only of devices that it knows."""
+"""A callback that saves the device's random state. ``transformers.Trainer`` itself does this only for some kinds of devices."""
 
 from __future__ import annotations
 

@@ -115,10 +115,10 @@ class TensorWriter:
         return self._writer.prepare_global_plan([*[SavePlan([])] * rank, planned])[rank]
 
     def write(self, plan: SavePlan) -> tuple[list[WriteResult], dict[str, dict[str, Any]]]:
-        """Write this process's file. The file is on disk when this method returns.
+        """Write the file of this process, or no file if the plan is empty. The file is on disk when this method returns.
 
         Returns:
-            The results from which ``finish`` creates the index, and the checksums of each file and of its blocks, by file name.
+            The results from which ``finish`` creates the index, and the checksums of the file and of its blocks, by file name.
         """
         if not plan.items:  # avoid writing an empty file
             return [], {}

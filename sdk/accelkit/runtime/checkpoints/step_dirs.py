@@ -67,7 +67,10 @@ def latest(step: Path) -> str:
 
 
 def _named(text: str) -> str | None:
-    """Return the step's name from the text of LATEST, or None if the text is damaged. In the oldest formats, LATEST has no checksum."""
+    """Return the name of the step from ``text``, the content of the file LATEST. Return None if the content is damaged.
+
+    Content without a checksum is accepted, because the oldest formats have none.
+    """
     match = _LATEST.fullmatch(text.strip())
     return match["name"] if match and match["crc32"] in (None, f"{zlib.crc32(match['name'].encode()):08x}") else None
 
@@ -106,7 +109,7 @@ def in_use(step: Path) -> Iterator[None]:
 
 
 def keep_last(root: Path, newest: Path, count: int) -> None:
-    """Remove old steps so that ``count`` steps are left. ``newest`` and any step that is being loaded are kept.
+    """Remove all steps except ``newest``, the ``count - 1`` other steps with the highest numbers, and steps that are being loaded.
 
     A step that cannot be removed causes only a warning, because the save has succeeded.
     """

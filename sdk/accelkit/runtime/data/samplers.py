@@ -101,8 +101,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
         """Yield the batches of the epoch from position ``self.first`` on.
 
-        The first ``count`` batches of the epoch are appended to ``beginning`` (for torch's ``BatchSampler``, as a single list of indices).
-        The caller fills the last round (see the class) from ``beginning``.
+        The first ``count`` batches of the epoch are appended to ``beginning``. If ``batches`` is torch's ``BatchSampler``, one list with
+        the indices of all these batches is appended instead. The caller fills the last round (see the class) from ``beginning``.
         """
         if type(self.batches) is BatchSampler:
             order = iter(self.batches.sampler)
@@ -118,8 +118,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield rounds (lists with one batch for each process). Each round is yielded only after the next round has begun, so that the last
-        round is recognised and can be filled."""
+        """Yield rounds (lists with one batch for each process). Before a round is yielded, the next batch is read. If there is none, the
+        round is the last one and may have to be filled."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):

@@ -1,4 +1,5 @@
-"""Snapshots of the specifications that plugins build on, one JSON file per version of accelkit, and comparison of two snapshots.
+"""Snapshots of the specifications that plugins build on, and comparison of two snapshots. Each version of accelkit has a snapshot, in a
+JSON file.
 
 The package griffe (2.4) does not replace this package. Its ``find_breaking_changes`` reports changes that break the callers of a function.
 Plugins, however, mostly override the functions in a snapshot or implement them as hooks, and many changes that break an override or a hook
