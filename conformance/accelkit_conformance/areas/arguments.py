@@ -229,6 +229,15 @@ def many_items(subject: Subject, name: str) -> None:
     check_many_items(subject, name)
 
 
+@check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
+def complex_magnitudes(subject: Subject, name: str) -> None:
+    """A function of complex64 numbers from 1e-30 to 1e30 gives the right result, to within 1e-5 of its absolute value, although the squares
+    of the numbers overflow or underflow. Results that complex64 cannot represent as normal numbers are left out."""
+    from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
+
+    check_magnitudes(subject, name)
+
+
 @check("full", requires=["dtype.float64"], over=names_of("many_items", "NUMBERS"))
 def precise_numbers(subject: Subject, name: str) -> None:
     """Calls in float64 with Python numbers that float32 cannot represent give the same results as on the CPU. The numbers are operands, or

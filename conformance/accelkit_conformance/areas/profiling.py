@@ -106,6 +106,29 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
     assert long > short, f"a long matmul has {long:.0f} us of the device's time, and a short addition {short:.0f} us"
 
 
+@check("training", requires=["profiler", "streams"])
+def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
+    """Three matmuls on a new stream have as many recorded kernels and copies as three matmuls on the current stream."""
+    import torch
+
+    from accelkit_conformance.oracle.device_streams import make_stream, on_stream
+
+    x = torch.ones(64, 64, device=subject.device)
+    stream = make_stream(subject)
+
+    def work() -> None:
+        for _ in range(3):
+            torch.mm(x, x)
+
+    def work_on_stream() -> None:
+        with on_stream(subject, stream):
+            work()
+
+    work_on_stream()
+    numbers = [len(device_work(record(subject, call))) for call in (work, work_on_stream)]
+    assert numbers[0] == numbers[1], f"{numbers[0]} kernels of the current stream are recorded, but {numbers[1]} of a new stream"
+
+
 @check("training", requires=["profiler"])
 def a_recording_has_no_work_of_another(subject: Subject) -> None:
     """Two recordings of the same three matmuls have the same number of kernels, and a recording of nothing has no kernels."""

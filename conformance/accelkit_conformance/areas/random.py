@@ -127,7 +127,7 @@ def dropout_scales_and_masks(subject: Subject) -> None:
 
 
 _IN_PLACE = ("uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "cauchy_", "log_normal_")
-_SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poisson", "multinomial", *_IN_PLACE)
+_SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poisson", "multinomial", "multinomial_once", *_IN_PLACE)
 
 
 @check("training", requires=["random_state"], over=_SAMPLERS)

@@ -278,3 +278,16 @@ class SortsInFloat64(Broken):
             return call()
         values, indices = func(args[0].to(torch.float64), *args[1:], **kwargs)
         return values.to(torch.int64), indices
+
+
+@mutant("arguments", "overflow")
+class DividesByTheSquare(Broken):
+    """A quotient of two complex64 tensors is computed with the squared absolute value of the divisor, which overflows or underflows."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name != "div.Tensor" or any(one.dtype is not torch.complex64 for one in args):
+            return call()
+        product = torch.view_as_real(args[0] * args[1].conj().resolve_conj())
+        return torch.view_as_complex(product / torch.view_as_real(args[1]).square().sum(-1, keepdim=True))

@@ -188,3 +188,15 @@ class ReadsTheFirstElementOnTheCPU(Broken):
             return one.as_strided((), (), 0) if is_affected else one
 
         return func(*map(read, args), **kwargs)
+
+
+@mutant("layout", "alignment")
+class FillsAlignedBytes(Broken):
+    """``fill_`` of a contiguous view of bytes begins at the last address before the view that is a multiple of four."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        view = args[0] if args else None
+        if not name.startswith("fill_.") or view.element_size() > 1 or not view.is_contiguous() or not view.storage_offset() % 4:
+            return call()
+        func(view.as_strided(view.shape, view.stride(), view.storage_offset() // 4 * 4), *args[1:], **kwargs)
+        return view

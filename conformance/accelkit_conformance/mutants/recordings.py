@@ -84,3 +84,27 @@ class ComputesDifferentlyWhileRecorded(Broken):
 
         result = call()
         return changed(result, lambda leaf: leaf * 1.001) if is_pure(func) and torch.autograd._profiler_enabled() else result
+
+
+class _OfDefaultStreams:
+    """The result of a recording, without the kernels and copies that ran on other streams than the default stream."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._result, name)
+
+    def events(self) -> list[Any]:
+        return [event for event in self._result.events() if event.device_type().name == "CPU" or event.device_resource_id() == 0]
+
+
+@mutant("profiling", "streams")
+class RecordsOneStream(Broken):
+    """Kernels and copies are recorded only if they run on the default stream."""
+
+    def install(self) -> None:
+        from torch.autograd import profiler
+
+        parse: Any = profiler.profile._parse_kineto_results
+        profiler.profile._parse_kineto_results = lambda profile, result: parse(profile, _OfDefaultStreams(result))  # type: ignore[method-assign]

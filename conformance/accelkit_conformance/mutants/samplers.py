@@ -159,3 +159,11 @@ class GeneratorsTruncateSeeds(Broken):
                 return self
 
         torch.Generator = Generator  # type: ignore[misc]
+
+
+@mutant("random", "single draws")
+class DrawsOnceFromTheDefaultGenerator(Broken):
+    """``multinomial`` with a single draw for each row ignores ``generator=``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(*args, **{**kwargs, "generator": None}) if name == "multinomial" and args[1] == 1 else call()

@@ -41,6 +41,7 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
     "bernoulli": lambda device, generator: torch.bernoulli(torch.full((_COUNT,), 0.5, device=device), generator=generator),
     "poisson": lambda device, generator: torch.poisson(torch.full((_COUNT,), 20.0, device=device), generator=generator),
     "multinomial": lambda device, generator: torch.multinomial(torch.ones(1000, device=device), _COUNT, generator=generator),
+    "multinomial_once": lambda device, generator: torch.multinomial(torch.ones(_COUNT, 1000, device=device), 1, generator=generator),
     **{name: _filled(name) for name in IN_PLACE},
 }
 """Samplers of 500 numbers, by name. Each takes the device and a generator."""
@@ -58,7 +59,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
             default generator was advanced.
         NotSupported: If the sampler needs int64, and the device lacks it.
     """
-    subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial") else ()))
+    subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial", "multinomial_once") else ()))
     drawn = []
     for default_seed in (1, 2):
         generator = torch.Generator(device=subject.device).manual_seed(12)
