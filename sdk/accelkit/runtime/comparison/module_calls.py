@@ -15,7 +15,7 @@ from accelkit.pytree import tree_leaves
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Place:
+class ModulePlace:
     """The place in a model at which an operator was called.
 
     Attributes:
@@ -46,8 +46,8 @@ class _Running(threading.local):
     """The modules and the graph node that are running in this thread. On devices, torch runs backward passes in threads of their own."""
 
     def __init__(self) -> None:
-        self.modules: list[Place] = []
-        self.node: Place | None = None
+        self.modules: list[ModulePlace] = []
+        self.node: ModulePlace | None = None
 
 
 class ModuleCalls:
@@ -60,14 +60,14 @@ class ModuleCalls:
     caller.
 
     Args:
-        model: The model. The name of a module in a :class:`Place` is the name that the module has in this model.
+        model: The model. The name of a module in a :class:`ModulePlace` is the name that the module has in this model.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name for name, module in model.named_modules()}
         self._running = _Running()
         self._num_calls: Counter[torch.nn.Module] = Counter()
-        self._places: dict[Any, Place] = {}
+        self._places: dict[Any, ModulePlace] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> Self:
@@ -80,15 +80,15 @@ class ModuleCalls:
             handle.remove()
         self._places.clear()
 
-    def place(self) -> Place:
-        """Return a ``Place``: the module in whose forward or backward pass this thread is running an operator."""
+    def place(self) -> ModulePlace:
+        """Return a ``ModulePlace``: the module in whose forward or backward pass this thread is running an operator."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
-        return self._running.node or Place()
+        return self._running.node or ModulePlace()
 
     def follow_graph(self, outputs: Any) -> None:
         """Follow the autograd graph back from ``outputs``, and assign all nodes that have no module yet to the module that is running."""
-        place = self._running.modules[-1] if self._running.modules else Place()
+        place = self._running.modules[-1] if self._running.modules else ModulePlace()
         nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
         while nodes:
             node = nodes.pop()
@@ -101,11 +101,11 @@ class ModuleCalls:
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         self.follow_graph(args)
         self._num_calls[module] += 1
-        self._running.modules.append(Place(self._names.get(module, ""), type(module).__name__, self._num_calls[module]))
+        self._running.modules.append(ModulePlace(self._names.get(module, ""), type(module).__name__, self._num_calls[module]))
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self.follow_graph(output)
         self._running.modules.pop()
 
-    def _enter_node(self, place: Place, gradients: Any) -> None:
+    def _enter_node(self, place: ModulePlace, gradients: Any) -> None:
         self._running.node = place

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accelkit.pytree import tree_leaves
-from accelkit.runtime.comparison.module_calls import ModuleCalls, Place
+from accelkit.runtime.comparison.module_calls import ModuleCalls, ModulePlace
 from accelkit.runtime.comparison.operator_call import CannotCompare, OperatorCall, Outcome
 from accelkit.runtime.comparison.random_operators import is_random, wrong_draws
 from accelkit.runtime.comparison.report import NotCompared
@@ -34,7 +34,7 @@ class Wrong:
     """
 
     call: OperatorCall
-    place: Place
+    place: ModulePlace
     wrong: str
     num_wrong: int
     repetitions: tuple[int, int]
@@ -61,7 +61,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         self.compared: Counter[str] = Counter()
         self._device = device
         self._calls = calls
-        self._not_compared: dict[tuple[str, str], tuple[Place, int]] = {}
+        self._not_compared: dict[tuple[str, str], tuple[ModulePlace, int]] = {}
 
     @property
     def not_compared(self) -> tuple[NotCompared, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from accelkit.runtime.comparison.module_calls import Place
+from accelkit.runtime.comparison.module_calls import ModulePlace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Finding:
 
     operator: str
     overload: str
-    place: Place
+    place: ModulePlace
     wrong: str
     inputs: str
     num_wrong: int
@@ -54,7 +54,7 @@ class NotCompared:
 
     overload: str
     reason: str
-    place: Place
+    place: ModulePlace
     num_calls: int
 
 
