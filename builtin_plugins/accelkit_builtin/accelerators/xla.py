@@ -52,6 +52,7 @@ class XLAAccelerator(Accelerator):
         emulated=["dtype.float64", "dtype.float16", "dtype.complex64", "autocast.float16", "fp8"],
         none=[
             *("streams", "events", "pinned_memory", "memory_limit", "graphs", "generator_offset", "transformer_engine"),
+            *("profiler", "profiler_memory"),
             *("dtype.uint16", "dtype.uint32", "dtype.uint64"),
         ],
     )
