@@ -45,6 +45,19 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
     return matmul
 
 
+def _three_matmuls(subject: Subject) -> Callable[[], None]:
+    """Return a function that calls three matmuls of small matrices, without waiting for the device."""
+    import torch
+
+    x = torch.ones(64, 64, device=subject.device)
+
+    def work() -> None:
+        for _ in range(3):
+            torch.mm(x, x)
+
+    return work
+
+
 @check("training", requires=["profiler"])
 def kernels_have_the_time_that_they_take(subject: Subject) -> None:
     """The profiler records the kernels of a matmul. The matrices are enlarged until the matmul takes 10 ms or the matrices have 8192 rows.
@@ -109,16 +122,9 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
 @check("training", requires=["profiler", "streams"])
 def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
     """Three matmuls on a new stream have as many recorded kernels and copies as three matmuls on the current stream."""
-    import torch
-
     from accelkit_conformance.oracle.device_streams import make_stream, on_stream
 
-    x = torch.ones(64, 64, device=subject.device)
-    stream = make_stream(subject)
-
-    def work() -> None:
-        for _ in range(3):
-            torch.mm(x, x)
+    work, stream = _three_matmuls(subject), make_stream(subject)
 
     def work_on_stream() -> None:
         with on_stream(subject, stream):
@@ -132,14 +138,7 @@ def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
 @check("training", requires=["profiler"])
 def a_recording_has_no_work_of_another(subject: Subject) -> None:
     """Two recordings of the same three matmuls have the same number of kernels, and a recording of nothing has no kernels."""
-    import torch
-
-    x = torch.ones(64, 64, device=subject.device)
-
-    def work() -> None:
-        for _ in range(3):
-            torch.mm(x, x)
-
+    work = _three_matmuls(subject)
     work()
     numbers = [len(device_work(record(subject, work))) for _ in range(2)]
     assert numbers[0], "no kernel of the matmuls was recorded"

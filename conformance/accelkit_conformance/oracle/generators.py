@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from accelkit_conformance.late_errors import raises
-from accelkit_conformance.oracle.samplers import IN_PLACE, SAMPLERS
+from accelkit_conformance.oracle.samplers import IN_PLACE, INTEGER_SAMPLERS, SAMPLERS
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -105,7 +105,7 @@ def check_wrong_generators(subject: Subject) -> None:
     host = torch.Generator().manual_seed(8)
     before = host.get_state()
     for name, sampler in SAMPLERS.items():
-        if not (name in ("randint", "randperm", "multinomial") and subject.lacks("int64")):
+        if not (name in INTEGER_SAMPLERS and subject.lacks("int64")):
             with subject.sample(f"{name} with the CPU's generator", {"name": name}):
                 with raises(subject, RuntimeError, ValueError, TypeError, doing=f"{name} on {subject.device} with a generator of the CPU"):
                     sampler(subject.device, host)

@@ -46,6 +46,9 @@ SAMPLERS: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 }
 """Samplers of 500 numbers, by name. Each takes the device and a generator."""
 
+INTEGER_SAMPLERS = ("randint", "randperm", "multinomial", "multinomial_once")
+"""The names of the samplers that draw numbers of the dtype int64."""
+
 
 def check_generator_argument(subject: Subject, name: str) -> None:
     """Check that the numbers that a sampler draws depend only on the generator that is passed as ``generator=``.
@@ -59,7 +62,7 @@ def check_generator_argument(subject: Subject, name: str) -> None:
             default generator was advanced.
         NotSupported: If the sampler needs int64, and the device lacks it.
     """
-    subject.needs(*(("int64",) if name in ("randint", "randperm", "multinomial", "multinomial_once") else ()))
+    subject.needs(*(("int64",) if name in INTEGER_SAMPLERS else ()))
     drawn = []
     for default_seed in (1, 2):
         generator = torch.Generator(device=subject.device).manual_seed(12)

@@ -96,8 +96,10 @@ class MemoryHistory:
         path = self._folder / f"rank{self._rank_info.process_index}.{time.time_ns()}.memory.pickle"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_file(path, is_durable=False) as temporary, self._plugin_noted():
-                temporary.write_bytes(pickle.dumps(self._take()))
+            with self._plugin_noted():
+                snapshot = self._take()
+            with atomic_file(path, is_durable=False) as temporary, temporary.open("wb") as file:
+                pickle.dump(snapshot, file)  # pickle.dumps would need as much memory again as the snapshot, which may have gigabytes
         finally:
             self.stop()
         return path
