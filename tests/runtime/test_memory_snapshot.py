@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 import accelkit
 from accelkit.runtime.profiling.memory_history import MemoryHistory
 from accelkit.runtime.rank_info import RankInfo
+from accelkit_builtin.clusters.local import LocalEnvironment
 from accelkit_builtin.clusters.torchelastic import TorchElasticEnvironment
 
 SIZE = 3 * 1024 * 1024 + 64  # bytes of the allocation in each step, a size that no other allocation has
@@ -133,6 +135,22 @@ def test_a_module_that_fails_to_return_the_snapshot_is_named_with_its_plugin(run
     assert caught.value.__notes__[0].startswith("torch.fake_xpu.memory, which belongs to the plugin accelkit-fake-xpu==")
     assert not is_recording()
     assert list(tmp_path.glob("*.memory.pickle*")) == []
+
+
+def test_a_file_that_cannot_be_written_is_not_blamed_on_the_module(runtime, tmp_path):
+    history = MemoryHistory(runtime.accelerator, runtime.device, tmp_path, RankInfo(LocalEnvironment()))
+    history.start()
+    allocate()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            history.end(None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not hasattr(caught.value, "__notes__")
+    assert not is_recording()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("enabled", ["all", "state"])

@@ -121,7 +121,7 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
 
 @check("training", requires=["profiler", "streams"])
 def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
-    """Three matmuls on a new stream have as many recorded kernels and copies as three matmuls on the current stream."""
+    """As many kernels and copies are recorded for three matmuls on a new stream as for three matmuls on the current stream."""
     from accelkit_conformance.oracle.device_streams import make_stream, on_stream
 
     work, stream = _three_matmuls(subject), make_stream(subject)
