@@ -51,7 +51,8 @@ def main() -> None:
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
-    """Return the seconds per call: the median over several rounds, each of which ends with a synchronisation."""
+    """Return the time of one call in seconds. After a warm-up call, ``_ROUNDS`` rounds of ``repeat`` calls are timed, each until the device
+    has finished. The result is the median of the rounds' average times."""
     call()
     rounds = []
     for _ in range(_ROUNDS):

@@ -69,7 +69,7 @@ class Absent(AssertionError):
 
 
 class NotSupported(Exception):
-    """Raised by a check that has nothing to assert on this machine. The message says why."""
+    """Raised by a check that does not apply to the plugin under test, or cannot run on this machine. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

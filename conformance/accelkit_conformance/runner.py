@@ -71,7 +71,7 @@ class Executor:
         return combined(results)
 
     def stop(self) -> None:
-        """Kill the workers, so that ``run`` returns. Called from a thread other than the thread that runs ``run``."""
+        """Kill the workers, so that ``run``, which runs in another thread, returns without another rerun."""
         self.is_stopped = True
         if self._group is not None:
             self._group.kill()

@@ -226,8 +226,8 @@ def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
 def objections(autopsies: Sequence[Autopsy], *, is_whole: bool) -> Iterator[str]:
     """Yield the problems of a self-test.
 
-    A problem is a mutant that survived, or a mechanism (kind of fault) that too many mutants share. If all mutants were run (``is_whole``),
-    it is also a problem if fewer than ``LEAST_COUNTED`` mutants were killed, not counting the mutants that ``narrow`` returns.
+    A problem is a mutant that no test of its own area detected, or a mechanism (kind of fault) that too many mutants share. If all mutants
+    were run (``is_whole``), it is also a problem if fewer than ``LEAST_COUNTED`` were killed, not counting those that ``narrow`` returns.
     """
     for one in autopsies:
         if not one.is_killed:

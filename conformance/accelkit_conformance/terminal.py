@@ -80,7 +80,7 @@ def summary_lines(report: Report) -> list[str]:
 
 
 def show(report: Report) -> None:
-    """Print the summary on standard output. On a terminal, the colour of a line about a test shows the test's result."""
+    """Print the summary to standard output. On a terminal, each line about a single test has the colour of the test's result."""
     for line in summary_lines(report):
         word = line.split(":")[0].strip()
         click.secho(printable(line), fg=_COLOURS.get(word)) if word in KINDS else click.echo(printable(line))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not IS_RECORDED, reason="the profiler of this to
 
 
 def recorded(function, **options):
-    """Return the profiler and its events on the device, in the order of their start."""
+    """Run ``function`` under ``torch.profiler.profile``, and return the profiler and the device's events, sorted by start time."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1], **options) as profiler:
         function()
         torch.accelerator.synchronize()

@@ -176,7 +176,7 @@ class Float16Mixed(AutocastPrecision):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the scaler's state. If a precision without a scaler saved the checkpoint, nothing is restored."""
+        """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored."""
         if state:
             self._scaler.load_state_dict(dict(state))
 

@@ -65,8 +65,8 @@ class DeepSpeedStrategy(EngineStrategy):
 
         Raises:
             UnavailableError: If DeepSpeed is missing or too old.
-            UnsupportedError: If DeepSpeed does not know the device type, and ``accelkit.bridges.deepspeed`` does not support the
-                accelerator.
+            UnsupportedError: If the accelerator declares ``process_group`` as ``none``, or if it traces lazily (overrides ``step_end``)
+                and DeepSpeed does not know its device type.
             ContradictionError: If DS_ACCELERATOR names another device.
         """
         super().check(accelerator)

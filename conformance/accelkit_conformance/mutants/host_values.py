@@ -137,7 +137,7 @@ class ConvertsInPlace(Broken):
 
 @mutant("interchange", "results of copies")
 class DetachesQueuedCopies(Broken):
-    """``to`` with ``non_blocking=True`` returns a tensor without a graph."""
+    """``to`` with ``non_blocking=True`` detaches its result from the autograd graph."""
 
     def install(self) -> None:
         import torch

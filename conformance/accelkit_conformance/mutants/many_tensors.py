@@ -38,7 +38,7 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """In-place foreach addcmul and addcdiv on a transposed tensor read the elements of the other operands in the wrong order."""
+    """In-place foreach addcmul and addcdiv on a transposed tensor read operands with the same strides in the wrong order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith(("_foreach_addcdiv_", "_foreach_addcmul_")):

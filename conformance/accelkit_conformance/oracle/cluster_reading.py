@@ -29,7 +29,7 @@ def own_processes(subject: Subject) -> list[Process]:
 
 
 def own_recordings(subject: Subject) -> list[Process]:
-    """Return the processes that were recorded in jobs of the plugin's cluster environment."""
+    """Of the recorded processes that the plugin ships, return those of jobs in its own cluster environment."""
     return [one for one in _shipped(subject)[0] if one.environment == subject.record.name]
 
 

@@ -156,10 +156,11 @@ def check_default_device(subject: Subject) -> None:
 
 
 def check_accelerator_functions(subject: Subject) -> None:
-    """Check that ``torch.accelerator`` agrees with the device's module.
+    """Check that ``torch.accelerator`` agrees with the device's module, and that ``torch.get_device_module`` returns this module.
 
     Raises:
-        AssertionError: If they disagree about the module, the devices, the current device or the current stream.
+        AssertionError: If another module is returned, if ``torch.accelerator`` is not available, or if it disagrees with the module about
+            the number of devices, the current device or the current stream.
         NotSupported: If the device is not torch's accelerator.
     """
     if not is_accelerator(subject):

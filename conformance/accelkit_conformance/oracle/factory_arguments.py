@@ -1,4 +1,4 @@
-"""Functions that create tensors, with various arguments, and functions whose results depend on the default dtype."""
+"""Checks of factory functions with various arguments, and of functions whose results may depend on the default dtype."""
 
 from __future__ import annotations
 

@@ -143,8 +143,8 @@ def _states(subject: Subject) -> None:
 
 
 def _replicated(subject: Subject) -> None:
-    """Train on two-dimensional meshes. Parameters are replicated over the first dimension and sharded over the second. In each mesh, one of
-    the dimensions has the length 1."""
+    """Train on two meshes of the shapes (1, n) and (n, 1), where n is the number of processes. Parameters are replicated over the first
+    dimension and sharded over the second."""
     n = subject.world_size
     for grid in ([list(range(n))], [[one] for one in range(n)]):
         _steps(subject, mesh=DeviceMesh(subject.device_type, grid, mesh_dim_names=("replicate", "shard")))

@@ -1,4 +1,4 @@
-"""Checks of draws of many numbers, and of permutations."""
+"""Checks of large random draws and of ``randperm``."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def freeze_like(model: torch.nn.Module, trained: torch.nn.Module) -> None:
 
 
 def _name(name: str) -> str:
-    """Return the name that a parameter of a wrapped model has in the model without wrappers."""
+    """Return the name of a parameter without the prefix that DDP or ``torch.compile`` adds to it."""
     return name.removeprefix("module.").removeprefix("_orig_mod.")
 
 

@@ -190,11 +190,15 @@ class Variations:
         return given
 
     def _with_length(self, given: Any, dim: int, length: int) -> Any:
-        """Return the arguments with the dimension ``dim`` of the first tensor changed to ``length``. Elements are repeated or cut off.
+        """Return the arguments with the dimension ``dim`` of the first tensor resized to ``length``. Elements are repeated or cut off.
 
-        The old length of ``dim`` may also occur in other tensors and in lists of sizes. These places may have to change too. The call is
-        tried on the CPU with several choices of places. The first choice that changes the shape of a result is used. If none does, the
-        first choice that the CPU accepts is used. Returns None if the CPU accepts none.
+        Other tensors and lists of sizes that contain the old length may have to change too. The call is tried on the CPU with several
+        choices of what else to change. The first choice that changes the shape of a result is used or, if none does, the first choice that
+        the CPU accepts.
+
+        Returns:
+            The new arguments. None if the CPU accepts no choice, if the first tensor is 0-d, not strided, or empty along ``dim``, or if the
+            CPU kernel might read out of bounds (``_UNCHECKED``).
         """
         first = tensors(given)[0]
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):

@@ -238,9 +238,10 @@ def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return the address that this machine uses to reach ``endpoint`` (``host:port``), and at which the endpoint can reach this machine.
+    """Return the IP address of this machine on the route to ``endpoint`` (``host:port``), for other machines to connect to.
 
-    This only looks up the route; nothing is sent. If the address cannot be determined, the endpoint's own host is returned.
+    The host name and the route are looked up, but nothing is sent to the endpoint. If one of them cannot be resolved, the host of the
+    endpoint is returned instead.
     """
     host, port = parse_rendezvous_endpoint(endpoint, default_port=1)
     try:

@@ -91,7 +91,7 @@ class Session:
 
     @property
     def stepping(self) -> Stepping:
-        """The implementation of the steps of optimizers and schedulers."""
+        """The implementation of ``step`` and ``zero_grad`` for optimizers and schedulers."""
         self.start()
         return self._stepping
 

@@ -246,7 +246,7 @@ class Accelerator:
         """Restore a generator state returned by ``get_rng_state``.
 
         Raises:
-            UnsupportedError: If the device has no random state to set.
+            UnsupportedError: If the device's module has no ``set_rng_state``.
         """
         setter = getattr(self.device_module, "set_rng_state", None)
         if setter is None:

@@ -141,7 +141,7 @@ class TrainerDDP(Joining, TrainerPlacing):
 
 
 class FabricDDP(Joining, FabricPlacing):
-    """DDP for Fabric, without device ids, like ``TrainerDDP``."""
+    """DDP for Fabric. Like ``TrainerDDP``, it passes no device ids, so that torch uses the module's device."""
 
     options: ClassVar[dict[str, Any]]
 

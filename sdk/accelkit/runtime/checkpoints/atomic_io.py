@@ -88,10 +88,10 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
 
 
 class ChecksummedFile(io.FileIO):
-    """New file that is written from front to back.
+    """File that is written sequentially. If the file exists, it is overwritten.
 
-    The checksums of its blocks are computed in parallel with the writing, from the data that was passed to ``write``. Data is flushed
-    to disk while more is being written, so that the last flush has little to do.
+    The checksum of each block is computed from the data that is passed to ``write``, in parallel with the write if the data is large.
+    Data is flushed to disk in the background while more is being written, so that the caller's final flush has little to do.
     """
 
     def __init__(self, path: Path) -> None:

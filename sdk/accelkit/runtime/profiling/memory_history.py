@@ -25,14 +25,14 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot")
 class MemoryHistory:
     """Recording of the allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
 
-    If the program itself has started a recording, that recording is used instead of a new one, and is not ended. A new recording would
-    replace the options of the program's recording, and torch could not restore these options.
+    If the program itself is recording, its recording is used instead of a new one, and is not ended: a new recording would replace the
+    program's options, which torch could not restore. A recording that has no entries yet is not detected, and is replaced.
 
     Args:
         accelerator: The accelerator. Errors name its plugin.
         device: The device.
-        folder: The folder of the file.
-        rank_info: The ranks of this process. The name of the file contains the rank.
+        folder: The folder for the file, created if it does not exist.
+        rank_info: The ranks of this process. The name of the file contains the global rank.
 
     Raises:
         UnsupportedError: If the device's memory module, such as ``torch.cuda.memory``, lacks functions that record allocations.
