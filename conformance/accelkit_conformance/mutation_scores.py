@@ -33,7 +33,7 @@ _PROFILES = ("smoke", "training", "distributed", "full")
 
 
 def update(scores: Scores, matrix: Mapping[str, Any]) -> None:
-    """Add the scores of a kill matrix.
+    """Add the scores of a kill matrix to ``scores``, in place.
 
     The score of the hand-written mutants of an area replaces the earlier score of that area for the same kind of plugin. The score of a
     sample of generated mutants replaces the earlier score of the sample with the same seed.

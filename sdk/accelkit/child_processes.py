@@ -130,10 +130,10 @@ def kill(process: subprocess.Popen[Any]) -> None:
 
 
 def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
-    """Send SIGINT to the process and its group, and wait until the process ends, for at most ``seconds``. Does nothing on Windows.
+    """Send SIGINT to the process group of ``process``, and wait up to ``seconds`` for the process to end. Does nothing on Windows.
 
-    A process that is interrupted can clean up. A process that is killed cannot. For example, a process that is killed while it builds an
-    extension with torch's ``cpp_extension`` leaves a lock file behind, and every later process that loads this extension waits for ever.
+    Unlike a killed process, an interrupted process can clean up. For example, a process that is killed while it builds an extension with
+    torch's ``cpp_extension`` leaves a lock file behind, and every later process that loads this extension waits for ever.
     """
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):

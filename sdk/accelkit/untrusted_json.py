@@ -1,4 +1,4 @@
-"""Parsing of untrusted JSON. Every defect raises ValueError, and fields are checked against the types that a class declares."""
+"""Parsing of untrusted JSON. Invalid input always raises ValueError. Fields are checked against the types that a dataclass declares."""
 
 from __future__ import annotations
 

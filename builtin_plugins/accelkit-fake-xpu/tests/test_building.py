@@ -32,9 +32,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Return a function that sets CXX to a script and returns the path of the script's log.
+    """Return a function ``make(body="")`` that sets CXX to a shell script and returns the path of the script's log.
 
-    The script logs the sources that it compiles, runs ``body``, and then runs the real compiler.
+    The script appends the paths of its source files to the log, runs the shell code ``body``, and then runs the real compiler.
     """
 
     real = os.environ.get("CXX", "c++")

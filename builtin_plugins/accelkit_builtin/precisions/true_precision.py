@@ -1,4 +1,4 @@
-"""One dtype throughout: parameters, inputs and arithmetic."""
+"""Precisions that use one dtype for parameters, buffers, inputs and arithmetic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TruePrecision(Precision):
-    """Parameters, buffers, inputs and arithmetic in one dtype."""
+    """A precision that uses one dtype for parameters, buffers, inputs and arithmetic."""
 
     dtype_name: ClassVar[str]
 
@@ -45,7 +45,7 @@ class TruePrecision(Precision):
 
 
 class NarrowPrecision(TruePrecision):
-    """A dtype narrower than float32 for parameters, inputs and arithmetic.
+    """Like ``TruePrecision``, with a dtype narrower than float32.
 
     The outputs of a forward pass are cast to float32, so that losses and metrics have full precision.
     """

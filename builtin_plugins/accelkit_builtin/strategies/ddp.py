@@ -107,13 +107,16 @@ class DDPStrategy(Strategy):
         return module.module if isinstance(module, DistributedDataParallel) else module
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return DistributedDataParallel's own ``no_sync`` context manager."""
+        """Return DistributedDataParallel's own ``no_sync`` context manager, or one that does nothing if the module is not wrapped."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """Return torch's context manager Join, inside which a process that has no batches left takes part in the others' reductions."""
+        """Return torch's context manager Join, inside which a process that has no batches left takes part in the others' reductions.
+
+        If no module is wrapped, return a context manager that does nothing.
+        """
         from torch.distributed.algorithms.join import Join, Joinable
 
         joinable: list[Joinable] = [module for module in modules if isinstance(module, Joinable)]

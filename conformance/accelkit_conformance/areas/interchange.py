@@ -103,8 +103,8 @@ def gradients_of_copies(subject: Subject) -> None:
 @check("full")
 def dlpack(subject: Subject) -> None:
     """If the device supports DLPack, the result of ``torch.from_dlpack`` is on the device, has the dtype, shape, strides and values of its
-    argument, and shares memory with it. The arguments are whole tensors of each declared dtype, and views: slices, and strided, transposed,
-    0-d and empty views."""
+    argument, and shares memory with it. The arguments are a contiguous tensor of each declared dtype, and views of a float32 tensor: a
+    slice, and a strided, a transposed, a 0-d and an empty view."""
     from accelkit_conformance.oracle.aliases import check_dlpack
 
     check_dlpack(subject)

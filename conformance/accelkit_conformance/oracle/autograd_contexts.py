@@ -1,5 +1,5 @@
-"""Checks of the gradients of leaves and of custom functions, backward passes on another device, gradient modes, and activation
-checkpointing."""
+"""Checks of leaf gradients, custom functions, backward passes on another device, gradient modes, and activation checkpointing on another
+device."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def check_varying_shapes(subject: Subject) -> None:
 
 
 def check_failed_calls(subject: Subject, name: str) -> None:
-    """Check that a call that raises an error frees its inputs and its intermediate results.
+    """Check that the inputs and intermediate results of a call are freed after the call raises an error.
 
     Args:
         subject: The plugin under test, with its device.

@@ -1,5 +1,5 @@
-"""Checks of sharded models and tensors with less common options. The results are compared with those of one process that computes the whole
-batch."""
+"""Checks of FSDP with less common options, and of tensor parallelism and DTensor. Most results are compared with those of an unsharded copy
+of the model, which each rank trains on the CPU with the whole batch."""
 
 from __future__ import annotations
 

@@ -64,11 +64,11 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
 
 
 def check_times(subject: Subject) -> None:
-    """Check the times between several events: the times must add up, must not change, and must not be negative between an event and one
-    that was recorded later.
+    """Check ``elapsed_time``: the times between several events must add up, must be the same in a second call, and must not be negative
+    between an event and one that was recorded later. With an event that has no timing or was not recorded, the call must raise an error.
 
     Raises:
-        AssertionError: If a time is wrong.
+        AssertionError: If a time is wrong, or if an error is missing.
         NotSupported: If the device's events do not measure time.
     """
     if not hasattr(make_event(subject), "elapsed_time"):

@@ -45,9 +45,10 @@ def matrix(found: Sequence[tuple[Path, Report]]) -> dict[str, list[dict[str, Any
 
 
 def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, Report]]]:
-    """Group summaries of reports by the kind of plugin.
+    """Group summaries of reports, each with the path of its file, by the kind of plugin that was tested.
 
-    The keys are headings such as ``Accelerators``, in the order of ``checks.SUBJECT_KINDS``. Kinds without a summary are left out.
+    The keys of the result are headings such as ``Accelerators``, in the order of ``checks.SUBJECT_KINDS``. Kinds without a summary are left
+    out.
     """
     groups = {HEADINGS[kind]: [one for one in found if one[1]["subject"]["kind"] == kind] for kind in checks.SUBJECT_KINDS}
     return {heading: group for heading, group in groups.items() if group}

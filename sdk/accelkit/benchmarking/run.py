@@ -16,7 +16,10 @@ _SECONDS = 300.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Progress(Message):
-    """A message from the child process: the next measurement, or the report."""
+    """A message from the child process.
+
+    It contains the name and position of the next measurement and the number of measurements, or, as the last message, the report.
+    """
 
     measuring: str = ""
     number: int = 0

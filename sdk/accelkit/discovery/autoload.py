@@ -92,9 +92,9 @@ def import_torch() -> None:
 
 @contextlib.contextmanager
 def _autoload_that_can_work() -> Iterator[None]:
-    """Inside the ``with`` block, disable torch's search for backends if the ``entry_points.txt`` of a package cannot be decoded.
+    """Inside the ``with`` block, switch off torch's autoload if the ``entry_points.txt`` of an installed package cannot be decoded.
 
-    With such a file, the search would make ``import torch`` fail.
+    The autoload would read this file and make ``import torch`` fail. A warning names the packages that have such a file.
     """
     unreadable = inventory().unreadable
     if not unreadable or not is_enabled():

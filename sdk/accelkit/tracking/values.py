@@ -58,7 +58,7 @@ def checked_step(step: Any) -> int:
     """Return the step as an int.
 
     Raises:
-        UsageError: If the step is not a whole number, or is negative.
+        UsageError: If the step is not of an integer type (floats such as 3.0 are not accepted), or is negative.
     """
     number = whole_number(step)
     if number is None or number < 0:

@@ -39,7 +39,7 @@ def install(name: str | Accelerator | None = None) -> Runtime:
     program imports deepspeed. DeepSpeed keeps its own accelerator for a device type that it knows.
 
     Args:
-        name: The accelerator, as for ``Runtime``.
+        name: The argument ``accelerator`` of ``Runtime``.
 
     Returns:
         The Runtime for the device. Its ``decision`` contains the reasons why this accelerator was selected.
@@ -47,8 +47,8 @@ def install(name: str | Accelerator | None = None) -> Runtime:
     Raises:
         UnavailableError: If DeepSpeed is not installed.
         ContradictionError: If DeepSpeed already uses another device in this process.
-        UnsupportedError: If DeepSpeed cannot use the device.
-        AccelkitError: If Runtime raises an error.
+        UnsupportedError: If DeepSpeed cannot use the device, or if accelkit does not support the installed version of DeepSpeed.
+        AccelkitError: If Runtime cannot select or start the device, or cannot join the process group.
     """
     from accelkit.runtime import Runtime
 
@@ -100,6 +100,7 @@ def set_accelerator(accelerator: Accelerator) -> Any:
 
     Raises:
         ContradictionError: If DeepSpeed already uses another device in this process.
+        UnsupportedError: If accelkit does not support the installed version of DeepSpeed.
     """
     set_accelerator_on_import(accelerator)
     importlib.import_module("deepspeed")

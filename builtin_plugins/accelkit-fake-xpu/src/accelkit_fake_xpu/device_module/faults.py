@@ -18,8 +18,9 @@ from accelkit_fake_xpu.settings import Faults, SettingsError
 def fault(text: str) -> Iterator[None]:
     """Context manager that injects the faults in ``text``, which has the format of the environment variable FAKE_XPU_FAULT.
 
-    Allocations and kernels are counted from the start of the block; with ``oom@3``, the third allocation in the block fails. After the
-    block, no faults are injected, but devices that were lost stay lost.
+    Allocations and kernels are counted from the start of the block; with ``oom@3``, the third allocation in the block fails. The faults
+    replace those of an outer block or of FAKE_XPU_FAULT, which do not come back: after the block, no faults are injected. If a device was
+    lost, no device can be used any more.
 
     Raises:
         SettingsError: If ``text`` cannot be parsed, or names an operator that torch does not have.
