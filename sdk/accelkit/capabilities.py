@@ -31,13 +31,13 @@ CAPABILITY_KEYS: Mapping[str, str] = {
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:
-    """Check that every key is in CAPABILITY_KEYS or has a prefix, as in ``dtype.float32`` or a plugin's own ``acme.x``.
+    """Check that every key is in CAPABILITY_KEYS or has the form ``<prefix>.<name>``, as in ``dtype.float32`` or a plugin's own ``acme.x``.
 
-    A prefix ends with a dot. Every prefix is accepted.
+    Any prefix and any name are accepted.
 
     Raises:
         TypeError: If ``keys`` is a string, or holds anything other than strings.
-        ValueError: If a key is unknown. The text suggests a similar key, or lists the valid keys.
+        ValueError: If a key is neither in CAPABILITY_KEYS nor of this form. The message suggests a similar key, or lists the valid keys.
     """
     if isinstance(keys, str):
         raise TypeError(f"{keys!r} is a string; expected a tuple of capabilities such as ({keys!r},)")

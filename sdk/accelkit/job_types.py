@@ -25,7 +25,7 @@ class Decision:
     """The explanation of a selection: the request, its source, and the status of each candidate.
 
     Attributes:
-        requested: The requested name, or ``auto``.
+        requested: The requested name, ``auto``, or the ``repr`` of the instance of Accelerator that was passed.
         source: The source of the request: ``argument``, the name of the environment variable that was set, or ``default``.
         chosen: The name of the selected accelerator.
         plugin: The ``dist==version`` of the plugin that provides this accelerator.

@@ -23,11 +23,12 @@ class TorchDeviceAccelerator(Accelerator):
 
     @classmethod
     def for_device_type(cls, device_type: str, backend: str = "") -> type[TorchDeviceAccelerator]:
-        """Return the accelerator class for this device type. Whether torch has the device is known only after ``load`` and ``check``.
+        """Create the accelerator class for a device type, whether or not torch has the device. ``load`` and ``check`` find that out.
 
         Args:
-            device_type: The device type.
-            backend: The value of the ``torch.backends`` entry point that registers the device; empty if there is none.
+            device_type: The device type, such as ``xpu``.
+            backend: The ``torch.backends`` entry point that registers the device, as ``MODULE`` or ``MODULE:FUNCTION``; empty if there is
+                none.
         """
         description = f"The device {device_type} of torch, or of a package that adds it."
         attributes = {"device_type": device_type, "backend": backend, "__module__": cls.__module__, "__doc__": description}

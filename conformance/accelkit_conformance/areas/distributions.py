@@ -76,10 +76,11 @@ def numbers_are_new(subject: Subject) -> None:
 
 @check("full", requires=["random_state", "dtype.bool"], over=names_of("dropout", "DROPOUTS"))
 def every_dropout(subject: Subject, name: str) -> None:
-    """Each kind of dropout drops the expected share of the elements or channels, and scales the others. Elements or channels are dropped
-    independently: two neighbours are both dropped or both kept as often as expected, and the second half of the mask does not repeat the
-    first. The same seed gives the same mask for other values of the input. The gradient has the mask of the forward pass, even where the
-    input is zero. The inputs are contiguous, channels last, transposed or strided, in each declared floating-point dtype."""
+    """Each kind of dropout drops the expected share of the elements or channels, everywhere in the input, and scales the others. Elements
+    or channels are dropped independently of each other: the share of neighbours that are both dropped or both kept is as expected, and the
+    second half of the mask does not repeat the first. The mask depends on the seed, but not on the values of the input. The gradient has
+    the mask of the forward pass, even where the input is zero. Inputs that are contiguous, channels last, transposed or strided are tested
+    in float32 and in each other declared floating-point dtype."""
     from accelkit_conformance.oracle.dropout import check_dropout
 
     check_dropout(subject, name)

@@ -225,8 +225,8 @@ def zero_bytes(subject: Subject) -> None:
 
 @check("smoke")
 def empty_cache_keeps_tensors(subject: Subject) -> None:
-    """``empty_cache`` can be called at any time, and tensors keep their values. If the capability ``memory_statistics`` is declared,
-    ``empty_cache`` changes neither the number of allocated bytes nor its peak."""
+    """After ``empty_cache``, existing tensors keep their values, and new tensors can be created. If the capability ``memory_statistics`` is
+    declared, ``empty_cache`` changes neither the number of allocated bytes nor its peak."""
     import torch
 
     def statistics() -> list[float]:

@@ -62,7 +62,8 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 def steps(subject: Subject, name: str) -> None:
     """After four steps on the device, the parameters are the same as after four steps on the CPU in float64 with the for-loop
     implementation. The steps on the device are made with each implementation that torch supports for the device: the for-loop, ``foreach``
-    and ``fused``. All other options are those of torch's test configurations. Configurations in which an option is a tensor are skipped."""
+    and ``fused``. The other options, except ``capturable``, are those of torch's test configurations. Configurations in which an option is
+    a tensor are skipped."""
     import torch
 
     from accelkit_conformance.oracle import opdb, optimizer_cases

@@ -27,7 +27,7 @@ def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def keep_busy(device: torch.device) -> None:
-    """Queue, on the current stream of the device, copies that take some milliseconds."""
+    """Queue copies of 128 MiB in total, from the device to pinned memory, on the device's current stream. They take a few milliseconds."""
     here, there = _large(device)
     for _ in range(_NUM_COPIES):
         here.copy_(there, non_blocking=True)

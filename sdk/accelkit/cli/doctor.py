@@ -87,9 +87,10 @@ def _with_checks_of_hooks(verdicts: Mapping[PluginRecord, Verdict]) -> dict[Plug
 
 
 def _mistakes(records: Sequence[PluginRecord], verdicts: Mapping[PluginRecord, Verdict]) -> dict[PluginRecord, list[Finding]]:
-    """Run the static checks on plugins, and return the findings for each plugin.
+    """Run the static checks on plugins, and return the findings for each plugin that was checked.
 
-    A finding is omitted if its text is already part of the reason in the plugin's verdict, or if it matters only to the plugin's vendor.
+    A plugin that crashed or hung when it was probed is not checked. A finding is omitted if its text is already part of the reason in the
+    plugin's verdict, or if it matters only to the plugin's vendor.
     """
     asked = [record for record in records if verdicts[record].seconds]  # 0 seconds: the plugin's process crashed or hung, and would again
     return {

@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Saves and loads the state of prepared objects. Most methods implement a method of ``Runtime``, and are documented in ``Runtime``.
+    """Saves and loads the state of prepared and registered objects. Most methods are documented in ``Runtime``.
 
     Args:
-        session: The device in use, whose random state is saved too.
+        session: The session, which has the selected plugins, the precision, and the device, whose random state is saved too.
         rank_info: The ranks of this process, and the number of processes in the job.
         collectives: The collectives of the job. The processes use them to check that all processes have called the same method.
-        objects: The objects whose state is saved.
+        objects: The prepared and registered objects.
         trackers: The trackers. A checkpoint records the next step to log, and the state of each tracker.
-        timeout: The time to wait for the other processes, in seconds.
+        timeout: The longest time to wait for the other processes, in seconds.
     """
 
     def __init__(

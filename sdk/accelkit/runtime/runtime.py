@@ -199,7 +199,7 @@ class Runtime:
 
     @property
     def device_placement(self) -> bool:
-        """Whether ``prepare`` moves modules and batches to the device, as given to the constructor."""
+        """The constructor's argument ``device_placement``: whether ``prepare`` moves modules and batches to the device."""
         return self._options.device_placement
 
     @property
@@ -209,12 +209,12 @@ class Runtime:
 
     @property
     def even_batches(self) -> bool:
-        """Whether the last batches are filled with samples from the beginning of the epoch, as given to the constructor."""
+        """The constructor's argument ``even_batches``: whether samples from the beginning of the epoch fill the last batches."""
         return self._options.even_batches
 
     @property
     def dispatch_batches(self) -> bool | None:
-        """Whether the main process reads the data for all processes, as given to the constructor."""
+        """The constructor's argument ``dispatch_batches``: whether the main process reads the data for all processes, or None."""
         return self._options.dispatch_batches
 
     @property

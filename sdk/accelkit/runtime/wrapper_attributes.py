@@ -34,9 +34,10 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
 
 
 def attributes_of_child(cls: type) -> dict[str, Any]:
-    """Return a dict with a ``__getattr__`` for a subclass of the wrapper class ``cls``.
+    """Return the only attribute that ``swap_class`` overrides in a subclass of the wrapper class ``cls``: its ``__getattr__``.
 
-    In addition to the wrapper's own attributes, this ``__getattr__`` finds the public attributes and methods of the wrapped module.
+    If the wrapper has no attribute of the given name, this ``__getattr__`` returns the wrapped module's public attribute or method of that
+    name. For a layer of the module, it raises AttributeError.
     """
     original: Any = cls
 

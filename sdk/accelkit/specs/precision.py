@@ -61,10 +61,10 @@ class Precision:
     def convert_input(self, data: T) -> T:
         """Convert the floating-point tensors in the arguments of a forward pass to the dtype in which the precision computes.
 
-        The arguments may be nested, and may contain integer tensors and other objects, which should be returned unchanged.
+        ``data`` may be nested, and may contain integer tensors and other objects, which should be returned unchanged.
 
-        Called before each forward pass of a prepared module: once with the tuple of positional arguments, once with the dict of keyword
-        arguments.
+        Called twice before each forward pass of a prepared module: with the tuple of positional arguments, and with the dict of keyword
+        arguments. Lightning's Fabric calls this method once, with a tuple of both. Lightning's Trainer calls it with each batch.
         """
         return data
 

@@ -126,11 +126,11 @@ class Strategy:
         return num_processes
 
     def device_mesh(self, device: torch.device) -> DeviceMesh | None:
-        """Return the mesh of the devices of all processes, with a name for each dimension, or None if the strategy has no mesh.
+        """Return a mesh of the devices of all processes, with named dimensions, or None (the default) if the strategy has no mesh.
 
         If the strategy is distributed, the Runtime of each process calls this method after the process has joined the process group: at
         the first use of the device, and at the first use after each ``Runtime.teardown``. All processes call this method at the same
-        point, so that it may create process groups. ``Runtime.mesh`` returns the result.
+        point, so that it may create process groups. ``Runtime.mesh`` returns the result, or raises UnsupportedError if it is None.
 
         Args:
             device: The device of this process.

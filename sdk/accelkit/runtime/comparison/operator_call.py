@@ -96,12 +96,22 @@ class OperatorCall:
         return ""
 
     def right(self) -> list[torch.Tensor | None]:
-        """Return the right results, in float64 if the CPU supports float64 for this operator. Call :meth:`wrong` first."""
+        """Return the right values for the tensors that :meth:`written` returns, in the same order. Call :meth:`wrong` first.
+
+        The values are from the call on the CPU, in double precision if the CPU supports it for this operator.
+
+        Raises:
+            CannotCompare: If :meth:`wrong` has not been called, or the operator failed on the CPU.
+        """
         return self.right_outcome.select(self._written)
 
     @property
     def right_outcome(self) -> Outcome:
-        """The outcome on the CPU, in float64 if the CPU supports float64 for this operator. Call :meth:`wrong` first."""
+        """The outcome on the CPU, in double precision if the CPU supports it for this operator. Call :meth:`wrong` first.
+
+        Raises:
+            CannotCompare: If :meth:`wrong` has not been called, or the operator failed on the CPU.
+        """
         outcome = self._truth or self._own
         if outcome is None:
             raise CannotCompare("it has not run on the CPU")
@@ -110,7 +120,7 @@ class OperatorCall:
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
         """Return the results and the changed arguments of the call on the device, from its outcome ``found``.
 
-        An argument counts as changed if the call on the CPU changed it. The order is the same as in the list that :meth:`right` returns.
+        An argument counts as changed if the call on the CPU changed it. None stands for a result that is not a tensor.
         """
         return found.select(self._written)
 

@@ -74,7 +74,14 @@ class OrderStates:
 
     @contextlib.contextmanager
     def drawing(self, *, is_resumed: bool) -> Iterator[None]:
-        """Inside the context, give the host's generators the state that they had on rank 0 when the order of this pass was first drawn.
+        """Return a context manager inside which the host's generators have the states with which the order of this pass begins.
+
+        On exit, the generators get back the states that they had on entry, with two exceptions, which apply when the order of a new pass is
+        drawn for the first time. The ranks that get the first share of the data keep the advanced states, and so do all ranks if
+        ``rng_types`` does not contain ``generator``. If ``rng_types`` contains ``torch``, all ranks keep the advanced state of torch's
+        generator.
+
+        Does nothing if no pass is active, or if only this process reads the loader and the pass continues no saved pass.
 
         Args:
             is_resumed: Whether the pass continues a saved pass.

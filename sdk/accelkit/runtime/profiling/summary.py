@@ -53,12 +53,12 @@ class Operator:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies from one type of device to another in one phase of the steps.
+    """The copies from one type of device to another in one phase of a step.
 
     Attributes:
         source, target: The device types.
-        phase: The phase in which the copies are made.
-        count, bytes, ms: The number of copies, their size in bytes and their time in ms, each per step.
+        phase: ``data``, ``forward``, ``backward``, ``optimizer`` or ``collectives`` if the copies are part of that phase, else ``other``.
+        count, bytes, ms: The number of copies, their total size in bytes and their total time on the host in ms. All are averages per step.
     """
 
     source: str
@@ -75,7 +75,7 @@ class Fallback:
 
     Attributes:
         operator: The name of the operator.
-        calls, ms: The number of calls and their time in ms, each per step.
+        calls, ms: The number of calls and their total time on the host in ms. Both are averages per step.
     """
 
     operator: str
