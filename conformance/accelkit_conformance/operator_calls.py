@@ -64,7 +64,9 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, which initialises the driver. Return the second step and its operators.
+    """Train a model for two steps in a new process, which initialises the driver. Return the second step and the operators that it calls.
+
+    If the model cannot be trained within the time limit, ``error`` of the ModelRun says why, and the list of operators is empty.
 
     Args:
         record: The accelerator.

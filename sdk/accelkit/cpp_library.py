@@ -204,12 +204,12 @@ class CppLibrary:
     def prebuild(self) -> Path:
         """Compile the library for the installed torch, copy it to the folder ``prebuilt`` beside the sources, and return the copy's path.
 
-        The build of a wheel calls this method, so that the wheel contains the compiled library. Removes from the folder all libraries that
-        were compiled from other sources or with other flags. Keeps libraries that were compiled from the same sources, with the same flags,
-        for other versions of torch.
+        Call this method while a wheel is built, so that the wheel contains the compiled library. A new library replaces the libraries in
+        the folder, except those that differ from it only in the version of torch. If the folder already contains the library, nothing is
+        compiled or removed.
 
         Raises:
-            BuildError: If the library cannot be compiled.
+            BuildError: If the library cannot be compiled, or if another user could have written to it.
         """
         compiled, library = self.build(), self._prebuilt()
         if compiled != library:

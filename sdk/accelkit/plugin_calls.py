@@ -155,7 +155,7 @@ def _is_count(value: object) -> bool:
 
 
 def _items(value: object) -> Sequence[object]:
-    """Return ``value`` if it is a non-empty list or tuple. Otherwise, return a sequence with one item that fails every check."""
+    """Return ``value`` if it is a non-empty list or tuple. Otherwise, return ``("",)``, whose item fails every check of an item."""
     return value if isinstance(value, list | tuple) and value else ("",)
 
 

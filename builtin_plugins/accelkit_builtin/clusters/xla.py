@@ -42,6 +42,7 @@ class XLAEnvironment(ClusterEnvironment):
         On the CPU, torch_xla.launch creates one thread per device, and XLA has no collectives between these threads.
 
         Raises:
+            UsageError: If a variable is invalid, such as CPU_NUM_DEVICES.
             UnsupportedError: If there are several CPU devices.
             ContradictionError: If the settings do not match the processes that were launched.
         """

@@ -97,7 +97,7 @@ class Float16Mixed(AutocastPrecision):
         self._versions.setdefault(weakref.ref(optimizer), {})
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Record the versions of the gradients of each optimizer that has not stepped yet.
+        """Record the versions of the gradients of each optimizer whose gradients have never been divided by the scale.
 
         The version of a tensor is torch's count of its in-place changes.
         """
@@ -203,7 +203,7 @@ class Float16Mixed(AutocastPrecision):
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
-        # The versions of the gradients of each optimizer that has not stepped yet. It is usually empty.
+        # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
         self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
         self._has_scaled = False
 

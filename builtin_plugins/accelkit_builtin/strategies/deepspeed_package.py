@@ -68,9 +68,14 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 def load(accelerator: Accelerator) -> None:
     """Import DeepSpeed and make it use the accelerator's device, even if DeepSpeed does not know the device type.
 
-    ``os.environ`` is left unchanged.
+    ``os.environ`` is left unchanged. torch's FutureWarning about functions that DeepSpeed calls in every step is ignored from then on.
+
+    Args:
+        accelerator: The accelerator, which must be loaded.
 
     Raises:
+        UnavailableError: If DeepSpeed is not installed.
+        UnsupportedError: If the installed version of DeepSpeed needs methods that accelkit does not implement.
         ContradictionError: If DeepSpeed already uses another device in this process.
     """
     with _environment({"DS_ACCELERATOR": accelerator.device_type}):

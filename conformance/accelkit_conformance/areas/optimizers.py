@@ -114,8 +114,9 @@ def state_is_on_the_device(subject: Subject, name: str) -> None:
 
 @check("training", over=["0", "1"])
 def clipping_the_norm(subject: Subject, foreach: str) -> None:
-    """``clip_grad_norm_`` returns the norm of all gradients with a relative error below 1e-5. It scales all gradients by the same factor,
-    so that their norm is the given limit. With ``error_if_nonfinite``, it raises RuntimeError if a gradient contains NaN."""
+    """``clip_grad_norm_`` returns the norm of all gradients with a relative error below 1e-5. If this norm is greater than the given limit,
+    all gradients are scaled by the same factor, so that their norm becomes the limit. With ``error_if_nonfinite``, ``clip_grad_norm_``
+    raises RuntimeError if a gradient contains NaN."""
     import torch
 
     parameters = [torch.nn.Parameter(torch.zeros(shape, device=subject.device)) for shape in ((3, 4), (5,), (2, 2, 2))]

@@ -70,7 +70,7 @@ class DetectsFromProcess(SlurmEnvironment):
 
 @mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
 class DetectionRaises(SlurmEnvironment):
-    """``detect_cluster`` raises an error instead of returning None if SLURM_STEP_ID is not a number."""
+    """``detect_cluster`` raises ValueError if SLURM_STEP_ID is not a number."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         int(environ.get("SLURM_STEP_ID") or 0)

@@ -121,7 +121,10 @@ def _with_numbers(func: Any) -> Iterator[tuple[Any, frozenset[int]]]:
 
 
 def _converting(numbers: frozenset[int]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that replaces a function's positional arguments at the indices ``numbers`` with their first elements."""
+    """Return a decorator that replaces a function's positional arguments at the indices ``numbers`` with Python numbers.
+
+    A tensor is replaced with its first element. An empty tensor, or an argument that is not a tensor, is replaced with 1.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

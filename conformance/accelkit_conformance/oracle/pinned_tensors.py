@@ -45,12 +45,14 @@ _IS_RANDOM = ("empty", "new_empty", "rand")
 
 
 def check_pinned_tensors(subject: Subject) -> None:
-    """Check that functions that are called with ``pin_memory=True`` return pinned tensors.
+    """Check that factory functions with ``pin_memory=True``, and the method ``Tensor.pin_memory``, return pinned tensors on the CPU.
 
-    The method ``Tensor.pin_memory`` is checked too, with tensors in several layouts and dtypes.
+    ``Tensor.pin_memory`` is checked with tensors in several layouts and dtypes. It must return a tensor that is already pinned without a
+    copy, and must not pin its argument.
 
     Raises:
-        AssertionError: If a tensor is not pinned, or if the pinned tensor or its copy on the device has a wrong dtype, shape or value.
+        AssertionError: If a tensor that is not empty is not pinned, if a clone of a pinned tensor or the argument of ``Tensor.pin_memory``
+            is pinned, if a copy has a wrong device, dtype, shape or value, or if ``Tensor.pin_memory`` copies a pinned tensor.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():

@@ -137,11 +137,14 @@ def select_cluster(
 
 
 def check_environment(environment: ClusterEnvironment) -> None:
-    """Read all properties that a job depends on, so that an invalid variable causes an error now.
+    """Read the ranks, the sizes and the number of machines, so that an invalid variable causes an error now.
+
+    The properties are ``world_size``, ``global_rank``, ``local_rank``, ``local_world_size`` and ``num_nodes``. A property that is known
+    only after the processes have joined the process group is skipped.
 
     Raises:
-        AccelkitError: If a variable is invalid. The text gives the variable, its value and what to do. Errors of a plugin's own code are
-            raised as BrokenPluginError.
+        AccelkitError: If a variable is invalid. The error names the variable and its value, and says what to do. Any other exception in
+            the plugin's code is raised as a BrokenPluginError.
     """
     with loading.plugin_errors(environment.plugin, f"reading the cluster environment {environment.name}"):
         for name in ("world_size", "global_rank", "local_rank", "local_world_size", "num_nodes"):

@@ -76,7 +76,7 @@ def place_module(
         device: The device of this process.
         precision, strategy: The precision and the strategy of the Runtime.
         moves: The record to which the new parameters are added.
-        has_to_move: Whether the module is moved to the device; if not, it stays where it is.
+        has_to_move: Whether to move the module to the device.
 
     Returns:
         The wrapped module.

@@ -1,4 +1,4 @@
-"""Selection by name: the record that a name refers to, and the trial of a plugin before this process loads it."""
+"""Selection by name: find the record that a name refers to, and try third-party plugins in a child process before loading them here."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class BlockVerification:
         self._has_raised = False
 
     def wait(self, key: str) -> None:
-        """Return once every block of a tensor is verified.
+        """Wait until every block of a tensor is verified. This thread verifies the blocks that no other thread has begun.
 
         Raises:
             CheckpointError: On every call, if one of the blocks is damaged. The error names the file and the tensor.
@@ -66,13 +66,13 @@ class BlockVerification:
                 raise self._error(block, why, key)
 
     def wait_for_all(self, *, once: bool = False) -> None:
-        """Return once every block is verified.
+        """Wait until every block is verified. This thread verifies the blocks that no other thread has begun.
 
         Args:
-            once: Whether to ignore damage if ``wait`` or ``wait_for_all`` has already raised an error.
+            once: Whether to raise no further error if ``wait`` or ``wait_for_all`` has already raised one.
 
         Raises:
-            CheckpointError: If one of the blocks is damaged.
+            CheckpointError: If one of the blocks is damaged. The error names the file and the tensors in this block.
         """
         for block in self._order:
             if (why := self._outcome(block)) and not (once and self._has_raised):

@@ -39,13 +39,15 @@ class _Failure:
 
 
 class Ranks:
-    """The processes that take part in an operation. ``Ranks()`` is this process alone.
+    """The processes that take part in an operation.
 
     Args:
-        group: A gloo process group of all processes of the job. It must not be used for anything else.
+        group: A gloo process group of all processes of the job. It must not be used for anything else. None means this process alone.
         num_shares: The number of shares into which the job divides its samples. None means one share for each process.
 
     Attributes:
+        rank: The rank of this process.
+        size: The number of processes.
         num_shares: The number of shares into which the job divides its samples.
         copies: The number of processes that compute on each share of the samples. These processes have consecutive ranks.
     """

@@ -182,7 +182,7 @@ class Collectives:
         return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether ``flag`` is true on any process of the job. Every process must make this call. Nothing verifies that they do."""
+        """Return whether ``flag`` is true on any process of the job. Every process must make this call, which is not verified."""
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
@@ -197,7 +197,13 @@ class Collectives:
         return bool(number.item())
 
     def from_main(self, data: Any) -> Any:
-        """Return the ``data`` of rank 0 on every process of the job. Every process must make this call. Nothing verifies that they do."""
+        """Return the ``data`` of rank 0 on every process of the job. The ``data`` of the other processes is ignored.
+
+        The data is pickled. Every process must make this call, which is not verified.
+
+        Raises:
+            CollectiveError: If a signature shows that no process of this job sent the data.
+        """
         if self._num_processes == 1:
             return data
         from accelkit.runtime.collectives import object_collectives

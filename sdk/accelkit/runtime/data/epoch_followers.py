@@ -14,6 +14,7 @@ class EpochFollowers:
 
     Args:
         loader: The user's loader.
+        is_active: The initial value of the attribute.
 
     Attributes:
         is_active: Whether ``Epochs`` calls ``set_epoch`` at the start of each pass over the loader.

@@ -47,12 +47,12 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = "fake_xpu") -> None:
-    """Restore a state that ``get_rng_state`` returned."""
+    """Set the state of the device's generator to a state that ``get_rng_state`` returned."""
     torch.ops.fake_xpu.set_rng_state(index_of(device), new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Restore the states that ``get_rng_state_all`` returned."""
+    """Set the states of all devices' generators to the states that ``get_rng_state_all`` returned."""
     for index, state in enumerate(new_states):
         set_rng_state(state, index)
 
