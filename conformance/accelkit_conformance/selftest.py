@@ -3,7 +3,8 @@
 Each mutant breaks one area. A mutant is killed if a test of this area fails on it. On an accelerator mutant, two groups of tests run: the
 tests of the mutant's area, and the profile ``smoke``. The tests of the area come from the profile ``distributed`` if the area needs several
 processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no
-hardware run only if the mutant's area needs no hardware either. On any other mutant, all tests for its kind of plugin run.
+hardware run only if the mutant's area needs no hardware either. Tests of torch.compile do not run on accelerator mutants. On any other
+mutant, all tests for its kind of plugin run.
 """
 
 from __future__ import annotations

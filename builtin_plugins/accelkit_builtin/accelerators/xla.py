@@ -61,7 +61,7 @@ class XLAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether XLA is usable. Does not import torch or torch_xla.
 
-        The result depends on PJRT_DEVICE, the PCI bus and the versions of the packages torch and torch_xla.
+        The result depends on PJRT_DEVICE, the PCI bus, the versions of torch and torch_xla, and whether libneuronxla is installed.
         """
         answer = _package()
         if not answer.is_usable:

@@ -31,7 +31,7 @@ class TruePrecision(Precision):
         return module.to(self.dtype)
 
     def convert_input(self, data: T) -> T:
-        """Return the data with floating-point tensors cast to the precision's dtype. Integers and complex numbers are unchanged."""
+        """Return the data with floating-point tensors cast to the precision's dtype. Other tensors, even complex ones, are unchanged."""
         import torch
 
         return cast(data, self.dtype, torch.is_floating_point)

@@ -53,8 +53,11 @@ class DDPStrategy(Strategy):
     """Data parallelism with torch's DistributedDataParallel.
 
     Args:
-        options: How to wrap modules.
+        options: The options of DistributedDataParallel. None means ``DDPOptions()``.
         device: The device or device type that the strategy is for. None means any device.
+
+    Raises:
+        UsageError: If ``options`` is not a DDPOptions object.
     """
 
     is_distributed = True

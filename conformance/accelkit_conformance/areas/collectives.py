@@ -248,16 +248,16 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """Each call of the collective gives the right result or raises an error. Inputs that are not also results stay unchanged, and nothing
-    outside the tensors is written. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage,
-    reduction, root, group, and whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one
-    call. Averages may have an error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and
-    float32 tensors have more digits than a dtype of half the size can hold. No call with contiguous float32 tensors may raise an error,
-    except for reductions other than SUM. ``all_to_all_uneven`` stands for ``all_to_all_single`` with parts of different lengths, where one
-    part is empty. Unless the backend is gloo, the parts in ``all_to_all`` also have different lengths, and one of them is empty. ``send``
-    stands for ``send`` and ``recv`` from the root to another rank, or for ``isend`` and ``irecv`` if the call is asynchronous. If one of
-    these calls rejects a strided tensor, the rank repeats it with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a
-    contiguous tensor to the next rank. A group of one rank sends nothing. If the backend is gloo, no tensor is strided."""
+    """Each call of the collective gives the right result or raises an error. A call with contiguous float32 tensors may raise an error only
+    if it uses a reduction other than SUM. Inputs that are not also results stay unchanged, and nothing outside the tensors is written. The
+    calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether
+    the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages may have a relative
+    error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and float32 tensors have more
+    digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths, of which
+    one is empty. Unless the backend is gloo, the parts in ``all_to_all`` have such lengths, too. ``send`` tests ``send`` and ``recv`` from
+    the root to another rank, or ``isend`` and ``irecv`` if the call is asynchronous. If one of these functions rejects a strided tensor,
+    the rank calls it again with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. In a
+    group of one rank, nothing is sent. If the backend is gloo, no tensor is strided."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

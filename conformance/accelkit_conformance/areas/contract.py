@@ -151,8 +151,8 @@ def repr_names_the_plugin(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def capabilities_are_known(subject: Subject) -> None:
-    """``declared_capabilities`` is a Capabilities object, which rejects unknown keys that have no prefix. The dtypes that the keys name
-    exist in torch."""
+    """``declared_capabilities`` is a Capabilities object. (Its constructor rejects unknown keys that have no prefix.) For each key
+    ``dtype.<name>`` or ``autocast.<name>``, torch has a dtype of this name."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]

@@ -190,8 +190,8 @@ def seeds_reach_every_device(subject: Subject) -> None:
 @check("training", requires=["random_state"])
 def dropout_in_attention(subject: Subject) -> None:
     """``scaled_dot_product_attention`` with dropout gives the same result if the same seed is set again, and a different result if no seed
-    is set between the calls. The mean of the result differs by less than 15 % from the mean without dropout, and the gradient has the mask
-    of the forward pass."""
+    is set between the calls. The mean of the result differs by less than 15 % from the mean without dropout, and the backward pass uses the
+    same mask as the forward pass."""
     from accelkit_conformance.oracle.samplers import check_dropout_in_attention
 
     check_dropout_in_attention(subject)

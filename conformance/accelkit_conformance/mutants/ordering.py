@@ -198,7 +198,7 @@ class AddsWithoutFactor(Broken):
 
 @mutant("streams", "recordings")
 class KeepsTheFirstRecording(Broken):
-    """Recording an event again has no effect once the event has been waited for."""
+    """After ``Event.synchronize`` has been called, recording the event again has no effect."""
 
     def install(self) -> None:
         import torch

@@ -105,7 +105,7 @@ class PropertiesInTerabytes(Broken):
 
 @mutant("errors", "state after an error")
 class ErrorsChangeTheStream(Broken):
-    """After a kernel has raised an error, a stream that the kernel created remains the current stream of its device."""
+    """After an operator has raised an error, a new stream is the current stream of the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -65,7 +65,7 @@ class Switchable(Broken):
 
 
 class Fault:
-    """The fault of a generated mutant. Every call to the mutant's operator is replaced by a call to this object."""
+    """The fault of a generated mutant. Called in place of the mutant's operator, it calls the operator and may then change the result."""
 
     def __init__(self, mutant: Generated) -> None:
         source = random.Random(f"{mutant.axis},{mutant.seed}")  # noqa: S311 # for a reproducible fault

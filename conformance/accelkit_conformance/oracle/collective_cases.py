@@ -203,10 +203,10 @@ class Case:
         return list(zip(mine, expected, strict=True))
 
     def _exchanged(self, *, is_even: bool = False) -> tuple[list[torch.Tensor], list[int], list[int], list[torch.Tensor]]:
-        """Return the parts that this rank sends, their lengths, the lengths of the parts that it receives, and the parts that it receives.
+        """Return the parts that this rank sends, their lengths, the lengths of the parts that it should receive, and these parts.
 
-        If ``is_even`` is False and the group has several members, the parts that a rank sends have different lengths, and one of them is
-        empty. The parts that a rank receives have different lengths too, and one of them is empty.
+        If ``is_even`` is True, or if the group has one member, each part has the length of the case. Otherwise, the lengths of the n parts
+        that a rank sends are 0, 1, ... n - 1 times this length, in an order that depends on the rank. The same holds for received parts.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

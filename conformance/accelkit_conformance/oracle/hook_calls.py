@@ -72,10 +72,12 @@ class HookCalls:
         return self._limited(self._with_second_plugin(hook, function), hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook that the plugin under test and a second plugin implement, and return the result of the hook.
+        """Call a hook that the plugin under test and a second plugin implement. The second plugin's implementation raises an error.
 
-        The second plugin's implementation raises an error. If the plugin under test does not handle this error, the error becomes a
-        HookError, as in a Runtime.
+        Return the hook's result if the error does not reach the caller, for example because a wrapper of the plugin under test catches it.
+
+        Raises:
+            HookError: If the error reaches the caller, as in a Runtime.
         """
 
         def fail() -> None:

@@ -185,8 +185,10 @@ def _arrays(dtype: str) -> dict[str, Any]:
 
 
 def check_arrays(subject: Subject) -> None:
-    """Check that NumPy arrays of every dtype and in several layouts are converted to tensors on the device, and that a tensor does not
-    change if its array changes later.
+    """Check that NumPy arrays in several layouts are converted to tensors on the device. The arrays have every declared dtype except
+    bfloat16, which NumPy lacks.
+
+    Unless the device is the CPU, also check that a tensor does not change if its array changes later.
 
     Raises:
         AssertionError: If a tensor is not on the device, has a wrong dtype, shape or value, or changes with its array.

@@ -87,7 +87,7 @@ def _values(device: torch.device) -> Any:
 
 
 def _zeroed(device: torch.device) -> Any:
-    """Set gradients to zero in place, so that other references to the same gradients see the zeros."""
+    """Set gradients to zero in place. Other references to the same gradients must see the zeros."""
     found = []
     for is_foreach in (False, True):
         parameters = _parameters(device, with_empty=True)

@@ -78,15 +78,16 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Check that a sampler that draws into a slice with gaps fills each element of the slice, leaves the gaps unchanged, and advances the
-    generator.
+    """Check that a sampler that draws into a column of a matrix fills the whole column, leaves the other columns unchanged, and advances
+    the generator.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the sampler in ``IN_PLACE``.
 
     Raises:
-        AssertionError: If an element is not filled, if an element outside the slice has changed, or if the numbers repeat themselves.
+        AssertionError: If the sampler does not return its argument, if an element of the column is not filled or an element outside it
+            changes, if too many numbers are equal, or if the second half of the column or a later draw repeats earlier numbers.
     """
     buffer = torch.full((400, 3), -7.25, device=subject.device)
     result = IN_PLACE[name](buffer[:, 1], None)

@@ -243,7 +243,7 @@ def weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def are_equal(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> bool:
-    """Return whether all tensors are equal, bit for bit."""
+    """Return whether each tensor of ``ours`` is exactly equal to the corresponding tensor of ``theirs``. Tensors with NaN are unequal."""
     return all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 

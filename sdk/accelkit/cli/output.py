@@ -43,7 +43,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def say(message: str) -> None:
-    """Print a message for people to standard error."""
+    """Print a message to standard error. Control characters are escaped."""
     click.echo(printable(message), err=True)
 
 

@@ -112,7 +112,7 @@ def fallback_records(version: str) -> list[PluginRecord]:
 
 @functools.cache
 def _known_devices() -> Any:
-    """Import ``known_devices.py``, which imports nothing but the standard library."""
+    """Return the module ``known_devices`` of the built-in plugins. The module imports nothing but the standard library."""
     try:
         return importlib.import_module(f"{BUILTIN_PACKAGE}.known_devices")
     except ModuleNotFoundError as error:

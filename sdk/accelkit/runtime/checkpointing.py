@@ -261,7 +261,7 @@ class Checkpointing:
         return {f"engine_{index}": Engine(strategy, one) for index, one in enumerate(self._objects.modules) if id(one) in held}
 
     def _saved_loaders(self) -> Iterator[tuple[str, Any]]:
-        """Yield each loader with its name. Each process saves all loaders, because a loader's random state may differ between processes."""
+        """Yield each loader with its name. Each process saves the states of its own loaders, because their random states may differ."""
         for index, loader in enumerate(self._objects.loaders):
             yield f"loader_{index}", loader
 

@@ -21,14 +21,14 @@ SIGNALS = ("SIGTERM", "SIGUSR1")
 
 
 class StopSignals:
-    """Records whether this process received a signal by which schedulers announce that they will stop a job.
+    """Records the first signal by which a scheduler tells this process that the job will be stopped.
 
     SLURM sends SIGTERM at the time limit and when it preempts a job. Before SIGTERM, SLURM sends the signal that the job requested, for
     example with ``sbatch --signal=USR1@60``. torchrun's agent and Kubernetes send SIGTERM. The handlers that ``listen`` installs also call
-    the handlers that were installed before. The default action, which ends the process, is not taken.
+    the handlers that were installed before. If there were none, the signal no longer ends the process.
 
     Attributes:
-        received: The name of the first signal received, or an empty string.
+        received: The name of the first signal received, such as ``SIGTERM``. An empty string if no signal was received.
     """
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ class Runtime:
         cpu: Whether to use the CPU regardless of the environment variables.
         seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
-        split_batches: Whether the batch size of a loader counts the samples of all processes. Otherwise, it counts those of one process.
+        split_batches: Whether the batch size of a loader is the total for all processes. Otherwise, it is the batch size of each process.
         even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets, else False.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
@@ -204,7 +204,7 @@ class Runtime:
 
     @property
     def split_batches(self) -> bool:
-        """The constructor's argument ``split_batches``: whether the batch size of a loader counts the samples of all processes."""
+        """Whether the batch size of a loader is the total for all processes, as given to the constructor. Otherwise, it is per process."""
         return self._options.split_batches
 
     @property

@@ -17,7 +17,7 @@ class StopTrigger:
         self._is_set = False
 
     def set(self) -> None:
-        """Set the flag on this process. Nothing is sent."""
+        """Set the flag on this process. The other processes learn of it only through ``check``."""
         self._is_set = True
 
     def check(self) -> bool:

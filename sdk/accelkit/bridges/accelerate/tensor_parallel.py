@@ -98,11 +98,11 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
 
 
 def check_split_model(model: torch.nn.Module, config: ParallelismConfig | None, device: torch.device) -> None:
-    """Check that Accelerate can train a model that was split over several devices.
+    """Check that Accelerate can train a model with tensor parallelism.
 
     Args:
         model: The model that is prepared for training.
-        config: Accelerate's configuration.
+        config: Accelerate's ParallelismConfig. If it is None or has no tensor parallelism, nothing is checked.
         device: The device of this process.
 
     Raises:

@@ -259,7 +259,7 @@ class TensorReader:
 
 
 def _with_local_part(like: torch.Tensor, part: torch.Tensor) -> DTensor | None:
-    """Return a mapped DTensor (see ``mapped_tensors``) with the layout of ``like``, whose local tensor is ``part``.
+    """Return a DTensor with the layout of ``like`` and the local tensor ``part``, marked as mapped (see ``mapped_tensors``).
 
     Return None if ``like`` is not a DTensor in main memory, or if the local tensor of ``like`` does not have the shape of ``part``.
     """

@@ -41,7 +41,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
 
     @property
     def group_name(self) -> str:
-        """torch's name of the group. For groups implemented in Python, older versions of torch read this property."""
+        """The name that torch gave the group. torch's own property raises an error for groups implemented in Python."""
         return self._name
 
     def get_group_store(self) -> Store:

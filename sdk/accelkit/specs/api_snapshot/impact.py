@@ -18,7 +18,8 @@ def concerned(changes: Sequence[Change], old: Record, new: Record, kind: str, de
         changes: The changes from ``old`` to ``new``.
         old, new: The records of the old and the new specifications (see ``snapshot.Record``).
         kind: The kind of the plugin.
-        definitions: The result of ``snapshot.definitions`` for the plugin's class. Other code of the plugin is not considered.
+        definitions: What the plugin's class defines and mentions, as returned by ``snapshot.definitions``. Code of the plugin outside this
+            class and its bases is not considered.
     """
     specifications = {**old["specifications"], **new["specifications"]}
     found = []
