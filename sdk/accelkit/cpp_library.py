@@ -79,7 +79,7 @@ class CppLibrary:
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the compiled library.
+        """The folder for libraries that are compiled on this machine. A library that the wheel contains is not in this folder.
 
         For the name ``acme_npu``, it is the value of ``ACME_NPU_CACHE_DIR``, or ``accelkit-acme-npu`` in the user's cache folder.
         """
@@ -254,7 +254,7 @@ class CppLibrary:
     def _kept_objects(self, folder: Path, units: Sequence[CompilationUnit]) -> dict[CompilationUnit, Path]:
         """Return for each unit the path of the object file that is kept between builds.
 
-        The path depends on the content of the unit's sources and of all headers.
+        The path depends on the unit's sources, all headers beside them, the command of the compiler, and ``_surroundings``.
         """
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"

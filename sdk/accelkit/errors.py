@@ -98,12 +98,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` in a single line, with control characters escaped as by the function ``printable``."""
+    """Return ``text`` as a single line, with control characters escaped as by the function ``printable``."""
     return printable(text.replace("\n", " "))
 
 
 def message_in_one_line(error: BaseException) -> str:
-    """Return the message of an error in one line. Semicolons separate the parts of the message of an AccelkitError."""
+    """Return the message of an error as a single line. In the message of an AccelkitError, semicolons separate the parts."""
     return " ".join(re.sub(r"\n  (?=(?:plugin|why|what to do): )", "; ", str(error)).split())
 
 

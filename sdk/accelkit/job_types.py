@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """An accelerator in a ``Decision``, with its status and the reason for the status."""
+    """An accelerator that was considered for a ``Decision``.
+
+    Attributes:
+        name: The name of the accelerator.
+        plugin: The ``dist==version`` of the plugin that provides the accelerator. Empty if no installed plugin provides it.
+        status: ``chosen``; ``usable``, ``absent`` or ``broken``, as for ``Availability``; or ``refused`` if the accelerator is simulated or
+            its plugin is not available.
+        reason: The reason for the status.
+        hint: What the user can do to use the accelerator.
+    """
 
     name: str
     plugin: str

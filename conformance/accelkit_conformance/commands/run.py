@@ -183,7 +183,7 @@ def require_packages() -> None:
 
 
 def check_writable(paths: Iterable[Path]) -> None:
-    """Check before a long run that its reports can be written.
+    """Check that reports can be written to ``paths``. Called before a long run. Creates missing folders.
 
     Raises:
         UsageError: If a report cannot be written.

@@ -44,7 +44,7 @@ def make_model() -> torch.nn.Module:
 
 
 def loss_of(model: Any, batch: Any, device: torch.device) -> torch.Tensor:
-    """Return the loss of a batch, and assert that the batch, the result and the parameters are on the device."""
+    """Return the loss of a batch, and assert that the batch, the model's output and the parameters are on the device."""
     rows, sums = batch
     result = model(rows)
     assert_on_device(device, rows, sums, result, *model.parameters())

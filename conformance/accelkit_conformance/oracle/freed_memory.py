@@ -65,10 +65,11 @@ def check_operator(subject: Subject, name: str) -> None:
 
 
 def check_failed_allocations(subject: Subject) -> None:
-    """Check that an allocation for which there is not enough memory raises an error and changes nothing.
+    """Check that an allocation for which there is not enough memory raises ``torch.OutOfMemoryError`` and changes nothing.
 
     Raises:
-        AssertionError: If there is no error, if a tensor changes, if the memory statistics increase, or if the next allocation fails.
+        AssertionError: If there is no error or a different one, if a tensor changes, if the allocated bytes or their peak increase, or if
+            the tensor of the next allocation has wrong values.
     """
     is_counted = subject.capabilities.can("memory_statistics")
 

@@ -36,9 +36,9 @@ def measure(
     ranks: int = 2,
     seconds: float = _SECONDS,
 ) -> Report:
-    """Measure an accelerator, and return the report. Initialises the driver, in child processes.
+    """Measure the speed of an accelerator, and return the report. Initialises the driver, in child processes.
 
-    Most measurements use only its first device. Collectives, and copies from one device to another, use several devices.
+    Most measurements use only the accelerator's first device. Collectives, and copies from one device to another, use several devices.
 
     Args:
         record: The accelerator's record.
@@ -46,10 +46,10 @@ def measure(
         select: A shell-style wildcard pattern. Measurements whose names do not match the pattern are left out.
         report_progress: Called before each measurement with its name, its position (from 1) and the number of measurements.
         ranks: The number of processes in the measurements of collectives. Each process uses one device.
-        seconds: The time limit of each measurement.
+        seconds: The time limit of each measurement, in seconds.
 
     Raises:
-        BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.
+        BrokenPluginError: If the plugin fails or crashes, takes too long to load, or takes longer than ``seconds`` for a measurement.
         UsageError: If ``select`` selects no measurement.
     """
     with PluginProcess(

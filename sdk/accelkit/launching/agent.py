@@ -66,7 +66,7 @@ class Agent(SimpleElasticAgent):
 
     @property
     def has_started(self) -> bool:
-        """Whether processes were ever started on this machine."""
+        """Whether this agent has started processes in any round."""
         return self._ranks is not None
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:

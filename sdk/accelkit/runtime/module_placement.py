@@ -188,9 +188,9 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 
 
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
-    """Pre-hook of a step: runs ``check``, and registers a post-hook that removes all of the optimizer's checks.
+    """Run ``check`` before a step, and register a post-hook that removes all of the optimizer's checks after the step.
 
-    torch iterates over the hooks while it calls them, so a hook must not remove itself unless it is the last one.
+    A pre-hook must not remove the checks: torch iterates over the hooks while it calls them, so only the last hook may remove itself.
     """
     check(optimizer)
     if optimizer not in _ending:

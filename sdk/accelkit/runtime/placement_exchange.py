@@ -1,4 +1,4 @@
-"""Exchange of information about where each process runs, through a store, before there is a process group."""
+"""Exchange of ``Place`` objects through a store, before there is a process group. A ``Place`` says where a process runs."""
 
 from __future__ import annotations
 

@@ -786,9 +786,9 @@ class Runtime:
         return self._preemption.is_preempted()
 
     def save_and_stop_if_preempted(self, path: str | Path) -> None:
-        """Save and exit if any process of the job was told to stop. With ``Runtime(requeue=True)``, also queue the job again.
+        """Save a checkpoint and exit if any process of the job was told to stop. With ``Runtime(requeue=True)``, also queue the job again.
 
-        Every process must call this at the same step. The job is queued again after all processes have saved.
+        Every process must call this at the same step. ``path`` is as for ``save_state``. The job is queued after all processes have saved.
 
         Raises:
             SystemExit: With status 0 if the scheduler accepted the job again. Otherwise with status 143 (128 + SIGTERM), so that a

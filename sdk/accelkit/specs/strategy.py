@@ -3,7 +3,8 @@
 The Runtime of each process calls the main methods of a strategy in this order:
 
 - In the constructor of the Runtime: ``check``.
-- At the first use of the device: ``setup``, ``root_device``, ``process_group_backend`` and ``device_mesh``.
+- At the first use of the device: ``setup`` and ``root_device``. If the strategy is distributed, then also ``process_group_backend`` (unless
+  the user named a backend) and ``device_mesh``.
 - For every module: ``place_module`` and ``wrap_module``.
 
 A strategy that also runs the optimizer's steps is an ``EngineStrategy``.

@@ -83,7 +83,7 @@ class TensorWriter:
         self._planner.copies = {key: _host_copy(tensor) for key, tensor in self._tensors.items()}
 
     def plan(self, folder: Path) -> SavePlan:
-        """Return the local plan, which lists the values that this process has. ``folder`` must exist."""
+        """Return the local plan, which lists the values that this process has. ``write`` writes into ``folder``, which must exist."""
         self._folder = folder
         # Do not overlap copies: that needs streams, which not every device's module has.
         self._writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=0)

@@ -233,7 +233,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _ranks(first: Sequence[int], size: int) -> str:
-    """Return a phrase for ``size`` ranks. ``first`` contains at least _SHOWN of these ranks, or all if there are fewer."""
+    """Return a phrase that names ``size`` ranks. ``first`` contains at least the first _SHOWN of them, or all if there are fewer."""
     shown = ", ".join(map(str, _first(first))) + (f" and {size - _SHOWN} more" if size > _SHOWN else "")
     return f"rank {shown}" if size == 1 else f"ranks {shown}"
 

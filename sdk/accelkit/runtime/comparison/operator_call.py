@@ -118,7 +118,7 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return the results and the changed arguments of the call on the device, from its outcome ``found``.
+        """Return the results and the changed arguments of the call on the device, from its outcome ``found``. Call :meth:`wrong` first.
 
         An argument counts as changed if the call on the CPU changed it. None stands for a result that is not a tensor.
         """

@@ -45,7 +45,10 @@ class PluginClass:
 
     @functools.cached_property
     def own(self) -> Mapping[str, Any]:
-        """The public members that the plugin's own code defines, by name. Properties are not evaluated."""
+        """The public members that the class and its bases define, by name. Properties are not evaluated.
+
+        Bases that are specifications, or that belong to torch or the standard library, are left out.
+        """
         found: dict[str, Any] = {}
         for one in reversed(self.cls.__mro__):
             root = one.__module__.partition(".")[0]
@@ -55,7 +58,7 @@ class PluginClass:
 
     @functools.cached_property
     def mentioned(self) -> set[str]:
-        """The names that the code of the plugin's own methods uses."""
+        """The names that the methods of the class and its bases use, except for the methods of the specifications."""
         codes = [function.__code__ for one in self.cls.__mro__ for function in _functions(one)]
         found: set[str] = set()
         while codes:
