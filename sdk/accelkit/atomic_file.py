@@ -19,7 +19,8 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
         mode: The permissions of the file, before the umask is applied.
 
     Raises:
-        OSError: If the file cannot be written. ``path`` is left unchanged and the temporary file is removed.
+        OSError: If the file cannot be written. ``path`` is left unchanged and the temporary file is removed, unless the error occurs
+            when the folder is flushed, after the file has been replaced.
     """
     temporary = path.with_name(f"{path.name}.{writer}.tmp" if writer else f"{path.name}.tmp")
     with contextlib.suppress(FileNotFoundError):
@@ -59,7 +60,7 @@ def output_file(path: Path) -> Iterator[Path]:
 
 def flush_file(path: Path) -> None:
     """Flush the content of a file to disk."""
-    with path.open("rb") as file:
+    with path.open("rb" if os.name == "posix" else "rb+") as file:  # Windows flushes only files that are open for writing
         os.fsync(file.fileno())
 
 

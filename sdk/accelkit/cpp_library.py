@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler
-from accelkit.cpp_objects import CompilationUnit, compilation_units, keep, reuse
+from accelkit.cpp_objects import CompilationUnit, compilation_units, keep, reuse, source_files, update_digest
 from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private, private_folder
 
@@ -36,7 +36,7 @@ class CppLibrary:
     The cache contains one library for each combination of torch version, Python version, machine type, sources and flags.
 
     After a change to a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a
-    ``.h`` file, all ``.cpp`` files are compiled again.
+    header or another file, all ``.cpp`` files are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
     used if it was compiled from the same sources, with the same flags, and for the installed minor version of torch. Otherwise, the sources
@@ -50,9 +50,10 @@ class CppLibrary:
     Args:
         name: The name of the library and of the torch device type. The environment variable ``NAME_CACHE_DIR``, with this name in capitals,
             can name another cache folder.
-        sources: The folder with the ``.cpp`` and ``.h`` files.
+        sources: The folder with the ``.cpp`` files. Headers may be in its subfolders.
         exclude: Names of ``.cpp`` files that are not compiled.
-        flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers.
+        flags: Additional flags for the compiler, such as ``-O3``, or ``-I`` with a folder of headers. If headers outside ``sources``
+            change, nothing is compiled again, so put the version of a vendor's SDK into a flag, as in ``-DACME_SDK=24.1``.
         links: Additional flags for the linker, such as ``-lacme`` for the vendor's own library.
         unity: Groups of names of ``.cpp`` files. The files of a group are compiled as one file, in the order of the
             group (a unity build). This saves time, because torch's headers, which take longer to compile than a small file, are compiled
@@ -113,8 +114,7 @@ class CppLibrary:
     def _digest(self, *surroundings: object) -> str:
         """Return a digest of the sources and of ``surroundings``, which are other inputs of the compilation, such as its flags."""
         digest = hashlib.sha256(repr((*surroundings, sorted(self._exclude), self._unity)).encode())
-        for path in sorted(self._sources.iterdir()):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+        update_digest(digest, self._sources, source_files(self._sources))
         return digest.hexdigest()[:16]
 
     @property
@@ -254,12 +254,11 @@ class CppLibrary:
     def _kept_objects(self, folder: Path, units: Sequence[CompilationUnit]) -> dict[CompilationUnit, Path]:
         """Return for each unit the path of the object file that is kept between builds.
 
-        The path depends on the unit's sources, all headers beside them, the command of the compiler, and ``_surroundings``.
+        The path depends on the unit's sources, all files that are not ``.cpp`` files, the command of the compiler, and ``_surroundings``.
         """
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
-        for path in sorted(self._sources.glob("*.h")):
-            common.update(path.name.encode() + b"\0" + path.read_bytes())
+        update_digest(common, self._sources, [path for path in source_files(self._sources) if path.suffix != ".cpp"])
         return {unit: folder / f"{prefix}-{unit.name}-{unit.digest(common.digest())[:16]}.o" for unit in units}
 
     def _check_private(self, library: Path) -> None:

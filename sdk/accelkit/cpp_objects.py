@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from accelkit.errors import UntrustedFileError
@@ -50,6 +50,17 @@ def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Se
     groups = [tuple(left.pop(name) for name in group if name in left) for group in unity]
     units = [CompilationUnit(group) for group in (*groups, *((path,) for path in left.values())) if group]
     return sorted(units, key=lambda unit: -sum(path.stat().st_size for path in unit.sources))
+
+
+def source_files(folder: Path) -> list[Path]:
+    """Return the paths of all files in the folder with the sources and in its subfolders, sorted. Hidden files and folders are left out."""
+    return sorted(path for path in folder.rglob("*") if path.is_file() and "/." not in f"/{path.relative_to(folder).as_posix()}")
+
+
+def update_digest(digest: hashlib._Hash, folder: Path, files: Iterable[Path]) -> None:
+    """Add the contents of ``files`` and their paths relative to ``folder`` to the digest, in place."""
+    for path in files:
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
 
 
 def reuse(kept: Path, target: Path) -> bool:

@@ -311,6 +311,26 @@ def test_an_operator_that_changes_an_argument_without_saying_so():
     assert call.wrong(call.outcome(results)).startswith("result 3: ")
 
 
+def test_a_changed_argument_is_compared_even_if_the_cpu_supports_only_float64(custom):
+    custom.define("writes(Tensor x, Tensor(a!) state) -> Tensor")
+
+    def writes(x, state):
+        if x.dtype != torch.float64:
+            raise RuntimeError("not implemented for 'Float'")
+        state += 1
+        return x * 3
+
+    custom.impl("writes", writes, "CPU")
+    values, state = torch.tensor([1.0, torch.nan]), torch.zeros(2)
+    call = OperatorCall(torch.ops.compared.writes.default, (values, state), {})
+    result = values * 3
+    state += 1
+    assert not call.wrong(call.outcome(result))
+    assert len(call.written(call.outcome(result))) == 2, "an argument with NaN has not changed"
+    state += 1
+    assert call.wrong(call.outcome(result)).startswith("result 1: ")
+
+
 @pytest.mark.parametrize(
     ("fault", "wrong"), [("wrong@mul", "for the mask that it drew"), ("nan@mul", "result 0 has NaN in 1000 of 1000 elements")]
 )

@@ -218,6 +218,21 @@ def test_the_scaler_is_in_the_checkpoint(tmp_path):
     scheduler.step()
 
 
+@pytest.mark.parametrize("is_infinite", [True, False])
+def test_steps_before_loading_do_not_change_the_loaded_scale(is_infinite):
+    rt, model, optimizer, _ = made()
+    saved = rt.precision.state_dict()
+    for _ in range(2):  # two steps without infinity would double the scale
+        rt.backward(infinite(model) if is_infinite else model(torch.ones(1, 4)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    rt.precision.load_state_dict(saved)
+    rt.backward(model(torch.ones(1, 4)).sum())
+    assert (rt.precision.scale, model.weight.grad[0, 0]) == (1024.0, 1024.0)
+    optimizer.step()
+    assert not rt.optimizer_step_was_skipped
+
+
 def test_a_skipped_step_is_forgotten_with_its_optimizer():
     rt, model, optimizer, scheduler = made()
     rt.backward(infinite(model))

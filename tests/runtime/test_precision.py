@@ -153,6 +153,17 @@ def test_a_forward_replaced_on_the_instance_is_refused(error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.parametrize("name", ["64-true", "16-true", "bf16-true"])
+def test_complex_parameters_keep_their_imaginary_parts(name):
+    rt = accelkit.Runtime(accelerator="cpu", precision=name)
+    module = torch.nn.Module()
+    module.register_parameter("phase", torch.nn.Parameter(torch.tensor([1j])))
+    module.register_parameter("weight", torch.nn.Parameter(torch.ones(1)))
+    rt.prepare(module)
+    assert module.phase.item() == 1j
+    assert module.weight.dtype is rt.precision.dtype
+
+
 def test_the_default_dtype_comes_back_after_an_exception():
     _, net = prepared("64-true")
     with pytest.raises(RuntimeError):

@@ -136,6 +136,19 @@ def test_only_what_has_changed_is_compiled_again(small, tmp_path):
     assert len(list((tmp_path / "small" / "objects").iterdir())) == 2, "those of earlier builds are removed"
 
 
+@pytest.mark.parametrize("name", ["shared.hpp", "include/shared.h"])
+def test_a_header_in_a_subfolder_or_with_another_suffix_counts(small, name):
+    sources, build = small
+    header = sources / name
+    header.parent.mkdir(exist_ok=True)
+    for value in (1, 2):
+        header.write_text(f"#define VALUE {value}\n")
+        (sources / "first.cpp").write_text(f'#include "{name}"\nint first() {{ return VALUE; }}\n')
+        assert build() == ["first.cpp", "second.cpp"]
+    (sources / ".first.cpp.swp").write_text("an editor's file")
+    assert build() == []
+
+
 def test_the_files_of_a_group_are_compiled_as_one(small, tmp_path):
     """The second file can use a name with internal linkage from the first file only if both are compiled as one."""
     sources, build = small

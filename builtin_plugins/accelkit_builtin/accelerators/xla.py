@@ -74,7 +74,7 @@ class XLAAccelerator(Accelerator):
             return Availability.usable(f"XLA uses this machine's CPU ({PJRT_DEVICE}=CPU)")
         if device == "TPU" and not _num_chips():
             return Availability.absent(f"{PJRT_DEVICE} is TPU, but this machine's PCI bus has no TPU chip", f"unset {PJRT_DEVICE}")
-        return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"{PJRT_DEVICE}={device}")
+        return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"XLA uses PJRT device {device}")
 
     def load(self) -> None:
         """Import torch_xla. On TPUs, also limit the process to its own chip if torchrun or accelkit launch started the process."""

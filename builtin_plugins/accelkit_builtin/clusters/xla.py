@@ -50,7 +50,7 @@ class XLAEnvironment(ClusterEnvironment):
             raise UnsupportedError(
                 "torch_xla.launch does not support several CPU devices",
                 plugin=self.plugin,
-                why="XLA's CPU device does not support collectives between processes, and would abort the process "
+                why="XLA has no collectives between threads that each use one CPU device, and would abort the process "
                 "(github.com/pytorch/xla/issues/9089, github.com/pytorch/xla/issues/5005)",
                 hint="use strategy='xla', which uses all devices from one process, or start one process per device with accelkit launch",
             )

@@ -176,9 +176,15 @@ class Float16Mixed(AutocastPrecision):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored."""
+        """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored.
+
+        Gradients that were computed before are forgotten, because they were multiplied by another scale.
+        """
         if state:
+            versions = self._versions
+            self._make_scaler()  # the results of earlier steps would change the restored scale
             self._scaler.load_state_dict(dict(state))
+            self._versions = versions
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of this precision. The copy gets its own scaler, with the same scale.

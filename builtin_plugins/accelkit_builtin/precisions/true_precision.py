@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_METHODS = {"float16": "half", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
+"""The methods of torch.nn.Module that cast floating-point parameters and buffers. ``Module.to`` would also cast complex ones."""
+
 
 class TruePrecision(Precision):
     """A precision that uses one dtype for parameters, buffers, inputs and arithmetic."""
@@ -28,7 +31,9 @@ class TruePrecision(Precision):
         return found
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        return module.to(self.dtype)
+        """Cast floating-point parameters and buffers to the precision's dtype, in place. Others, even complex ones, are unchanged."""
+        converted: torch.nn.Module = getattr(module, _METHODS[self.dtype_name])()
+        return converted
 
     def convert_input(self, data: T) -> T:
         """Return the data with floating-point tensors cast to the precision's dtype. Other tensors, even complex ones, are unchanged."""

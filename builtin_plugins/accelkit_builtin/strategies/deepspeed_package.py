@@ -27,7 +27,7 @@ from accelkit.bridges.deepspeed import (
 if TYPE_CHECKING:
     import torch
 
-MINIMUM = (0, 19, 8)  # this version supports managed_gradient_accumulation=false in every stage
+MINIMUM = "0.19.8"  # this version supports managed_gradient_accumulation=false in every stage
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
@@ -50,9 +50,11 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
     if specification is None or not specification.submodule_search_locations:
         why = "the package deepspeed is not installed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=line)
+    from packaging.version import Version
+
     version = importlib.metadata.version("deepspeed")
-    if tuple(int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()) < MINIMUM:
-        why = f"deepspeed {version} is installed, but {'.'.join(map(str, MINIMUM))} or newer is needed"
+    if Version(version) < Version(MINIMUM):
+        why = f"deepspeed {version} is installed, but {MINIMUM} or newer is needed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
     check_accelerator(accelerator)
     requested = os.environ.get("DS_ACCELERATOR")

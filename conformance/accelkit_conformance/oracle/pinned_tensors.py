@@ -15,31 +15,31 @@ from accelkit_conformance.results import NotSupported
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_PINNED: dict[str, Callable[[Any], torch.Tensor]] = {
-    "empty": lambda like: torch.empty(3, 4, pin_memory=True),
-    "empty_strided": lambda like: torch.empty_strided((3, 4), (1, 3), pin_memory=True),
-    "empty_like": lambda like: torch.empty_like(like, device="cpu", pin_memory=True),
-    "zeros": lambda like: torch.zeros(3, 4, pin_memory=True),
-    "zeros of integers": lambda like: torch.zeros(3, dtype=torch.int64, pin_memory=True),
-    "zeros_like": lambda like: torch.zeros_like(like, device="cpu", pin_memory=True),
-    "ones": lambda like: torch.ones(3, 4, pin_memory=True),
-    "ones_like": lambda like: torch.ones_like(like, device="cpu", pin_memory=True),
-    "full": lambda like: torch.full((3, 4), 1.5, pin_memory=True),
-    "full_like": lambda like: torch.full_like(like, 1.5, device="cpu", pin_memory=True),
-    "arange": lambda like: torch.arange(5.0, pin_memory=True),
-    "linspace": lambda like: torch.linspace(0, 1, 5, pin_memory=True),
-    "eye": lambda like: torch.eye(3, pin_memory=True),
-    "tensor": lambda like: torch.tensor([1.0, 2.0], pin_memory=True),
-    "rand": lambda like: torch.rand(3, 4, pin_memory=True),
-    "randn": lambda like: torch.randn(3, 4, pin_memory=True),
-    "randint": lambda like: torch.randint(9, (3,), pin_memory=True),
-    "randperm": lambda like: torch.randperm(9, pin_memory=True),
-    "rand_like": lambda like: torch.rand_like(like, device="cpu", pin_memory=True),
-    "new_empty": lambda like: torch.ones(2).new_empty((3, 4), pin_memory=True),
-    "new_zeros": lambda like: torch.ones(2).new_zeros((3, 4), pin_memory=True),
-    "new_full": lambda like: torch.ones(2).new_full((3, 4), 1.5, pin_memory=True),
+_PINNED: dict[str, Callable[[Any, bool], torch.Tensor]] = {
+    "empty": lambda like, is_pinned: torch.empty(3, 4, pin_memory=is_pinned),
+    "empty_strided": lambda like, is_pinned: torch.empty_strided((3, 4), (1, 3), pin_memory=is_pinned),
+    "empty_like": lambda like, is_pinned: torch.empty_like(like, device="cpu", pin_memory=is_pinned),
+    "zeros": lambda like, is_pinned: torch.zeros(3, 4, pin_memory=is_pinned),
+    "zeros of integers": lambda like, is_pinned: torch.zeros(3, dtype=torch.int64, pin_memory=is_pinned),
+    "zeros_like": lambda like, is_pinned: torch.zeros_like(like, device="cpu", pin_memory=is_pinned),
+    "ones": lambda like, is_pinned: torch.ones(3, 4, pin_memory=is_pinned),
+    "ones_like": lambda like, is_pinned: torch.ones_like(like, device="cpu", pin_memory=is_pinned),
+    "full": lambda like, is_pinned: torch.full((3, 4), 1.5, pin_memory=is_pinned),
+    "full_like": lambda like, is_pinned: torch.full_like(like, 1.5, device="cpu", pin_memory=is_pinned),
+    "arange": lambda like, is_pinned: torch.arange(5.0, pin_memory=is_pinned),
+    "linspace": lambda like, is_pinned: torch.linspace(0, 1, 5, pin_memory=is_pinned),
+    "eye": lambda like, is_pinned: torch.eye(3, pin_memory=is_pinned),
+    "tensor": lambda like, is_pinned: torch.tensor([1.0, 2.0], pin_memory=is_pinned),
+    "rand": lambda like, is_pinned: torch.rand(3, 4, pin_memory=is_pinned),
+    "randn": lambda like, is_pinned: torch.randn(3, 4, pin_memory=is_pinned),
+    "randint": lambda like, is_pinned: torch.randint(9, (3,), pin_memory=is_pinned),
+    "randperm": lambda like, is_pinned: torch.randperm(9, pin_memory=is_pinned),
+    "rand_like": lambda like, is_pinned: torch.rand_like(like, device="cpu", pin_memory=is_pinned),
+    "new_empty": lambda like, is_pinned: torch.ones(2).new_empty((3, 4), pin_memory=is_pinned),
+    "new_zeros": lambda like, is_pinned: torch.ones(2).new_zeros((3, 4), pin_memory=is_pinned),
+    "new_full": lambda like, is_pinned: torch.ones(2).new_full((3, 4), 1.5, pin_memory=is_pinned),
 }
-"""Functions with the argument ``pin_memory``, by name. Each is called with a tensor on the device."""
+"""Functions with the argument ``pin_memory``, by name. Each is called with a tensor on the device and the value of ``pin_memory``."""
 _IS_RANDOM = ("empty", "new_empty", "rand")
 """The beginnings of the names of functions whose values are random or uninitialised."""
 
@@ -57,16 +57,18 @@ def check_pinned_tensors(subject: Subject) -> None:
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():
         with subject.sample(f"{name} with pin_memory=True", {"name": name}):
-            made = make(like)
+            made = make(like, True)
             if subject.lacks(str(made.dtype).removeprefix("torch.")):
                 continue
             assert made.is_pinned(), f"{name} with pin_memory=True made a tensor that is not pinned"
             assert made.device.type == "cpu", f"{name} with pin_memory=True made a tensor on {made.device}"
             if not name.startswith(_IS_RANDOM):
+                right = make(like, False)
+                assert not made.clone().is_pinned(), f"a clone of a pinned tensor of {name} is pinned"
+                assert (made.dtype, made.shape) == (right.dtype, right.shape), f"{name} with pin_memory=True made a {made.dtype} tensor"
+                assert torch.equal(made, right), f"{name} with pin_memory=True made other values"
                 there = made.to(subject.device, non_blocking=True).cpu()
-                unpinned = made.clone()
-                assert not unpinned.is_pinned(), f"a clone of a pinned tensor of {name} is pinned"
-                assert torch.equal(there, unpinned), f"{name} with pin_memory=True: a copy on the device has other values"
+                assert torch.equal(there, right), f"{name} with pin_memory=True: a copy on the device has other values"
     for name, tensor in _unpinned():
         with subject.sample(f"pin_memory of {name}", {"name": name}):
             pinned = tensor.pin_memory()

@@ -40,7 +40,7 @@ def stack_level_outside_of_torch() -> int:
     The user's code is the innermost stack frame that is neither in torch nor in accelkit.
     """
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN):
+    while frame.f_back is not None and f"{frame.f_globals.get('__name__', '')}.".startswith(_OWN):
         level, frame = level + 1, frame.f_back
     return level
 

@@ -84,7 +84,9 @@ class PluginAccelerator:
         """Return device statistics for DeviceStatsMonitor, with the unit in each key."""
         import torch
 
-        return dict(call(self.plugin, "get_device_stats", torch.device(device) if isinstance(device, str) else device))
+        if not isinstance(device, torch.device):
+            device = torch.device(device) if isinstance(device, str) else self.plugin.device(device)
+        return dict(call(self.plugin, "get_device_stats", device))
 
     def teardown(self) -> None:
         call(self.plugin, "teardown")

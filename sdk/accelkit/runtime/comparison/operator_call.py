@@ -152,9 +152,8 @@ class OperatorCall:
             except Exception as error:  # the operator does not support float64
                 if self._own is None:
                     raise CannotCompare(_reason(failure or error)) from error
-        if self._own is not None:
-            pairs = zip(self.given_inputs, self._own.inputs, strict=True)
-            self._written = [index for index, (before, after) in enumerate(pairs) if not torch.equal(before, after)]
+        pairs = zip(self.given_inputs, (self._own or self.right_outcome).inputs, strict=True)
+        self._written = [index for index, (before, after) in enumerate(pairs) if not _is_unchanged(before, after)]
 
     def _run(self, arguments: Any) -> Outcome:
         args, kwargs = arguments
@@ -237,6 +236,15 @@ def describe(tensors: Sequence[torch.Tensor]) -> str:
 
 def _tensors(nested: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+
+
+def _is_unchanged(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """Return whether two tensors have the same shape and values. NaN equals NaN. ``after`` may be in float64."""
+    before = before.to(after.dtype)
+    if torch.equal(before, after):
+        return True
+    can_be_nan = (after.is_floating_point() or after.is_complex()) and after.element_size() > 1  # torch cannot compare float8
+    return can_be_nan and before.shape == after.shape and bool(((before == after) | (before.isnan() & after.isnan())).all())
 
 
 def _mapped(function: Any, device: torch.device, nested: Any) -> Any:
