@@ -29,8 +29,8 @@ class Peer:
 
     Attributes:
         title: The name of the class or package in error messages, such as ``Lightning's Fabric``.
-        package: The name of the package, such as ``accelerate``. Error messages about functions contain it instead of ``title``, unless it
-            is "".
+        package: The name of the package, such as ``accelerate``. If it is not empty, error messages about functions contain it instead of
+            ``title``.
         page: The page of the documentation that shows the peer's names in a table, relative to ``docs``.
     """
 

@@ -109,7 +109,10 @@ def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> 
 
 
 def is_built_in(plugin: Accelerator | Precision | Strategy) -> bool:
-    """Return whether the plugin is part of accelkit. If it is, its errors are torch's or the user's, and need not name the plugin."""
+    """Return whether the plugin is part of accelkit.
+
+    Errors in methods of built-in plugins come from torch or from the user's program, and need not name the plugin.
+    """
     return _distribution(plugin) == OWN_DISTRIBUTION
 
 

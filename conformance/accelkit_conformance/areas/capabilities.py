@@ -158,7 +158,7 @@ def deterministic(subject: Subject) -> None:
 
 @check("training", probes="profiler")
 def profiler(subject: Subject) -> None:
-    """When a matmul runs on the device, ``torch.profiler`` records at least one kernel of the device."""
+    """When a matmul runs on the device, ``torch.profiler`` records at least one kernel or copy on the device."""
     import torch
 
     from accelkit_conformance.oracle.recordings import device_work, record

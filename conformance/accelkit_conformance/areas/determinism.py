@@ -115,9 +115,9 @@ def calls_are_repeated(subject: Subject, name: str) -> None:
 
 @check("full", requires=["deterministic"])
 def warnings_are_no_errors(subject: Subject) -> None:
-    """With ``use_deterministic_algorithms(True, warn_only=True)``, none of seven calls raises an error. On some devices, these calls are
-    not deterministic. An example is the backward pass of ``grid_sample``. Six of the calls give the same results or gradients as on the
-    CPU. The seventh assigns several values to one element, and the element may have any of these values."""
+    """With ``use_deterministic_algorithms(True, warn_only=True)``, calls that are not deterministic on some devices, such as the backward
+    pass of ``grid_sample``, raise no error and leave ``warn_only`` on. Seven calls are tested. Six of them give the same results or
+    gradients as on the CPU. The seventh assigns several values to the same elements, so its result may contain any of these values."""
     from accelkit_conformance.oracle.repeated_calls import check_warnings_only
 
     check_warnings_only(subject)

@@ -35,9 +35,9 @@ def _listed() -> Iterator[Case]:
 
 @check("full", requires=["autocast.{0}"], over=_lower)
 def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
-    """Under autocast, a matrix product, convolution or attention of float32 arguments returns a result in the dtype of autocast. The result
-    and the gradients have the values that the CPU gives for arguments cast to this dtype. The dtype of the gradients is float32. Outside
-    autocast, the same call returns float32."""
+    """Under autocast, a matrix product, convolution, attention or ``prelu`` of float32 arguments returns a result in the dtype of autocast.
+    The result and the gradients have the values that the CPU gives for arguments cast to this dtype. The dtype of the gradients is float32.
+    Outside autocast, the same call returns float32."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)

@@ -47,7 +47,7 @@ class ForgetsTheInput(Broken):
 
 @mutant("arguments", "combinations of arguments")
 class DividesByTheLengthMinusOne(Broken):
-    """Linear and bilinear ``interpolate`` with ``align_corners=True`` return NaN if the input has only one column."""
+    """Linear and bilinear ``interpolate`` with ``align_corners=True`` return NaN if the last dimension of the input has size 1."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

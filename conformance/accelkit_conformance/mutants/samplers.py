@@ -28,7 +28,7 @@ class IgnoresTheMedian(Broken):
 
 @mutant("distributions", "dtypes of samplers")
 class WidensHalves(Broken):
-    """In half precision, ``exponential_`` draws numbers that are twice as large as they should be."""
+    """In float16 and bfloat16, ``exponential_`` draws numbers that are twice as large as they should be."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

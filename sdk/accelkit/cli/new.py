@@ -27,10 +27,10 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
     "--output-dir", type=click.Path(path_type=Path), default=".", metavar="DIR", help="The folder in which to create the package's folder."
 )
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
-    """Create a plugin that works at once, with a package, tests and CI. Asks nine questions, which docs/new-plugin.md explains.
+    """Create a plugin package that works immediately, with tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
-    KEY=VALUE answers a question. The keys are vendor, distribution, accelerator, torch_device, components, author, email, licence and
-    oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
+    KEY=VALUE sets the default answer to a question. The keys are vendor, distribution, accelerator, torch_device, components, author,
+    email, licence and oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
     """
     template = find_template()
     given = _given(answers, _questions(template))

@@ -48,19 +48,21 @@ def launch(
     Args:
         function: The function that is called in every process, with the process's Runtime as the first argument.
         arguments: The other arguments of the function.
-        accelerator, devices: The accelerator and devices, as in ``Runtime``. The default is all devices.
+        accelerator, devices: The accelerator and devices, as in ``Runtime``. If neither ``devices`` nor the environment variable
+            ACCELKIT_DEVICES specifies devices, all devices are used.
         runtime: Further arguments for each process's ``Runtime``.
         start_method: The method that starts the processes. ``spawn`` starts new interpreters, to which the function and its arguments are
             sent by pickle. ``fork`` copies this process, and is the default for functions that exist only in a notebook or an interactive
             session.
 
     Returns:
-        The function's return value on rank 0, with tensors on the CPU.
+        The function's return value on rank 0, with tensors on the CPU. The value must be picklable.
 
     Raises:
         RankFailedError: If a process failed. The error has the traceback of the process that failed first. No process is left running.
-        UnsupportedError: If the function cannot be sent to another process, or this process can no longer be forked.
-        ContradictionError: If a launcher started this process.
+        UnsupportedError: If the function or its arguments cannot be sent to another process, or this process cannot be forked.
+        ContradictionError: If a launcher started this process, or if a new process calls ``launch`` while it imports the program, because
+            ``if __name__ == "__main__":`` is missing.
         AccelkitError: If the accelerator or its devices cannot be used.
     """
     _refuse_nesting()

@@ -916,7 +916,7 @@ class Runtime:
 
         Raises:
             RankFailedError: If a process failed. The error has the traceback of the process that failed first.
-            UnsupportedError: If the function cannot be sent to another process.
+            UnsupportedError: If the function cannot be sent to another process, this process cannot be forked, or ``num_nodes`` is above 1.
         """
         if self._session.configuration.num_processes == self.num_processes:
             return function(self, *arguments)

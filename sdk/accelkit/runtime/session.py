@@ -97,7 +97,7 @@ class Session:
 
     @property
     def backward(self) -> Callable[..., None]:
-        """The function that runs the backward pass: ``torch.Tensor.backward``, unless the precision, strategy or device changes it."""
+        """The function that runs the backward pass: ``torch.Tensor.backward``, unless the precision, strategy or accelerator changes it."""
         self.start()
         return self._backward
 

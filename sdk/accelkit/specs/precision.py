@@ -76,7 +76,11 @@ class Precision:
         return data
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Warn or raise an error if this optimizer cannot train parameters in this precision. Called for each prepared optimizer."""
+        """Check that this optimizer can train parameters in this precision. Called for each prepared optimizer. Does nothing by default.
+
+        If the optimizer cannot, an override should warn or raise UnsupportedError. Errors of other types are reported as defects of the
+        plugin.
+        """
 
     # -- contexts -----------------------------------------------------------------------------------------------------
 

@@ -153,8 +153,9 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
     """Create Lightning's strategy ``name`` for a device of this plugin, in a job of ``num_processes`` processes.
 
     Raises:
-        UnsupportedError: If Lightning does not support the strategy on this device.
+        UnsupportedError: If the bridge does not support the strategy on this device, or the accelerator lacks what the strategy needs.
         UnknownNameError: If Lightning has no strategy of this name.
+        UnavailableError, ContradictionError: If DeepSpeed cannot be used (see ``make_deepspeed``).
     """
     strategies = framework.part("strategies")
     if name == "single_device":

@@ -104,13 +104,15 @@ class Ranks:
         """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of the list that ``combine`` returns.
 
         Args:
-            blame: A function that converts an exception to the error that is raised.
+            blame: A function that converts an exception of ``work`` or ``combine`` to a CheckpointError. Not called for an AccelkitError.
             work: The function that runs on this process.
             combine: The function that runs on rank 0 if ``work`` succeeded everywhere. It takes the results in the order of ranks and
                 returns one item per rank.
 
         Raises:
-            CheckpointError: On every process that is alive, if a process raised an exception or died. The error names that process's rank.
+            CheckpointError: On every process that is alive, if a process raised an exception or died. In a job with several processes, the
+                error names the ranks of the processes that failed (at most four).
+            AccelkitError: In a job with one process, if ``work`` or ``combine`` raised this error.
         """
         own_outcome, error = self._attempt(blame, work)
         try:

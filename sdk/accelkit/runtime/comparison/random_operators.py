@@ -1,7 +1,8 @@
 """Checks of operators that draw random numbers.
 
-The results must not contain NaN, unless the inputs do. For dropout, and for ``bernoulli_`` with a single probability, the share of
-ones among the drawn numbers must agree with the probability. The output of dropout must also agree with the mask that was drawn.
+The results must not contain NaN, unless the inputs do. For ``bernoulli_`` with a single probability, the share of ones among the drawn
+numbers must agree with this probability. For dropout, the share of ones in the mask must agree with ``1 - p`` in training and be 1
+otherwise, and the output must agree with the mask.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _moves_itself(thing: Any) -> bool:
 
 
 def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
-    """Yield each batch on the device. The accelerator's ``upload`` moves the tensors of the batch."""
+    """Yield each batch on the device. The accelerator's ``upload`` moves the tensors; ``to`` moves other objects that have this method."""
     waiting: deque[Any] = deque()
 
     def tensors() -> Iterator[list[torch.Tensor]]:
