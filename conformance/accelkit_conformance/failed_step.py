@@ -1,4 +1,5 @@
-"""Find out which step of a check failed: a helper that prepares the inputs, an operator, or the comparison of the results."""
+"""Find out which step of a check failed: a helper that prepares the inputs, an operator, the comparison of the results, or the wait for the
+device at the end."""
 
 from __future__ import annotations
 

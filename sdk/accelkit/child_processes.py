@@ -122,7 +122,7 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
 
 
 def kill(process: subprocess.Popen[Any]) -> None:
-    """Kill the process and everything in its group. Any thread may call this."""
+    """Kill the process and, except on Windows, everything in its group. Any thread may call this."""
     if hasattr(os, "killpg"):
         _kill_group(process.pid)
     elif process.poll() is None:
@@ -143,14 +143,14 @@ def interrupt(process: subprocess.Popen[Any], seconds: float) -> None:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Kill the process and everything that is left in its group, and wait for the process to end."""
+    """Kill the process and, except on Windows, everything that is left in its group. Wait for the process to end."""
     kill(process)
     guard.remove(process.pid)
     process.wait()
 
 
 def end_group(leader: int) -> None:
-    """Kill the remaining processes in the group that ``leader`` leads, and remove this group from ``guard``."""
+    """Kill the remaining processes in the process group that ``leader`` leads, and stop guarding the group. On Windows, kills nothing."""
     if hasattr(os, "killpg"):
         _kill_group(leader)
     guard.remove(leader)

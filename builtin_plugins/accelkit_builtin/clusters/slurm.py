@@ -159,9 +159,12 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Value of MASTER_PORT if set, else the last of the ports that SLURM reserved for the step.
+        """Value of MASTER_PORT if set, else the last of the ports that SLURM reserved for the step (SLURM_STEP_RESV_PORTS).
 
         Without reserved ports, the port is derived from the job id and the step id.
+
+        Raises:
+            UsageError: If MASTER_PORT is not a port, or if it is not set and the list of reserved ports cannot be read.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")

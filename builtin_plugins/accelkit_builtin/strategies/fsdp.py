@@ -170,7 +170,8 @@ class FSDPStrategy(Strategy):
     ) -> torch.Tensor:
         """Clip gradients and return their norm, as the base class does.
 
-        If ``norm_type`` is infinity, this class computes the norm, because torch's own computation fails for an empty shard.
+        If ``norm_type`` is infinity, this method computes the norm itself, because torch's own computation fails for an empty shard. It
+        then ignores ``foreach``.
         """
         import torch
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Check that every name in a plan matches a module.
+    """Check that every pattern in a plan matches a module.
 
-    If a name matches no module, torch itself only warns. The layer that the name was meant for is then not divided, and each process
+    If a pattern matches no module, torch itself only warns. The layer that the pattern was meant for is then not divided, and each process
     computes the whole layer.
 
     Raises:
-        PrepareError: If a name matches no module. The error lists similar names of modules.
+        PrepareError: If a pattern matches no module. The error lists similar names of modules.
     """
     names = [name for name, _ in module.named_modules()]
     for pattern in plan:
@@ -36,10 +36,11 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
 
 
 def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, ParallelStyle]:
-    """Return a tensor-parallel plan for a model: a mapping from names of modules to torch's styles.
+    """Return a tensor-parallel plan for a model: a mapping from patterns of module names to torch's ``ParallelStyle`` objects.
 
-    The plan is read from the model's attribute ``_tp_plan``. If the model has no ``_tp_plan``, the plan divides the model's modules of the
-    classes ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerDecoderLayer``.
+    The plan is read from the model's attribute ``_tp_plan``. If the model has no ``_tp_plan``, or an empty one, the plan divides the
+    feed-forward parts of all ``torch.nn.TransformerEncoderLayer`` and ``torch.nn.TransformerDecoderLayer`` modules, but not of instances of
+    their subclasses.
 
     Models of Hugging Face's ``transformers`` have the attribute ``_tp_plan``, in which each style is given by its name. Entries that match
     no module are left out, because a model's ``_tp_plan`` may list modules that only other models of its class have.
@@ -50,9 +51,9 @@ def plan_of(module: torch.nn.Module, size: int, plugin: str) -> dict[str, Parall
         plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:
-        PrepareError: If no name in ``_tp_plan`` matches a module, or if the model has neither ``_tp_plan`` nor any of torch's transformer
-            layers.
-        UnsupportedError: If the plan has an unknown style.
+        PrepareError: If no pattern in ``_tp_plan`` matches a module, or if the model has neither ``_tp_plan`` nor any of torch's
+            transformer layers.
+        UnsupportedError: If a pattern that matches a module has an unknown style.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
@@ -111,7 +112,7 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
     Args:
         module: The module.
         mesh: A one-dimensional mesh of the processes over which layers are divided.
-        plan: The style of each submodule to divide, by the submodule's name. Tied parameters stay tied if the plan divides them alike.
+        plan: The style of the submodules to divide, by a pattern of their names. Tied parameters stay tied if the plan divides them alike.
         plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:

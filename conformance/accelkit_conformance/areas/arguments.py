@@ -43,10 +43,11 @@ def rewritten_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def empty_tensors(subject: Subject, overload: str) -> None:
-    """A call of an ATen overload, and the in-place form of the call, give the same results as on the CPU if a dimension of a tensor has
-    length 0. Each dimension of each tensor is emptied in turn. Each dimension of the first tensor is also emptied together with the
-    dimensions of the same length in the other tensors. Calls that the CPU rejects are left out. So are overloads that only torch itself
-    calls, and overloads whose results for empty tensors are not defined."""
+    """A recorded call of an ATen overload, and the in-place form of the call, give the same results as on the CPU if a dimension of a
+    tensor is shortened to length 0. Each dimension of each tensor is shortened in turn. Each dimension of the first tensor is also
+    shortened together with the corresponding dimension (counted from the last) of every other tensor that has the same length there. Calls
+    that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads whose results for empty tensors are not
+    defined."""
     from accelkit_conformance.oracle.empty_arguments import check_empty_arguments
 
     check_empty_arguments(subject, overload)

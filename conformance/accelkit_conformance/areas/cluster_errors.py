@@ -57,9 +57,14 @@ def missing_variables_are_named(subject: Subject) -> None:
 
 
 def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
-    """Check the errors of the properties that can be read in ``before``, but not in ``after``.
+    """Check the error of each property that could be read before the process's variables were changed, but cannot be read afterwards.
 
     Each error must say what to do. It must also name one of ``variables`` or be an UnknownPlacementError.
+
+    Args:
+        before, after: The values of the properties with the unchanged and with the changed variables.
+        variables: The variables of which an error must name at least one.
+        how: The process and the change, for messages.
     """
     for name in SETTINGS:
         error = after[name]

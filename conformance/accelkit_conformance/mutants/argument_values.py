@@ -81,7 +81,7 @@ class SeesFutureKeys(Broken):
 @mutant("arguments", "values to ignore")
 class MultipliesTheAddendByZero(Broken):
     """With ``beta=0``, ``addmm`` and ``baddbmm`` do not ignore the addend, but add zero times the addend. The result is NaN where the
-    addend is NaN."""
+    addend is NaN or infinite."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return call() + 0 * args[0] if name in ("addmm", "baddbmm") and kwargs.get("beta", 1) == 0 else call()

@@ -1,5 +1,5 @@
-"""Precisions that are slow, that keep or share objects wrongly, or that fail when copied, compiled, set up again or used in several
-processes."""
+"""Precisions that are slow, that keep or share objects wrongly, that do not restore a global setting, or that fail when copied, compiled,
+set up again or used in several processes."""
 
 from __future__ import annotations
 

@@ -77,9 +77,11 @@ class Description:
     """A description of a launcher's jobs, from which jobs of any size are generated.
 
     Attributes:
-        name: The name of the file that contains the description.
-        environ, files, expected: As in ``Process``, with placeholders such as ``{global_rank}``.
-        shapes: The shapes of the jobs that the launcher can start: the number of machines, and the number of processes on each machine.
+        name: The name of the file that contains the description, without its suffix.
+        environ, files: As in ``Process``, with placeholders such as ``{global_rank}``.
+        expected: As in ``Process``, with placeholders, but without the ranks and sizes, which ``process`` adds.
+        shapes: The shapes of the jobs that the checks generate: the number of machines, and the number of processes on each machine. The
+            launcher must be able to start jobs of these shapes.
     """
 
     name: str

@@ -58,11 +58,11 @@ def check_states_of_generators(subject: Subject) -> None:
 
 
 def check_seeds_of_generators(subject: Subject) -> None:
-    """Check ``manual_seed``, ``seed`` and ``initial_seed`` of a generator.
+    """Check the methods ``manual_seed``, ``seed`` and ``initial_seed`` of a generator, and its device.
 
     Raises:
-        AssertionError: If a function returns a wrong value, or if the generator draws the same numbers with different seeds or different
-            numbers with the same seed.
+        AssertionError: If a method returns a wrong value, if the generator is on the wrong device, or if it draws the same numbers with
+            different seeds or different numbers with the same seed.
     """
     device, generator = subject.device, _new(subject)
     assert generator.device.type == device.type, f"a generator of {device} says that it is on {generator.device}"

@@ -55,8 +55,8 @@ def check_permutations(subject: Subject) -> None:
     """Check that ``randperm`` puts each number in each place equally often, and that long permutations are random.
 
     Raises:
-        AssertionError: If a number is in a place too often or too rarely, or if a long permutation lacks a number, is correlated with the
-            ordered numbers or with another permutation, or has too many neighbours that differ by 1.
+        AssertionError: If a number is in a place too often or too rarely, or if a long permutation has the wrong dtype, lacks a number, is
+            correlated with the ordered numbers or with another permutation, or has too many neighbours that differ by 1.
     """
     size, number = 40, 400
     counts = torch.zeros(size, size)

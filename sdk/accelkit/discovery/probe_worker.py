@@ -39,7 +39,10 @@ class Report:
             faulthandler.register(child_processes.SHOW_STACK, file=self._file, all_threads=False)
 
     def end_after(self, seconds: float) -> None:
-        """End this process after ``seconds``, even if the parent no longer exists or a plugin does not release the GIL."""
+        """Start a timer that ends this process after ``seconds``, even if the parent has ended or a plugin does not release the GIL.
+
+        The stacks of all threads are first written to the report.
+        """
         faulthandler.dump_traceback_later(seconds, file=self._file, exit=True)
 
     def stage(self, index: int, stage: str) -> None:

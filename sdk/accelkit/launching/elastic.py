@@ -1,4 +1,4 @@
-"""Run a job from the command line with torch's elastic agent: https://docs.pytorch.org/docs/stable/distributed.elastic.html."""
+"""Run a job of ``accelkit launch`` with torch's elastic agent: https://docs.pytorch.org/docs/stable/distributed.elastic.html."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def run(job: Job, say: Say) -> int:
         say: A function that tells the user what happened.
 
     Returns:
-        0 on success. Otherwise, the exit code of the process that failed first, or 128 plus the number of the signal that ended the job.
+        0 on success. Otherwise, the exit code of the process that failed first on this machine, 128 plus the number of the signal that
+        ended the job, or 1 if only another machine failed or the connection to the other machines was lost.
 
     Raises:
         UnavailableError: If the machines do not find each other.
         ContradictionError: If the machines disagree about their ranks.
+        UsageError: If ``job.log_dir`` is not writable, or if ``job.rdzv_backend`` is invalid.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     process_tree.adopt_orphans()

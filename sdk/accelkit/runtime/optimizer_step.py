@@ -39,10 +39,10 @@ class Stepping:
 
     Args:
         accumulation: The accumulation state. Until gradients are complete, optimizers and schedulers do nothing.
-        precision: The precision. It takes part in a step if it overrides ``optimizer_step``.
+        precision: The precision. If it overrides ``optimizer_step``, that method runs each step, unless the strategy is an EngineStrategy.
         strategy: The strategy. An EngineStrategy runs all steps. If the EngineStrategy itself calls the optimizer's ``step`` or
             ``zero_grad``, the original method runs.
-        accelerator: The accelerator. Its ``step_end`` is called after each step if it overrides that method.
+        accelerator: The accelerator. If it overrides ``step_end``, that method is called after each optimizer step.
     """
 
     def __init__(self, accumulation: Accumulation, precision: Precision, strategy: Strategy, accelerator: Accelerator) -> None:

@@ -145,7 +145,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _divided(lists: list[list[str]]) -> list[list[str]]:
-    """Divide all files among the processes, and return the list of each process.
+    """Divide all files among the processes, and return a list of file names for each process.
 
     Each process gets only files that it sees, because a network file system may show a new file late.
 

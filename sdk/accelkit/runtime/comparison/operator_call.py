@@ -195,7 +195,8 @@ class OperatorCall:
     def _is_equal_choice(self, found: torch.Tensor, reference: torch.Tensor) -> bool:
         """Return whether two tensors of indices choose equal elements of the operator's first tensor argument.
 
-        The indices may count along one dimension, or along several flattened dimensions.
+        The indices may refer to one dimension, as those of ``argmax`` do, or to the last two or three dimensions flattened, as those of max
+        pooling do. Returns False if the indices are not int64 or the argument is not floating-point.
         """
         values = self.given_inputs[0] if self.given_inputs else None
         if values is None or not values.is_floating_point() or found.dtype != torch.int64:

@@ -1,4 +1,4 @@
-"""Sets of intervals on a time line. A set is a sorted list of disjoint pairs ``(start, end)``."""
+"""Sets of time intervals. A set is a sorted list of disjoint pairs ``(start, end)``, in nanoseconds."""
 
 from __future__ import annotations
 
