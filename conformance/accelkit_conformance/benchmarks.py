@@ -76,7 +76,11 @@ def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
-    """Measure the bandwidth in GB/s of 64 MiB copies: between host (pageable and pinned memory) and device, and within the device."""
+    """Measure the bandwidth in GB/s of copies of 64 MiB: from host to device, from device to host, and within the device.
+
+    Host memory is pageable and, if the device supports it, also pinned. A copy within the device
+    counts as 64 MiB, although it reads and writes 64 MiB each.
+    """
     import torch
 
     host = torch.ones(_COPY_BYTES // 4)

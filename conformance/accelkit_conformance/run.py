@@ -102,9 +102,9 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 
 
 def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
-    """Use a plugin in a child process, and return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
+    """Try a plugin in a child process. Return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
-    If the plugin is an accelerator, its device must compute. A precision or a strategy is used on the accelerators that
+    The trial of an accelerator computes on its device. A precision or a strategy is also tried on the accelerators that
     ``accelerators_for`` returns for the names ``on``. If the plugin refuses all of these accelerators, its status is ``absent``.
     """
     if record.status != "available":

@@ -98,7 +98,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Value of MASTER_PORT, else torch_xla's own port, 12355."""
+        """Value of MASTER_PORT, else torch_xla's default port, 12355."""
         return self.port("MASTER_PORT", default=_PORT)
 
     @property

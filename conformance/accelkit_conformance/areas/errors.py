@@ -123,8 +123,8 @@ def one_matrix_of_a_batch(subject: Subject) -> None:
 
 @check("full")
 def expanded_tensors_are_not_written(subject: Subject) -> None:
-    """Several elements of an expanded tensor share memory. An in-place operator on this tensor, or an operator with this tensor as
-    ``out=``, either raises RuntimeError, as on the CPU, or gives every element its own value."""
+    """Several elements of an expanded tensor share memory. An operator that writes different values to these elements, in place or through
+    ``out=``, either raises RuntimeError, as on the CPU, or gives every element the correct value."""
     from accelkit_conformance.oracle.invalid_calls import check_expanded_tensors
 
     check_expanded_tensors(subject)

@@ -132,8 +132,8 @@ def a_runtime_starts_again(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def nothing_is_kept_alive(subject: Subject) -> None:
-    """After teardown, a precision keeps none of the program's models, optimizers or batches alive. It never stores a reference to the
-    accelerator."""
+    """After training and ``Runtime.teardown``, the precision keeps no model, optimizer or batch alive. Even before teardown, it holds no
+    reference to the accelerator."""
     import gc
     import weakref
 

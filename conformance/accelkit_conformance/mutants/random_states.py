@@ -88,7 +88,7 @@ class RestoresTheCurrentDeviceOnly(Broken):
 
 @mutant("random", "states")
 class StatesWithoutTheirOffset(Broken):
-    """``set_rng_state`` of the accelerator ignores the storage offset of the tensor with the state."""
+    """``set_rng_state`` of the accelerator ignores the storage offset of the state tensor."""
 
     def set_rng_state(self, state: Any, device: Any) -> None:
         super().set_rng_state(state.as_strided(state.shape, state.stride(), 0), device)

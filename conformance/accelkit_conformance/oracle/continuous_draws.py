@@ -24,7 +24,7 @@ def _normal(x: torch.Tensor) -> torch.Tensor:
 
 
 def _continuous_draws(subject: Subject, name: str, count: int) -> tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
-    """Return draws of a distribution, and its cumulative distribution function."""
+    """Return ``count`` draws from the distribution ``name``, and the cumulative distribution function of this distribution."""
     x = torch.empty(count, device=subject.device)
     table: dict[str, tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
         "rand": (lambda: torch.rand(count, device=subject.device), lambda v: v.clamp(0, 1)),

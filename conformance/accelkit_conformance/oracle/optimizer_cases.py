@@ -55,7 +55,9 @@ def _has(info: Any, option: str) -> bool:
 
 
 def _compare(subject: Subject, name: str, train: Train, expected: Train | None = None) -> None:
-    """Compare the parameters after training on the device, in each implementation, with those after training on the CPU.
+    """Compare the parameters after training on the device with those after training on the CPU. Differences are recorded in the subject.
+
+    On the device, the training is repeated with each set of options that ``_all_ways`` returns. On the CPU, the optimizer uses a for-loop.
 
     A larger error is allowed for Muon, which orthogonalises updates in bfloat16, and for ``capturable``, which computes the bias
     corrections on the device in float32.
@@ -63,7 +65,7 @@ def _compare(subject: Subject, name: str, train: Train, expected: Train | None =
     Args:
         subject: The plugin under test, with its device.
         name: The name of the optimizer.
-        train: A function that trains on a device in a dtype, with options that select an implementation, and returns the parameters.
+        train: A function that trains on a device in a dtype, with options of the optimizer, and returns the parameters.
         expected: The function that trains on the CPU. None means ``train``.
     """
     info = opdb.optimizers()[name]

@@ -232,7 +232,7 @@ def check_moments(subject: Subject, name: str, num_draws: int) -> None:
         num_draws: The number of draws.
 
     Raises:
-        AssertionError: If the mean is off by five standard errors, or the variance by 10 %.
+        AssertionError: If the mean is off by five standard errors or more, or the variance by 10 % or more.
     """
     device = subject.device
     draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {

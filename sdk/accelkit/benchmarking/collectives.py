@@ -1,4 +1,4 @@
-"""Collectives between processes that have one device each. The processes are started once, for all measurements."""
+"""Measurements of collectives between processes with one device each. The processes are started once, for all measurements."""
 
 from __future__ import annotations
 

@@ -91,9 +91,9 @@ def has_package(name: str) -> bool:
 
 
 def fallback_records(version: str) -> list[PluginRecord]:
-    """Return one record for each vendor's device. An installed plugin of the same name replaces the record.
+    """Return a plugin record for each accelerator in ``vendors()``. An installed plugin of the same name replaces the record.
 
-    ``version`` is the version of accelkit.
+    ``version`` is the version of accelkit. The records give it as the version of the plugin.
     """
     return [
         PluginRecord(

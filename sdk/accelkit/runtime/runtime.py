@@ -844,21 +844,21 @@ class Runtime:
         """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before this call.
 
         Call the method ``step`` of the result after each step of the loop. After the loop, ``print(profiler.summary)`` shows how long
-        loading, copies, the forward and the backward pass, the optimizer and collectives take, and what stands out. Steps that are
-        recorded take longer than usual. The call starts the device.
+        loading, copies, the forward and the backward pass, the optimizer and collectives take, and points out anything unusual. Steps
+        that are recorded take longer than usual. The call starts the device.
 
         Args:
             wait: The number of steps that pass before anything is recorded.
-            warmup: The number of steps that are then recorded and dropped, because the first recorded steps are slower.
+            warmup: The number of steps that are then recorded and discarded, because the first recorded steps are slower.
             active: The number of steps that are recorded after that and kept.
-            folder: Where to write the trace, as ``rank<N>.<time>.pt.trace.json`` for Perfetto and TensorBoard. None writes no trace.
-            with_stack: Whether the trace has the Python stack of each operator.
-            memory_snapshot: Whether to record the device's allocations during the steps that are kept. Each process writes them to
+            folder: The folder for the trace, ``rank<N>.<time>.pt.trace.json``, for Perfetto and TensorBoard. If None, no trace is written.
+            with_stack: Whether to record the Python stack of each operator.
+            memory_snapshot: Whether to record the device's allocations during the ``active`` steps. Each process writes them to
                 ``rank<N>.<time>.memory.pickle`` in ``folder``, which https://docs.pytorch.org/memory_viz can open.
 
         Raises:
             UsageError: If a number of steps is invalid, or if ``memory_snapshot`` is True and ``folder`` is None.
-            UnsupportedError: If the device cannot record its allocations.
+            UnsupportedError: If ``memory_snapshot`` is True and the device cannot record its allocations.
         """
         from accelkit.runtime.profiling.profiler import Profiler
 

@@ -94,7 +94,7 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
     Raises:
         ContradictionError: If Accelerate has already selected another device.
-        UsageError: If a launcher forked this process from a process that uses a device.
+        UsageError: If a launcher forked this process from a process in which ``ensure_state`` had already been called.
         AccelkitError: If Runtime raises an error.
     """
     global _current, _made_in
@@ -128,12 +128,12 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 
 
 def refuse_forks() -> None:
-    """Check that no launcher forked this process from a process that uses a device.
+    """Check that no launcher forked this process from a process in which ``ensure_state`` had already been called.
 
-    Without this check, every process would train alone, on the same device.
+    Without this check, every process would inherit the parent's state, and would train alone on the same device.
 
     Raises:
-        UsageError: If a launcher forked this process from a process that uses a device.
+        UsageError: If a launcher forked this process from such a process.
     """
     if _current is None or _made_in is None:
         return
@@ -147,10 +147,10 @@ def refuse_forks() -> None:
 
 
 def _this_process() -> tuple[int, str | None, str | None]:
-    """Return the process ID, and the launcher's values of RANK and WORLD_SIZE, or None for a variable that is not set.
+    """Return the process ID and the environment variables RANK and WORLD_SIZE, each of which is None if it is not set.
 
-    In a process that a launcher forked, the ID differs from that of the parent process, and so does RANK or WORLD_SIZE. In a DataLoader
-    worker, only the ID differs.
+    If a launcher forks this process, the child has a different ID and a different RANK or WORLD_SIZE. In a DataLoader worker, only the ID
+    differs.
     """
     return os.getpid(), os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
 

@@ -50,9 +50,9 @@ def make_precision(
 
 
 def check_given(precision: Any, accelerator: Accelerator) -> None:
-    """Check that a precision plugin given by the user is for the accelerator's device type.
+    """Check that a Lightning precision plugin passed by the user is for the accelerator's autocast device type.
 
-    Autocast for another device type would silently do nothing.
+    Autocast for another device type would silently do nothing. A plugin without the attribute ``device`` is accepted.
 
     Raises:
         ContradictionError: If the precision plugin is for another device type.

@@ -160,7 +160,7 @@ def _divided(lists: list[list[str]]) -> list[list[str]]:
 
 
 def _flush(step: Path, name: str) -> dict[str, int]:
-    """Flush a file and its folders to disk, and return its size and checksum."""
+    """Flush the file ``step / name`` and its parent folders below ``step`` to disk. Return the size and the CRC-32 of the file."""
     path = step / name
     with path.open("r+b") as file:
         os.fsync(file.fileno())

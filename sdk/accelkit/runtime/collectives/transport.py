@@ -75,7 +75,7 @@ def gather_rows(communicator: Communicator, tensor: torch.Tensor) -> torch.Tenso
 def broadcast(communicator: Communicator, tensor: torch.Tensor, from_process: int) -> torch.Tensor:
     """Return the tensor of process ``from_process`` (a rank in the job), on the device of ``tensor``.
 
-    The tensors of the other processes must have the same shape, dtype and device type. They are not changed.
+    ``tensor`` must have the same shape, dtype and device type on all processes. It is not changed.
     """
     mine = carried(communicator, tensor)
     if dist.get_rank() != from_process:

@@ -70,7 +70,7 @@ def parse_mode(given: str) -> Mode:
 
 
 class History:
-    """A record of the calls in one group. The record decides whether the next call has to be verified by an exchange among the ranks.
+    """A record of the calls in one process group. It decides whether the next call has to be verified by an exchange among the ranks.
 
     Attributes:
         num_unverified: The number of unverified calls since the last exchange.
@@ -95,12 +95,12 @@ class History:
         return mode == "always"
 
     def add_verified(self, what: str) -> None:
-        """Count a call that was the same on all ranks. ``what`` is the name of the call and the outline of its data."""
+        """Count a call that an exchange found to be the same on all ranks. ``what`` describes the call, as in ``is_due``."""
         if what in self._num_verified or len(self._num_verified) < _MAX_KINDS:
             self._num_verified[what] = min(self._num_verified.get(what, 0) + 1, NUM_FIRST)
 
     def add_unverified(self, what: str) -> None:
-        """Add a call that is made without verification."""
+        """Add a call that is made without an exchange. ``what`` describes the call, as in ``is_due``."""
         self.num_unverified += 1
         self.last_unverified = what
         self.digest = hashlib.blake2b(self.digest + what.encode(), digest_size=8).digest()

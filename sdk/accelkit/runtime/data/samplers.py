@@ -18,11 +18,11 @@ Order = Callable[[], AbstractContextManager[Any]]
 
 
 class Sharded:
-    """Base class of samplers and datasets that divide a loader among the processes and fill the last global batch of an epoch.
+    """Base class of samplers and datasets that divide the samples of a loader among the processes and can fill the last global batch.
 
     Attributes:
-        remainder: The number of samples in the last global batch, not counting the repeated samples that fill the batch. -1 if no samples
-            are repeated, the number is not known, or the last batch has not been reached.
+        remainder: The number of samples in the last global batch of an epoch, not counting the repeated samples that fill the batch. -1 if
+            no samples are repeated, the number is not known, or the last batch has not been reached.
     """
 
     remainder = -1

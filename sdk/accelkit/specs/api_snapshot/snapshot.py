@@ -63,7 +63,13 @@ _WRAPPERS: Mapping[type, str] = {classmethod: "classmethod", staticmethod: "stat
 
 
 def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = __version__, released: str = "") -> Record:
-    """Create the record of the specifications in this code. Does not import torch."""
+    """Create the record of a version. Does not import torch.
+
+    Args:
+        specifications: The classes to record, with their roles. The default is all specifications of the running version of accelkit.
+        version: The version. Only its base version is recorded, such as ``1.2.0`` for ``1.2.0.dev3``.
+        released: The release date, as ``YYYY-MM-DD``. Empty before the release.
+    """
     found = {
         cls.__name__: {"role": role, "members": members([one for one in cls.__mro__ if one is cls or _is_unrecorded(one)])}
         for cls, role in specifications.items()
