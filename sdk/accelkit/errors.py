@@ -152,7 +152,7 @@ class UnavailableError(AccelkitError):
 
 
 class AmbiguousError(UnavailableError):
-    """``auto`` or an alias found several usable accelerators, and nothing determines which one to use."""
+    """``auto`` or an alias such as ``gpu`` found several usable accelerators. The hint says how to select one."""
 
 
 class PluginError(AccelkitError):

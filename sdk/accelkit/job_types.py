@@ -64,12 +64,12 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterDetection:
-    """The result of ``detect_cluster``: a cluster environment to which this process may belong.
+    """The result of ``detect_cluster``: whether this process belongs to a cluster environment, and why.
 
     Attributes:
         name: The name of the cluster environment.
-        priority: The ``ClusterDetection`` with the highest priority is used. The priority is negative if the process does not belong to the
-            environment.
+        priority: The ``ClusterDetection`` with the highest priority is used. A negative priority means that the process does not belong to
+            the environment; such a ``ClusterDetection`` is never used.
         reason: Why the process belongs to the environment, or why not. ``accelkit why --cluster`` shows the reason.
     """
 

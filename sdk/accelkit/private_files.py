@@ -1,9 +1,10 @@
 """Checks that only this user or root could have written a file. Files from a cache must be checked because they are executed or trusted.
 
 The rules are those of sshd for its keys: each file, and each folder and link on the path to it, must belong to this user or to root, and
-other users must not be able to write to it. There are two exceptions. Files and folders may be writable by this user's private group.
-Parent folders may also be writable by root's group, or by everybody if users cannot remove each other's files, as in ``/tmp``. Nothing is
-checked on Windows, which gives each user their own folder.
+other users must not be able to write to it. There are three exceptions. Files and folders may be writable by this user's private group.
+Parent folders may also be writable by root's group, or by everybody if users cannot remove each other's files, as in ``/tmp``. In a
+rootless container, parent folders may also belong to users outside the container. On Windows, nothing is checked, because each user has
+their own folder there.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def check_private(path: str | os.PathLike[str]) -> None:
-    """Check that only this user and root could have written a file or folder.
+    """Check that only this user and root could have written a file or folder. On Windows, nothing is checked.
 
     Raises:
         UntrustedFileError: If another user could have written it.
-        OSError: If the file or folder does not exist.
+        OSError: If the file or folder does not exist, or its links form a loop.
     """
     if os.name != "posix":
         return

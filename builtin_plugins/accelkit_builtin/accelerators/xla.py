@@ -1,8 +1,9 @@
 """Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
 
 Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
-PJRT_DEVICE selects the device that XLA drives. If PJRT_DEVICE is not set, XLA drives the machine's TPU. On a machine without a TPU, XLA
-drives a Neuron device if the package libneuronxla is installed. XLA's own CPU device is used only if PJRT_DEVICE is CPU.
+PJRT_DEVICE selects the kind of device that XLA drives. If PJRT_DEVICE is not set, XLA drives the machine's TPU. On a machine without a TPU,
+XLA drives a Neuron device if the package libneuronxla is installed, and otherwise the CPU. accelkit uses XLA's CPU device only if
+PJRT_DEVICE is set to CPU.
 Source: https://github.com/pytorch/xla/blob/master/docs/source/learn/pjrt.md (PJRT_DEVICE, CPU_NUM_DEVICES).
 """
 

@@ -110,10 +110,10 @@ class Float16Mixed(AutocastPrecision):
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, unless they were already divided after the last backward pass.
 
-        Warns before the optimizer's first step if the program changed the gradients while they were still multiplied by the scale.
+        The first call for an optimizer warns if the program changed the gradients while they were still multiplied by the scale.
 
         Raises:
-            UsageError: If the gradients do not come from ``Runtime.backward``.
+            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.
         """
         key = id(optimizer)
         if key in self._unscaled or not _has_gradients(optimizer):
@@ -143,7 +143,7 @@ class Float16Mixed(AutocastPrecision):
         """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. Waits for the device.
 
         Raises:
-            UsageError: If the gradients do not come from ``Runtime.backward``.
+            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.
             UnsupportedError: If a closure is given, because the scale must not change between calls of the closure.
         """
         if closure is not None:

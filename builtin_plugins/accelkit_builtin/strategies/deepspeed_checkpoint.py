@@ -1,9 +1,9 @@
-"""DeepSpeed's part of a checkpoint of accelkit: what the engine saves and loads in one folder.
+"""DeepSpeed's part of an accelkit checkpoint: save the state of a DeepSpeedEngine to a folder, and load it.
 
 The engine's ``save_checkpoint`` writes its files below the folder ``state``. The files are pickles, so accelkit reads them with torch's
-``weights_only=True``, which runs no code from a file. accelkit allows no classes of DeepSpeed other than the few that the files contain.
-``layout.json`` describes the job that saved the files. ``load`` compares that job with the current job, and raises an error before anything
-is changed if DeepSpeed cannot load the files in this job.
+``weights_only=True``, which runs no code from a file. The only DeepSpeed classes that the files may contain are those that ``_classes``
+returns. ``layout.json`` describes the job that saved the files. ``load`` compares that job with the current job, and raises an error before
+anything is changed if DeepSpeed cannot load the files in this job.
 """
 
 from __future__ import annotations

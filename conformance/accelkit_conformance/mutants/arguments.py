@@ -136,7 +136,7 @@ class FillsNoMemory(Broken):
 
 @mutant("determinism", "modes")
 class WarningsAreErrors(Broken):
-    """In deterministic mode, even with ``warn_only=True``, ``grid_sampler_2d`` raises an error that says that it is not deterministic."""
+    """In deterministic mode, ``grid_sampler_2d`` raises RuntimeError, even with ``warn_only=True``."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

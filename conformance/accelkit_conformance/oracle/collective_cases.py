@@ -63,8 +63,8 @@ class Case:
     """One call of a collective, on this rank.
 
     Attributes:
-        members: The ranks of the group, in order.
-        root: The rank that sends or receives, for collectives that have one.
+        members: The global ranks of the group, in order.
+        root: The global rank of the source or destination, for collectives that have one.
     """
 
     def __init__(self, subject: Subject, settings: dict[str, str], groups: dict[str, tuple[Any, list[int]]], *, is_gloo: bool) -> None:

@@ -65,14 +65,14 @@ class HookCalls:
             raise AssertionError(f"{hook} raised {type(error).__name__}: {error}") from error
 
     def call_around(self, hook: str, function: Callable[[], Any]) -> Any:
-        """Call a hook that the plugin under test and a second plugin implement, and return the result of the hook.
+        """Call a hook that the plugin under test wraps and a second plugin implements, and return the result of the hook.
 
-        The second plugin's implementation calls ``function``. Errors of ``function`` propagate.
+        The second plugin's implementation returns ``function()``. Errors of ``function`` propagate, unless the wrapper catches them.
         """
         return self._limited(self._with_second_plugin(hook, function), hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook that the plugin under test and a second plugin implement. The second plugin's implementation raises an error.
+        """Call a hook that the plugin under test implements or wraps. A second plugin's implementation of the hook raises an error.
 
         Return the hook's result if the error does not reach the caller, for example because a wrapper of the plugin under test catches it.
 

@@ -194,7 +194,10 @@ def num_arguments(op: Any) -> int:
 
 @functools.cache
 def modules() -> dict[str, Any]:
-    """Return every ModuleInfo by name, such as ``Conv2d``, except those of lazy modules, which have no parameters to move."""
+    """Return the ModuleInfo of every module, keyed by its name, such as ``Conv2d``.
+
+    Lazy modules are left out, because their parameters are uninitialised until the first call.
+    """
     with lean_import():
         from torch.testing._internal.common_modules import module_db
     return {info.name.removeprefix("nn.").replace(".", "_"): info for info in module_db if not info.is_lazy}

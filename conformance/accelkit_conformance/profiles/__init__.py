@@ -75,10 +75,7 @@ def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
 
 @functools.cache
 def first_profiles() -> dict[str, Profile]:
-    """Return, for each check (``area/check``), the smallest profile that contains a test of the check.
-
-    If a profile contains such a test for only some versions of torch, it counts as containing the test.
-    """
+    """Return, for each check (``area/check``), the smallest profile that contains a test of the check for at least one version of torch."""
     smallest: dict[str, Profile] = {}
     for path in sorted(FOLDER.glob("torch-*.txt")):
         for profile, test in _read(path.stem.removeprefix("torch-")):

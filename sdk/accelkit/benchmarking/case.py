@@ -47,9 +47,9 @@ def reason_of(error: Exception) -> str:
 
 
 def size_as_text(num_bytes: int) -> str:
-    """Return a size as a part of a measurement's name, such as ``64KiB``.
+    """Return a size for the name of a measurement, such as ``64KiB``.
 
-    The caller must choose a size with a whole number before the unit, because the diagrams parse this number.
+    The size must be a whole number of its unit, because the diagrams would misread a name that contains ``1.5KiB``.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 

@@ -44,10 +44,10 @@ def parse_entry_points(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def headers(text: str) -> Headers:
-    """Return the header fields of a METADATA file, by lower-case name, with folded lines joined.
+    """Return the values of the header fields of a METADATA file, keyed by the field's name in lower case. Folded lines are joined.
 
-    The description after the blank line is not read. Source: packaging.python.org, 'Core metadata specifications'. The
-    standard library's email parser reads the same fields, but takes 10 ms to import.
+    The description after the blank line is not read. Source: packaging.python.org, 'Core metadata specifications'. The standard library's
+    email parser reads the same fields, but takes 10 ms to import.
     """
     found: dict[str, list[list[str]]] = {}
     values: list[list[str]] = []

@@ -36,7 +36,9 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def listen(self, names: Sequence[str] = SIGNALS) -> None:
-        """Install handlers for the signals in ``names``, unless handlers are installed already.
+        """Install this object's handlers for the signals in ``names``, unless they are installed already.
+
+        Signals that the platform lacks, such as SIGUSR1 on Windows, are skipped.
 
         Raises:
             UsageError: If called outside the main thread. Python lets only the main thread install signal handlers.

@@ -264,7 +264,7 @@ class Accelerator:
     def make_precision(self, name: str, device: torch.device) -> Precision | None:
         """Return this device's own implementation of the precision ``name``, or None to use the precision plugin of that name.
 
-        Called by the Runtime each time it has set up the device.
+        Called on each process: by the Runtime whenever it has set up the device, and by the bridges to Lightning and Accelerate.
         """
         return None
 

@@ -221,10 +221,10 @@ class ClusterEnvironment(Variables):
         """Return whether the job will soon lose the machine of this process. The default returns False.
 
         Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption, for example a file or the response of a cloud
-        service. A thread of each process calls the method at intervals of ``preemption_poll_seconds``. The calls begin at the first use of
-        ``Runtime.watch_preemption`` or of another method that calls ``watch_preemption``. They end when ``is_preempted`` returns True or
-        the Runtime is torn down. The method may block, because no step waits for it. If the method waits for a response, limit the wait:
-        after the notice, the job must still have time to save before the machine is taken away.
+        service. On each process, a background thread calls the method at intervals of ``preemption_poll_seconds``. The calls begin when the
+        program first calls ``watch_preemption``, ``is_preempted``, ``save_and_stop_if_preempted`` or ``resume`` of the Runtime. They end
+        when this method returns True or the Runtime is torn down. The method may block, because no step waits for it. If the method waits
+        for a response, limit the wait: after the notice, the job must still have time to save before the machine is taken away.
 
         If the method returns True on any process, ``Runtime.is_preempted`` returns True on all processes. If a call raises an error, takes
         longer than six intervals, or returns anything but a bool, the program continues with one warning that names the plugin. After an

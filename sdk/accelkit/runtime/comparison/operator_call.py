@@ -132,9 +132,10 @@ class OperatorCall:
             yield Outcome(tree_leaves(self.operator(*args, **kwargs)), _tensors((args, kwargs)))
 
     def _run_on_cpu(self) -> None:
-        """Run the call on the CPU in the dtypes of its arguments and, where necessary, also in float64.
+        """Run the call on the CPU in the dtypes of its arguments and, if necessary, also in double precision.
 
-        The run in float64 is necessary if the first run fails, or if the dtype of an argument or of a result is in ``DOUBLE``.
+        The second run is necessary if the first run fails, or if an argument or a result has a dtype of lower precision (a key of
+        ``DOUBLE``).
 
         Raises:
             CannotCompare: If both runs fail.

@@ -9,14 +9,14 @@ import torch
 
 
 def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
-    """Return the ``rank``-th of ``size`` consecutive shares, counted from 0.
+    """Divide ``inputs`` into ``size`` consecutive shares and return the share of process ``rank``.
 
     Without padding, the first shares are one item longer than the others if the length of ``inputs`` is not a multiple of ``size``.
 
     Args:
         inputs: A list, tuple or tensor, a dict (or other mapping) of these with equal lengths, or any object that has a length and the
             method ``select(indices)``, such as a ``datasets.Dataset``.
-        rank: The index of the share.
+        rank: The index of the share, counted from 0.
         size: The number of shares.
         is_padded: Whether to pad the shorter shares to the length of the longest share, with copies of the last item of ``inputs``.
 

@@ -120,11 +120,11 @@ class Epochs:
         return progress | self.division.description() | self.order_states.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue where the saved pass stopped.
+        """Make the next pass continue where the saved pass stopped. If no pass was active, the next pass begins the saved epoch.
 
         Raises:
-            CheckpointError: If the state is that of another loader, or this loader cannot begin at the saved position with this number of
-                processes.
+            CheckpointError: If the saved loader had a different number of generators, or if this loader cannot begin at the saved position,
+                for example because the batch size or the number of processes has changed.
         """
         self.order_states.check(state)
         position = self.division.checked_position(state)

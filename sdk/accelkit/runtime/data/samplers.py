@@ -1,7 +1,7 @@
 """Divide batches of indices, or a stream of samples, among the processes of a job.
 
-Each process gets the samples that Accelerate would give it, in the same order, including those that fill the last batches. The classes in
-this module only need to know the number of processes; nothing in this module communicates.
+Each process gets the samples that Accelerate would give it, in the same order, including those that fill the last batches. Each process
+computes its own share; nothing in this module communicates with other processes.
 """
 
 from __future__ import annotations
