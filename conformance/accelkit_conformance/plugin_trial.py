@@ -1,4 +1,4 @@
-"""Find out, in a new process, whether a precision or a strategy can be used on at least one accelerator of a run.
+"""Find out, in a new process, whether a precision or a strategy can be used on any of the accelerators that a conformance run would use.
 
 The plugin cannot be used if it supports none of these accelerators, or if a package that it needs is not installed. The tests that
 use the plugin would then fail or have nothing to assert, so only the profile ``contract`` is run.

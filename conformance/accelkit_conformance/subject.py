@@ -180,7 +180,7 @@ class Subject:
         self.accelerator.synchronize(self.device)
 
     def compute(self) -> None:
-        """Make a lazy device run all pending operations as one program.
+        """Make a lazy device run all pending operations as one program. Does nothing on an eager device.
 
         Without this call, the device would run a separate program for each result that is read.
         """

@@ -166,7 +166,10 @@ class CUDAAccelerator(Accelerator):
         return Availability.usable(f"{len(visible)} GPU(s)")
 
     def auto_device_count(self) -> int:
-        """Return the number of GPUs that this process may use. Asks NVML or, for ROCm, the Linux kernel. Creates no context on a device."""
+        """Return the number of GPUs that this process may use. Creates no context on a device.
+
+        The number is read from NVML or, if torch was built for ROCm, from the Linux kernel. It is 0 if NVML is missing or fails.
+        """
         if _torch_build() == "hip":
             return len(amd_gpus.visible(os.environ))
         try:

@@ -1,4 +1,4 @@
-"""The environment of a single process on this machine, used if no launcher or scheduler started the process."""
+"""The cluster environment of a single process on this machine, used if no launcher or scheduler started the process."""
 
 from __future__ import annotations
 

@@ -263,9 +263,9 @@ def tensors_print(subject: Subject) -> None:
 @check("full", requires=["numbered_devices"])
 def forms_of_a_device(subject: Subject) -> None:
     """Functions that describe a device, such as ``get_device_name``, return the same result for a ``torch.device``, its name and its index,
-    even while another device is current. Without an argument, they describe the current device. ``set_device`` and the context manager
-    ``device`` select the device in each form, and ``synchronize`` accepts each form. If the device is torch's accelerator, functions of
-    ``torch.accelerator``, ``torch.ones``, ``Tensor.to`` and ``Module.to`` are tested as well."""
+    even while another device is current. Without an argument, they describe the current device. ``set_device``, ``synchronize`` and the
+    context manager ``device`` accept a device in each of these forms. If the device is torch's accelerator, ``torch.ones``, ``Tensor.to``,
+    ``Module.to`` and functions of ``torch.accelerator`` are tested as well."""
     from accelkit_conformance.oracle.device_arguments import check_forms
 
     check_forms(subject)

@@ -1,6 +1,6 @@
-"""Gradients are clipped by the norm of the gradients of the whole model. An infinite gradient on one process makes all processes skip the
-step. A strategy that owns the optimizer takes a step only when the program calls ``optimizer.step()``, and clears the gradients only when
-the program calls ``optimizer.zero_grad()``."""
+"""Gradients are clipped by value, or by the norm of the whole model's gradients. If a gradient is infinite on one process, all processes
+skip the step. Even an optimizer that the strategy owns takes a step only when the program calls ``optimizer.step()``, and
+``optimizer.zero_grad()`` discards the gradients."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ class LoadsMissingDevicesToTheFirst(Broken):
 
 @mutant("determinism", "modes")
 class FillsNoMemory(Broken):
-    """``new_empty`` and ``empty_like`` return zeros. In deterministic mode, torch fills their results with NaN or the highest integer."""
+    """``new_empty`` and ``empty_like`` return zeros, even in deterministic mode, in which torch requires uninitialised memory to be filled
+    with NaN or, for integers, the largest value of the dtype."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

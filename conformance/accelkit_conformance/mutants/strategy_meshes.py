@@ -58,7 +58,7 @@ class SwapsGroups(TensorParallel):
 
 @mutant(AREA, MECHANISM, kind="strategy", base="parallel")
 class ForgetsReduction(TensorParallel):
-    """Each process computes a layer from its part of the inputs, but the partial results are not added up."""
+    """Each process computes each Linear from its share of the input features, but the partial results are not summed."""
 
     @staticmethod
     def style() -> ParallelStyle:

@@ -82,14 +82,17 @@ def check_tensor_parameters(subject: Subject, name: str) -> None:
 
 
 def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, error: float = 0.0) -> None:
-    """Check the mean of numbers.
+    """Check that the mean of random numbers is within ``_MOST_ERRORS`` standard errors of the expected mean.
 
     Args:
-        what: What drew the numbers, for the error.
+        what: The description of the numbers in the error message, such as the name of the sampler.
         drawn: The numbers, on the CPU.
         mean: The expected mean.
         variance: The expected variance of one number.
-        error: A permitted deviation in addition to ``_MOST_ERRORS`` standard errors, such as the rounding error of the dtype.
+        error: A deviation that is permitted in addition, such as the rounding error of the dtype.
+
+    Raises:
+        AssertionError: If the mean deviates by more.
     """
     found, bound = float(drawn.double().mean()), _MOST_ERRORS * math.sqrt(variance / drawn.numel()) + error
     assert abs(found - mean) <= bound, f"{what} has the mean {found:.6g}, not {mean:.6g}"

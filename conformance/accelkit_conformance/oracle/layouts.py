@@ -104,9 +104,9 @@ NARROWED_LAYOUTS = ("first narrowed", "others narrowed")
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy of a tensor in the layout that has the name ``layout`` in ``LAYOUTS`` or ``MORE_LAYOUTS``.
+    """Return a copy of a tensor in the layout ``layout``, which is a key of ``LAYOUTS`` or ``MORE_LAYOUTS``, or ``contiguous``.
 
-    Return the tensor itself if ``layout`` is ``contiguous``, or if the tensor is sparse or has no elements.
+    Return the tensor itself, not a copy, if ``layout`` is ``contiguous``, or if the tensor is not strided or has no elements.
     """
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else (LAYOUTS | MORE_LAYOUTS)[layout](one)
 

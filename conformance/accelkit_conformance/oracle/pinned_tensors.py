@@ -83,7 +83,7 @@ def check_pinned_tensors(subject: Subject) -> None:
 
 
 def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
-    """Return tensors in pageable memory, with their names."""
+    """Yield tensors in pageable memory, each with its name."""
     for dtype in DTYPES:
         yield dtype, (torch.arange(12) % 2).to(getattr(torch, dtype)).view(3, 4)
     base = torch.arange(24.0).view(4, 6)
@@ -95,7 +95,7 @@ def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
-    """Return tensors whose elements equal ``value``, with their names. Drivers may copy the smallest of them in a different way."""
+    """Yield tensors whose elements equal ``value``, each with its name. Drivers may copy the smallest of them in a different way."""
     for size in (1, 3, 64, 5000):
         yield f"{size} elements", torch.full((size,), value)
     yield "a number", torch.tensor(value)
@@ -106,15 +106,16 @@ def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def check_queued_sources(subject: Subject, memory: str) -> None:
-    """Check copies to a busy device with ``non_blocking=True``. Right after each call, the source of the copy is overwritten (unless it is
-    pinned) and freed.
+    """Check that a copy with ``non_blocking=True`` to a busy device gets the values that its source had when the copy was requested.
+
+    Right after each call, the source is overwritten (unless it is pinned) and freed, and new tensors are created that may reuse its memory.
 
     Args:
         subject: The plugin under test, with its device.
         memory: ``pinned`` or ``pageable``.
 
     Raises:
-        AssertionError: If a copy has values that were written after the call.
+        AssertionError: If a copy has other values.
         NotSupported: If ``memory`` is ``pinned``, and the device has no pinned memory.
     """
     if memory == "pinned" and not subject.capabilities.can("pinned_memory"):

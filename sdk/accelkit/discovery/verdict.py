@@ -16,7 +16,7 @@ _LENGTHS = {"reason": 2000, "checked": 500, "hint": 2000, "description": 500, "d
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a probe or a trial of a plugin.
+    """The result of a probe or a trial of a plugin, or the answer to another question about it (see ``probing``).
 
     Attributes:
         status, reason, hint: The fields of ``Availability``. The status of a plugin that crashed or hung is ``broken``.
@@ -24,13 +24,14 @@ class Verdict:
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
-        checks: The results of the plugin's own doctor checks, by name.
+        checks: The results of the plugin's own doctor checks, by name. Empty unless the question was ``checks``, or ``trial`` for an
+            accelerator.
         checked: The ``reason`` that the plugin's own ``check()`` returned in a trial, or a default text if ``check()`` succeeded without
             a reason. "" if ``check()`` was not called or did not succeed, or if the plugin inherits the default ``check()``.
-        definitions: The members that the plugin's class defines. Empty unless the question (see ``probing``) was ``definitions``.
+        definitions: The members that the plugin's class defines. Empty unless the question was ``definitions``.
         mistakes: The findings of the static checks. Empty unless the question was ``mistakes``.
         seconds: The duration of the probe or trial in seconds.
-        cached_at: The time at which the verdict was cached, in seconds since the epoch.
+        cached_at: The time at which the verdict was cached, in seconds since the epoch. 0 if the verdict is not from the cache.
         machine_state: The digest of the machine's state (see the module ``machine_state``) if ``verdict_cache.probed`` cached the
             verdict on Linux; otherwise "".
         is_of_probe: Whether a cached verdict is only the result of a probe. A probe does not show that the plugin works.

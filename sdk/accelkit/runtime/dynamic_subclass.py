@@ -35,7 +35,8 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
     """Undo ``swap_class(instance, behaviour)``, in place.
 
     Returns:
-        Whether the class was restored. If ``swap_class`` was called again later with another behaviour, ``instance`` is left unchanged.
+        Whether the class was restored. If ``swap_class`` did not assign the current class, or assigned it in a later call with another
+        behaviour, ``instance`` is left unchanged.
     """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:

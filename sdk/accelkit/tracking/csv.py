@@ -63,7 +63,10 @@ class CSV(MetricsFileTracker):
         return csv.DictWriter(file, self._columns, lineterminator="\n")
 
     def _rewrite(self, rows: list[dict[str, str]], further: Iterable[str] = ()) -> None:
-        """Replace the file with these rows. The new file has a column for each name in the rows, and for each name in ``further``."""
+        """Replace the file with these rows, and open it for appending.
+
+        The columns are ``step``, the names in the rows and the names in ``further``, in the order in which they first appear.
+        """
         self._columns = list(dict.fromkeys([STEP, *(name for row in rows for name in row), *further]))
         self._num_rows = len(rows)
         with atomic_file(self._path, is_durable=False) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:

@@ -24,7 +24,8 @@ class WandB(Tracker):
         options: Further arguments of ``wandb.init``, such as ``entity``, ``name``, ``tags`` and ``mode="offline"``.
 
     Attributes:
-        run: The ``wandb.Run``. Use it to log images, tables and artifacts. None before the first ``rt.log``.
+        run: The ``wandb.Run``. Use it to log images, tables and artifacts. None before the first ``rt.log``, and always None on processes
+            other than the main process.
     """
 
     name = "wandb"

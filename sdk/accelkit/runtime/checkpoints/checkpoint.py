@@ -101,10 +101,10 @@ class Save:
         self.path, self._temporary = root / f"step-{self._number}", root / f"step-{self._number}.tmp"
 
     def copy_to_host(self) -> None:
-        """Copy all values to main memory, so that the program may change the originals.
+        """Copy the tensors in ``parts`` and ``per_rank`` to main memory, so that the program may change the originals before ``finish``.
 
         Raises:
-            CheckpointError: On every process, if a process runs out of memory.
+            CheckpointError: On every process, if copying fails on any process, for example because it runs out of memory.
         """
         self._ranks.each(self._blame, self._writer.copy_to_host)
 

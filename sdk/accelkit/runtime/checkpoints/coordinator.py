@@ -138,13 +138,16 @@ class Ranks:
             del error  # the error that is raised refers to this frame; the reference cycle would keep the loaded tensors in memory
 
     def each(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on every process and return this process's result once all processes have succeeded."""
+        """Run ``work`` on every process and return this process's result once all processes have succeeded.
+
+        ``blame`` and the errors are those of ``through_main``.
+        """
         kept: list[T] = []
         self.through_main(blame, lambda: kept.append(work()), lambda results: results)
         return kept[0]
 
     def from_main(self, blame: Blame, work: Callable[[], T]) -> T:
-        """Run ``work`` on rank 0 and return its result on every process."""
+        """Run ``work`` on rank 0 and return its result on every process. ``blame`` and the errors are those of ``through_main``."""
         return self.through_main(blame, lambda: None, lambda results: [work()] * len(results))
 
     def _attempt(self, blame: Blame, work: Callable[[], T]) -> tuple[tuple[T] | _Failure, Exception | None]:

@@ -44,15 +44,18 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     """Dispatch mode that compares the result of each operator call on the device with the result of the same call on the CPU.
 
     The CPU gets the inputs that the operator had on the device, so errors do not accumulate. A wrong result is overwritten with the right
-    result, so that later operators get right inputs. This is not possible for random numbers and for results of a wrong shape.
+    result, so that later operators get right inputs. This is not possible for results of a wrong shape.
+
+    The results of random operators are not compared or overwritten, but checked for NaN and, for some operators, statistically. Operators
+    that only create a view or uninitialised memory, communicate, or return no tensor (such as ``item``) are not checked.
 
     Args:
         device: The device.
-        calls: Reports where an operator was called.
+        calls: Reports the place in the model at which an operator was called.
 
     Attributes:
         wrong: The first wrong call of each overload that gave wrong results. The keys are the names of these overloads.
-        compared: The number of calls that were compared, by overload.
+        compared: The number of calls that were compared with the CPU, by the name of the overload.
     """
 
     def __init__(self, device: torch.device, calls: ModuleCalls) -> None:

@@ -165,10 +165,10 @@ class OrderStates:
         return {"host": host, "generators": [generator.get_state() for generator in self._generators()]}
 
     def _host_states(self) -> dict[str, Any]:
-        """Return the states of the host's generators from which the loader's order may be drawn.
+        """Return the states of the CPU generators from which the loader's order may be drawn: those of Python, NumPy and torch.
 
-        torch's own samplers draw only from torch's generator. If all samplers are torch's own and the dataset is map-style, only torch's
-        state is returned, because reading NumPy's state is slow. Otherwise, the states of Python, NumPy and torch are returned.
+        Only torch's state is returned if the dataset is map-style and all samplers are torch's own or built-in sequences such as a list.
+        Such samplers use no other generator, and reading NumPy's state is slow.
         """
         loader = self.division.loader
         samplers = [type(part).__module__ for part in dataset_and_samplers(loader) if part is not loader.dataset]

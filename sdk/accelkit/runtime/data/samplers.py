@@ -118,8 +118,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield rounds (lists with one batch for each process). Before a round is yielded, the next batch is read. If there is none, the
-        round is the last one and may have to be filled."""
+        """Yield rounds (lists with one batch for each process). A full round is yielded only after the next batch has been read: if there
+        is none, the round is the last one, which may be filled, shorter or dropped (see the class)."""
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):
