@@ -101,7 +101,10 @@ def _kind_of(error: BaseException) -> Kind:
 
 
 def _line(error: BaseException) -> str:
-    """Return the error in one line. The class name is omitted if the error is an AssertionError with a message."""
+    """Return the class name and the message of an error in one line.
+
+    For an AssertionError, return only the message or, if there is none, the source line of the failed assertion.
+    """
     text = message_in_one_line(error)[:400]
     if not text and isinstance(error, AssertionError) and (frames := traceback.extract_tb(error.__traceback__)):
         return f"assertion failed: {(frames[-1].line or '').removeprefix('assert ')}"

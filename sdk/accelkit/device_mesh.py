@@ -24,10 +24,16 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
 
 
 def make_mesh_of_shape(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> DeviceMesh:
-    """Like torch's ``init_device_mesh``, with the same arguments, but for every device type.
+    """Like torch's ``init_device_mesh``, but for device types of any name. All processes must call this function.
 
-    ``init_device_mesh`` refuses device types that contain anything but letters, such as the underscore in ``fake_xpu``
+    ``init_device_mesh`` rejects device types that contain characters other than letters, such as the underscore in ``fake_xpu``
     (https://github.com/pytorch/pytorch/pull/124390). The class ``DeviceMesh`` accepts these device types.
+
+    Args:
+        device_type: The torch device type.
+        mesh_shape: The size of each dimension. The product of the sizes is the number of processes.
+        options: Keyword arguments of ``DeviceMesh``, such as ``mesh_dim_names``. Unlike in ``init_device_mesh``, ``backend_override``
+            is not a dict but a tuple, which contains a pair of a backend and its options for each dimension.
     """
     import torch
     from torch.distributed.device_mesh import DeviceMesh

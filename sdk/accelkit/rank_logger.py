@@ -80,7 +80,10 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
             barrier.wait_for_everyone()
 
     def warning_once(self, msg: object, *args: Any, **kwargs: Any) -> None:
-        """Log a warning, unless this method of the logger has already logged the same message with the same arguments."""
+        """Log a warning the first time that this method is called with this message and these arguments. Later calls do nothing.
+
+        This applies to each logger that ``get_logger`` returns separately, even if several of them have the same name.
+        """
         key = (str(msg), tuple(map(str, args)))
         if key not in self._logged_once:
             self._logged_once.add(key)

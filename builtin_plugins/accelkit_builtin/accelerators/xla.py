@@ -237,7 +237,10 @@ def pjrt_device() -> str | None:
 
 
 def _package() -> Availability:
-    """Return whether torch_xla is installed and matches the installed torch. torch_xla is linked against one minor version of torch."""
+    """Return whether torch_xla is usable: it is absent if it is not installed, and broken if it does not match the installed torch.
+
+    torch_xla is linked against one minor version of torch.
+    """
     absent = Availability.absent(
         "the package torch_xla is not installed", "pip install 'accelkit[xla]'; on a TPU VM, pip install 'torch_xla[tpu]'"
     )

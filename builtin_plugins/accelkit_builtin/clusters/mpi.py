@@ -53,10 +53,10 @@ _PLAIN = _Dialect("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SI
 class MPIEnvironment(ClusterEnvironment):
     """MPI: this process was started by mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or by another launcher that uses PMI.
 
-    Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MPICH's Hydra (PMI_RANK,
-    PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_LOCAL_RANK, PMI_LOCAL_SIZE). PMIx by itself sets a variable for the rank,
-    but none for the size. None of these protocols numbers the machines. When the processes join the process group, they tell each other
-    on which machines they run.
+    Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MVAPICH2 (MV2_COMM_WORLD_*),
+    MPICH's Hydra (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK, PMI_LOCAL_SIZE).
+    PMIx itself sets PMIX_RANK, but no variable for the world size. None of these protocols numbers the machines. If the processes are not
+    known to be on one machine, they tell each other where they run when they join the process group.
     """
 
     launcher = "mpirun"

@@ -191,7 +191,7 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def restart_count(self) -> int:
-        """Value of SLURM_RESTART_COUNT."""
+        """Value of SLURM_RESTART_COUNT if set, else 0."""
         return self.number("SLURM_RESTART_COUNT", default=0)
 
     def requeue(self) -> bool:

@@ -154,6 +154,9 @@ def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, 
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a module's name matches a pattern. As in ``parallelize_module``, the parts between dots are compared one by one."""
+    """Return whether a module's name matches a pattern, such as ``layers.*.linear1``.
+
+    As in ``parallelize_module``, ``fnmatch`` compares the parts between dots one by one, so ``*`` does not match a dot.
+    """
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatch, parts, wanted))

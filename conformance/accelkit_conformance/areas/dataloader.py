@@ -62,7 +62,8 @@ def prepared_loaders_deliver(subject: Subject) -> None:
 
 @check("training")
 def use_in_a_fork(subject: Subject) -> None:
-    """In a forked child, using the device works or raises RuntimeError. The child neither hangs nor crashes."""
+    """In a child process that was forked after the device had been used, using the device works or raises RuntimeError. The child neither
+    hangs nor crashes."""
     import signal
     import time
 

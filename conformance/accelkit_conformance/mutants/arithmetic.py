@@ -195,7 +195,7 @@ class GradientsAreScaled(Broken):
 
 @mutant("autograd", "gradients")
 class GradientsAreMissing(Broken):
-    """The backward kernels of activations return zeros."""
+    """The backward kernels of gelu, relu, sigmoid and tanh return zeros."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return (

@@ -41,7 +41,7 @@ class ReadingCountsAsWriting(Broken):
 
 @mutant("distributions", "results of samplers")
 class DrawsIntoACopy(Broken):
-    """If the tensor passed as ``out=`` is not contiguous, ``bernoulli`` and ``multinomial`` draw into a copy of it."""
+    """If the ``out=`` tensor is not contiguous, ``bernoulli`` and ``multinomial`` write to a copy of it and leave it unchanged."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         out = kwargs.get("out")

@@ -31,7 +31,7 @@ _LEFT_OUT = re.compile(r"index \S+ is out of (range|bounds)|probability|not impl
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Return the names of the operators for which ``op_db`` has invalid calls."""
+    """Return the names of the operators for which ``_invalid_calls`` yields at least one call."""
     return tuple(
         name for name, op in opdb.operators().items() if op.error_inputs_func is not None and any(True for _ in _invalid_calls(op))
     )

@@ -1,4 +1,4 @@
-"""Index expressions, such as ``x[1:, indices]``, that are read or assigned to."""
+"""Comparison with the CPU of reading and assigning elements through index expressions, such as ``x[1:, indices]``."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Variations:
         return tensors(self._given)[0]
 
     def _shapes(self, given: Any) -> list[torch.Size]:
-        """Return the shapes of the results of the call with these arguments."""
+        """Make the call with these arguments on the CPU, and return the shapes of the tensors among its results."""
         return [leaf.shape for leaf in _all_tensors(self._func, given)]
 
     def _odd(self) -> Any:

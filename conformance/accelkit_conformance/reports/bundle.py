@@ -78,10 +78,11 @@ def load(path: Path) -> Report:
 
 
 def unpack(path: Path) -> tuple[dict[str, bytes], list[str]]:
-    """Read the valid members of a bundle into memory.
+    """Read the members of a bundle into memory. Checksums are not verified.
 
     Returns:
-        The content of the valid members by name, and the problems of the other members.
+        The content of the members by name, and the problems, such as a member that does not belong in a bundle. Such members are left out.
+        After 20 problems, no further members are read.
 
     Raises:
         UsageError: If the file cannot be read, or is larger than ``LARGEST_FILE``.

@@ -38,8 +38,8 @@ class Bench:
 
     Args:
         accelerator: The accelerator, already loaded.
-        is_quick: Whether to measure small sizes for a short time.
-        cases: The measurements.
+        is_quick: Whether to measure for a short time (the plan ``QUICK`` instead of ``FULL``).
+        cases: The measurements. They determine the sizes.
 
     Raises:
         BrokenPluginError: If the plugin fails while the device is set up.

@@ -44,7 +44,10 @@ class Footprint:
         return found
 
     def _is_changed(self, name: str) -> bool:
-        """Return whether an environment variable changed. Variables that torch's compiler sets when it is imported do not count."""
+        """Return whether an environment variable has changed since the snapshot.
+
+        Variables whose names begin with ``TORCHINDUCTOR_`` are ignored, because torch's compiler sets such variables itself.
+        """
         return self._environ.get(name) != os.environ.get(name) and not name.startswith("TORCHINDUCTOR_")
 
 

@@ -85,7 +85,7 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group if the program has not done so, and wait for torch's threads.
+    """Destroy the process group if the program has not done so, and wait until torch's threads are idle.
 
     After an error, the process group is not destroyed, because other ranks may be waiting in a collective.
     """

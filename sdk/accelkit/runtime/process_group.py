@@ -117,9 +117,10 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let all processes tell each other which machine they are on, if the cluster environment needs that. Creates no process group.
+    """Exchange between all processes where each of them runs, if the cluster environment does not know this. Creates no process group.
 
-    Every process of the job must call this function before it uses a device. The function returns when all processes have called it.
+    Every process of the job must call this function before it uses a device. If an exchange is needed, the function returns after all
+    processes have called it.
 
     Args:
         cluster: The cluster environment, which gives the rendezvous address. The exchange sets its ``placement``.
@@ -130,7 +131,7 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the placements contradict each other. Also if a process group exists already, and the cluster environment
+        ContradictionError: If the placements contradict each other, or if a process group exists already, and the cluster environment
             gives a different number of processes or a different rank for this process.
     """
     if not cluster.needs_placement_exchange():
@@ -167,9 +168,14 @@ _num_stores: collections.Counter[tuple[str, str, int]] = collections.Counter()
 def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
     """Return a store through which the processes of the job exchange data. Each call returns a store with a new key prefix.
 
-    All stores at the same address share one connection, which stays open until this process exits. A new connection could reach the
-    server of an earlier process group while that server shuts down. Because of the prefix, a process group does not find the keys of an
-    earlier process group.
+    Because of the prefix, a process group does not find the keys of an earlier process group. All processes must make the same calls in the
+    same order, so that they get the same prefixes. All stores at the same address share one connection, which stays open until this process
+    exits. A new connection could reach the server of an earlier process group while that server shuts down.
+
+    Args:
+        what: The purpose of the store, which is part of the prefix.
+        cluster: The cluster environment, which gives the rendezvous address, the rank of this process and the number of processes.
+        timeout: The timeout of the connection. Only the first call for an address uses it.
     """
     address, port = cluster.main_address, cluster.main_port
     if (address, port) not in _stores:

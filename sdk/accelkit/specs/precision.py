@@ -85,7 +85,10 @@ class Precision:
     # -- contexts -----------------------------------------------------------------------------------------------------
 
     def forward_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager for one forward pass. Called before each forward pass of a prepared module."""
+        """Return a context manager inside which one forward pass runs. The default context manager does nothing.
+
+        Called before each forward pass of a prepared module, and by ``Runtime.autocast``.
+        """
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:

@@ -154,8 +154,8 @@ class Strategy:
     def process_group_backend(self, accelerator: Accelerator) -> str | None:
         """Return the torch.distributed backend for tensors on the device, or None for torch's default.
 
-        Unless the user named a backend, the Runtime of each process calls this method before the process joins the process group. The
-        default returns the accelerator's ``process_group_backend``.
+        If the strategy is distributed and the user has not named a backend, the Runtime of each process calls this method before the
+        process joins the process group. The default implementation returns the accelerator's ``process_group_backend``.
         """
         return accelerator.process_group_backend
 

@@ -9,11 +9,12 @@ from accelkit.tracking.tracker import Scalar, Tracker
 
 
 class CallableTracker(Tracker):
-    """A tracker that calls a function with the values and the step of each call of ``rt.log``.
+    """A tracker that passes the values and the step of each call of ``rt.log`` to a function.
 
     Args:
-        function: The function ``function(values, step)``. If the program continues from a checkpoint and repeats some steps, the function
-            is called again for these steps.
+        function: A function that is called as ``function(values, step)``, on the main process only. ``values`` is a dict. If the program
+            continues from a checkpoint and repeats some steps, the function is called again for these steps. If the function raises an
+            exception, the Runtime warns once and no longer calls the function.
     """
 
     def __init__(self, function: Callable[[dict[str, Scalar], int], Any]) -> None:

@@ -82,9 +82,12 @@ def _check_manifest(step: Path, content: bytes, *, is_needed: bool) -> None:
 
 
 def _check_names(step: Path, files: Any, engines: Any) -> None:
-    """Check that the manifest lists only files in the step's folder ``data`` and in the folders of engines.
+    """Check that each file in the manifest is in the step's folder ``data`` or in the folder of an engine, and has a size and a checksum.
 
-    Otherwise, a manifest could make accelkit read any file.
+    Without this check, a forged manifest could make accelkit read any file.
+
+    Raises:
+        CheckpointError: If the manifest has no list of files, or an entry is invalid.
     """
     if not isinstance(files, dict):
         raise damaged(step, MANIFEST, "it has no list of files")

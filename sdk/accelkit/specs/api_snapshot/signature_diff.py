@@ -15,7 +15,15 @@ _STARRED = ("var_positional", "var_keyword")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between two versions of a parameter, with the plugins that it concerns and what their authors must do."""
+    """A difference between the old and the new parameters of a callable.
+
+    Attributes:
+        parameter: The new name of the parameter, or its old name if it was removed. An empty string if the order of parameters changed.
+        what: The difference, as a predicate whose subject is the callable, such as ``takes step too``.
+        concerns: The plugins that must change.
+        what_to_do: What the authors of these plugins must do.
+        aspect: ``type`` if the type of the parameter changed, otherwise ``parameters``.
+    """
 
     parameter: str
     what: str
