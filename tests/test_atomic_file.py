@@ -34,3 +34,14 @@ def test_a_device_is_written_and_not_replaced(tmp_path):
         target.write_text("report")
     assert path.is_symlink()
     assert path.read_text() == ""
+
+
+def test_a_link_to_a_file_is_written_and_not_replaced(tmp_path):
+    """As root, a report for /dev/stdout would replace /dev/stdout if the output of the program goes to a file."""
+    content, path = tmp_path / "content", tmp_path / "link"
+    content.write_text("old")
+    path.symlink_to(content)
+    with output_file(path) as target:
+        target.write_text("new")
+    assert path.is_symlink()
+    assert content.read_text() == "new"

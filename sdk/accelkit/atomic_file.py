@@ -40,19 +40,19 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
 
 
 def is_replaceable(path: Path) -> bool:
-    """Return whether ``path`` is a regular file, or a link to one, or does not exist.
+    """Return whether ``path`` is a regular file or does not exist.
 
-    Anything else, such as a device or a pipe, must not be replaced by a file.
+    Anything else must not be replaced by a file: a device, a pipe, or a symbolic link, such as /dev/stdout.
     """
-    return path.is_file() or not path.exists()
+    return not path.is_symlink() and (path.is_file() or not path.exists())
 
 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[Path]:
     """Yield the path to write to, for an output file that a user has named.
 
-    If ``is_replaceable(path)`` is True, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example if /dev/stdout is
-    a terminal or a pipe, the yielded path is ``path`` itself.
+    If ``is_replaceable(path)`` is True, the yielded path is the temporary path of ``atomic_file``. Otherwise, for example for
+    /dev/stdout, the yielded path is ``path`` itself.
 
     Raises:
         OSError: If the file cannot be written.

@@ -79,13 +79,18 @@ def checked(plugin: Accelerator | Precision | Strategy, method: str, result: Any
 
 def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result: object, expected: str) -> BrokenPluginError:
     """Return the error that states what a plugin's method returned, and what it should have returned."""
+    return invalid_result(plugin, method, f"it returned {result!r:.80} ({type(result).__name__}) instead of {expected}")
+
+
+def invalid_result(plugin: Accelerator | Precision | Strategy, method: str, why: str) -> BrokenPluginError:
+    """Return the error for a method of a plugin that returned something invalid. ``why`` states what is wrong with it."""
     hint = f"see the docstring of accelkit.{_specification(plugin).__name__}.{method}"
     distribution = _distribution(plugin)
     rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} disables it"
     return BrokenPluginError(
         f"{_spell(plugin, method)} returned an invalid value",
         plugin=plugin.plugin,
-        why=f"it returned {result!r:.80} ({type(result).__name__}) instead of {expected}",
+        why=why,
         hint=hint + (rest if distribution not in (FROM_CODE, OWN_DISTRIBUTION) else ""),
     )
 

@@ -26,6 +26,19 @@ def test_the_largest_gradient_is_zero_if_there_are_no_gradients():
     assert FSDPStrategy().clip_grad_norm_([], 1.0, math.inf).item() == 0.0
 
 
+def clip_with_nan(rank, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.grad = torch.tensor([math.nan if rank else 1.0])
+    with pytest.raises(RuntimeError, match="of the gradients is nan"):
+        FSDPStrategy().clip_grad_norm_([parameter], 1.0, math.inf, error_if_nonfinite=True)
+    dist.destroy_process_group()
+
+
+def test_nan_in_the_shard_of_one_process_is_noticed_on_all(tmp_path):
+    torch.multiprocessing.spawn(clip_with_nan, (tmp_path,), nprocs=2)
+
+
 @pytest.mark.usefixtures("_process_group")
 def test_gradients_are_clipped_to_the_largest_value():
     parameter = torch.nn.Parameter(torch.ones(2))

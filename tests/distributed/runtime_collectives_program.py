@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 
 import torch
 import torch.distributed as dist
@@ -114,6 +115,11 @@ def reduce():
         same(rt.reduce(bits, dist.ReduceOp.BOR), torch.full((number,), (1 << size) - 1, dtype=torch.int16))
     same(rt.reduce(mine([rank]), dist.ReduceOp.AVG), [sum(everyone) / size])
     same(rt.reduce(mine([rank]), "max"), [size - 1.0])
+    for with_nan in (0, size - 1):
+        for op, infinity in (("max", math.inf), ("min", -math.inf)):
+            reduced = rt.reduce(mine([math.nan if rank == with_nan else 1.0, rank, infinity]), op)
+            assert [math.isnan(one) for one in reduced.tolist()] == [True, False, False], "a NaN of one process is not lost"
+            same(reduced[1:], [size - 1.0 if op == "max" else 0.0, infinity])
     same(rt.reduce(mine([rank]), dist.ReduceOp.MAX), [size - 1.0])
     same(rt.reduce(mine([rank]), scale=0.5), [sum(everyone) / 2])
     same(rt.reduce(mine([[rank, 1.0]] * 3).t()), [[float(sum(everyone))] * 3, [float(size)] * 3])

@@ -185,6 +185,23 @@ def test_gradients_that_were_not_scaled_are_refused(error_text):
     assert caught.value == error_text
 
 
+def test_gradients_that_another_backward_pass_computed_are_not_divided():
+    """Otherwise, the second of two models would hardly be trained, and no error would be raised."""
+    rt, model, optimizer, _ = made()
+    other = nn.Linear(4, 1)
+    other, second = rt.prepare(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    rt.backward(model(torch.ones(1, 4)).sum())
+    optimizer.step()
+    other(torch.ones(1, 4)).sum().backward()
+    for _ in range(2):
+        with pytest.raises(accelkit.UsageError, match="were not scaled"):
+            second.step()
+    second.zero_grad()
+    rt.backward(other(torch.ones(1, 4)).sum())
+    second.step()
+    assert not rt.optimizer_step_was_skipped
+
+
 def test_an_optimizer_without_gradients_and_a_second_step():
     rt, model, optimizer, _ = made()
     optimizer.step()

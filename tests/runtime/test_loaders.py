@@ -56,7 +56,7 @@ def test_batches_of_any_nesting_move(rt):
         "user": Encoded(ids=torch.ones(4)),
         "object": nn.utils.rnn.pack_sequence([torch.ones(2)]),
     }
-    from accelkit.runtime.data.loaders import move
+    from accelkit.runtime.data.device_transfer import move
 
     moved = move(batch, meta)
     assert moved["list"][0].is_meta

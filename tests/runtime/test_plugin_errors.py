@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import traceback
 
 import pytest
@@ -240,3 +241,32 @@ def test_an_upload_that_returns_nothing_is_the_plugins_fault():
     with pytest.raises(accelkit.BrokenPluginError, match="returned None .NoneType. instead of an iterable of lists") as raised:
         next(iter(loader))
     assert raised.value.plugin == "hostile==1.0"
+
+
+def too_few_tensors(batches):
+    return (batch[:1] for batch in batches)
+
+
+def too_few_batches(batches):
+    yield from itertools.islice(batches, 2)
+
+
+def too_many_batches(batches):
+    for batch in batches:
+        yield batch
+        yield batch
+
+
+@pytest.mark.parametrize("upload", [too_few_tensors, too_few_batches, too_many_batches])
+def test_an_upload_that_loses_or_repeats_data_is_the_plugins_fault(upload, error_text):
+    class Hostile(FakeXPUAccelerator):
+        def upload(self, batches, device):
+            return upload([tensor.to(device) for tensor in batch] for batch in batches)
+
+    accelerator = Hostile()
+    accelerator.name, accelerator.plugin = "hostile", "hostile==1.0"
+    data = torch.utils.data.TensorDataset(torch.ones(3, 2), torch.ones(3))
+    loader = accelkit.Runtime(accelerator).prepare(torch.utils.data.DataLoader(data))
+    with pytest.raises(accelkit.BrokenPluginError) as raised:
+        list(loader)
+    assert raised.value == error_text

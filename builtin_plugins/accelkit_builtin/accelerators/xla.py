@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accelkit import Accelerator, Availability, Capabilities, UsageError, parse_devices
+from accelkit import Accelerator, Availability, Capabilities, UnavailableError, UsageError, parse_devices
 
 if TYPE_CHECKING:
     import torch
@@ -78,8 +78,20 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"XLA uses PJRT device {device}")
 
     def load(self) -> None:
-        """Import torch_xla. On TPUs, also limit the process to its own chip if torchrun or accelkit launch started the process."""
+        """Import torch_xla. On TPUs, also limit the process to its own chip if torchrun or accelkit launch started the process.
+
+        Raises:
+            UnavailableError: If torch_xla would use another kind of device than ``probe`` found, such as the CPU instead of a TPU.
+        """
+        found = pjrt_device()
         super().load()
+        if found is not None and pjrt_device() != found:  # torch_xla has set PJRT_DEVICE
+            raise UnavailableError(
+                f"XLA cannot use this machine's {found}",
+                plugin=self.plugin,
+                why=f"torch_xla did not find the library for {found}, and would use {pjrt_device()}",
+                hint="pip install 'torch_xla[tpu]'" if found == "TPU" else f"set {PJRT_DEVICE}={found} to see the error",
+            )
         if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089
             self.process_group_backend = "xla"  # type: ignore[misc]
         if pjrt_device() == "TPU":

@@ -94,7 +94,7 @@ class Float16Mixed(AutocastPrecision):
 
         If a program clips scaled gradients, the updates become so small that the model hardly trains, and no error is raised.
         """
-        self._versions.setdefault(weakref.ref(optimizer), {})
+        self._versions.setdefault(weakref.ref(optimizer), _gradient_versions(optimizer))
 
     def post_backward(self, loss: torch.Tensor) -> None:
         """Record the versions of the gradients of each optimizer whose gradients have never been divided by the scale.
@@ -113,18 +113,21 @@ class Float16Mixed(AutocastPrecision):
         The first call for an optimizer warns if the program changed the gradients while they were still multiplied by the scale.
 
         Raises:
-            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.
+            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called, or the optimizer had no gradients
+                after the last call. The latter is noticed only at the optimizer's first step.
         """
         key = id(optimizer)
         if key in self._unscaled or not _has_gradients(optimizer):
             return
-        if not self._has_scaled:
+        versions = self._versions.get(weakref.ref(optimizer)) if self._versions else None
+        if not self._has_scaled or versions == {}:
             raise UsageError(
                 f"the gradients of {type(optimizer).__name__} were not scaled",
-                why=f"precision {self.name!r} scales the loss in rt.backward(loss), which was not called",
+                why=f"precision {self.name!r} scales the loss in rt.backward(loss), which did not compute them",
                 hint="call rt.backward(loss) instead of loss.backward()",
             )
-        if self._versions and (versions := self._versions.pop(weakref.ref(optimizer), None)) is not None:
+        if versions is not None:
+            del self._versions[weakref.ref(optimizer)]
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
         self._unscaled[key] = self._scaler._found_inf_per_device(optimizer)

@@ -272,7 +272,7 @@ def scale_to_norm(
 
 
 def _largest(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return the largest absolute value in the tensors of all processes, or 0 if the tensors of all processes are empty.
+    """Return the largest absolute value in the tensors of all processes. It is 0 if all are empty, and NaN if one contains NaN.
 
     If this process's tensors are empty, the result has the dtype and device of ``like``.
     """
@@ -281,8 +281,10 @@ def _largest(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tenso
 
     found = [tensor.detach().abs().max() for tensor in tensors if tensor.numel()]
     largest = torch.stack(found).max() if found else torch.zeros((), dtype=like.dtype, device=like.device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return largest
+    is_nan = largest.isnan()
+    both = torch.stack([largest.masked_fill(is_nan, 0.0), is_nan.to(largest.dtype)])  # gloo's maximum of NaN and a number is the number
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    return both[0].masked_fill(both[1] > 0, math.nan)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ type, and complex numbers as pairs of real numbers. The sum of bools is True if 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,7 +68,9 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
     if values.is_complex():
         values = torch.view_as_real(values)
     values = values.clone() if address_of(values) == address_of(tensor) else values  # always copied if the device has no addresses
-    if values.numel():
+    if op in ("max", "min") and values.is_floating_point():
+        values = _extremum(communicator, values, op)
+    elif values.numel():
         dist.all_reduce(values, _NAMED[op][0] if isinstance(op, str) else op, group=communicator.group)
     if op == "mean":
         values /= communicator.size
@@ -97,6 +100,18 @@ def named(op: Any) -> Operation:
     if op == dist.ReduceOp.AVG:
         return "mean"
     return next((name for name, (theirs, _) in _NAMED.items() if op == theirs), op)
+
+
+def _extremum(communicator: Communicator, values: torch.Tensor, op: Operation) -> torch.Tensor:
+    """Return the maximum or minimum over the group. An element is NaN if it is NaN on any process, as in ``torch.maximum``.
+
+    gloo's maximum of NaN and a number is the number, so this function reduces where there are NaNs, too.
+    """
+    is_nan, sign = values.isnan(), 1 if op == "max" else -1
+    both = torch.stack([values.masked_fill(is_nan, -sign * math.inf), sign * is_nan.to(values.dtype)])
+    if both.numel():
+        dist.all_reduce(both, _NAMED[str(op)][0], group=communicator.group)
+    return both[0].masked_fill(both[1] != 0, math.nan)
 
 
 def _folded(rows: torch.Tensor, op: str) -> torch.Tensor:

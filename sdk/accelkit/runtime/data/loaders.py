@@ -1,10 +1,9 @@
-"""Move batches of any nested structure to the device. If the device has streams, copies overlap with computation."""
+"""Prepared loaders. They yield batches on the device. If the device has streams, copies overlap with computation."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,7 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from accelkit.plugin_calls import call, note_plugin, wrong_result
-from accelkit.pytree import tree_leaves, tree_map
+from accelkit.pytree import tree_leaves
+from accelkit.runtime.data.device_transfer import move, uploaded
 from accelkit.runtime.data.division import Division
 from accelkit.runtime.data.loader_state import Epochs
 from accelkit.runtime.data.resume import index_sampler, samples_per_batch, starting_at
@@ -22,52 +22,6 @@ from accelkit.specs.overrides import overridden, overrides
 from accelkit.specs.strategy import Strategy
 
 T = TypeVar("T")
-
-
-def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
-    """Return ``data`` with every tensor, and every other object that has a ``to`` method, moved to ``device``.
-
-    ``non_blocking`` applies to tensors only.
-    """
-
-    def move_leaf(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(device, non_blocking=non_blocking)
-        return leaf.to(device) if _moves_itself(leaf) else leaf
-
-    return tree_map(move_leaf, data, _moves_itself)
-
-
-def _moves_itself(thing: Any) -> bool:
-    """Return whether an object has a ``to`` method, like a tensor, a packed sequence or a tokenizer's encoding.
-
-    False for a class, which may have a ``to`` method too, but is not data.
-    """
-    return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
-
-
-def _uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelerator) -> Iterator[Any]:
-    """Yield each batch on the device. The accelerator's ``upload`` moves the tensors; ``to`` moves other objects that have this method."""
-    waiting: deque[Any] = deque()
-
-    def tensors() -> Iterator[list[torch.Tensor]]:
-        for batch in batches:
-            waiting.append(batch)
-            yield [leaf for leaf in tree_leaves(batch, _moves_itself) if isinstance(leaf, torch.Tensor)]
-
-    first = list(itertools.islice(ahead := tensors(), 1))  # the first batch is read in this thread: a sampler may start with a collective
-    uploaded = accelerator.upload(itertools.chain(first, ahead), device)
-    if uploaded is None:
-        raise wrong_result(accelerator, "upload", uploaded, "an iterable of lists of tensors")
-    for moved in uploaded:
-        arrived = iter(moved)
-        yield tree_map(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), waiting.popleft(), _moves_itself)  # type: ignore[misc]
-
-
-def _moved(leaf: Any, arrived: Iterator[torch.Tensor], device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return next(arrived)
-    return leaf.to(device) if _moves_itself(leaf) else leaf
 
 
 _pass_numbers = itertools.count(1)
@@ -220,7 +174,7 @@ class PreparedLoader:
         if device is None:
             yield from ((batch, None) for batch in batches)
         elif accelerator is not None and overrides(accelerator, Accelerator, "upload") and not self._is_collective:
-            yield from ((batch, None) for batch in _uploaded(batches, device, accelerator))
+            yield from ((batch, None) for batch in uploaded(batches, device, accelerator))
         elif accelerator is None or not call(accelerator, "capabilities", device).can("streams"):
             yield from ((move(batch, device), None) for batch in batches)
         else:
