@@ -30,7 +30,7 @@ class Stage:
 
 
 def read() -> list[Stage]:
-    """Read the stages of a new device from ``stages.toml``, in the order in which a device should pass them."""
+    """Return the stages in which a new device is built, as listed in ``stages.toml``: in the order in which a device should pass them."""
     found = tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8"))["stage"]
     return [Stage(**{**one, "tests": tuple(one["tests"])}) for one in found]
 

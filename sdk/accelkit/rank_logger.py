@@ -50,7 +50,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     def log(  # type: ignore[override] # the further arguments of the base class are in kwargs
         self, level: int, msg: object, *args: Any, main_process_only: bool = True, in_order: bool = False, **kwargs: Any
     ) -> None:
-        """Log a message with this level. The other logging methods call this method. The class describes the two additional arguments.
+        """Log a message at ``level``. The other logging methods call this one. For ``main_process_only`` and ``in_order``, see the class.
 
         Raises:
             UsageError: If ``in_order`` is True in a job of several processes, but this process has no Runtime. The processes use their

@@ -52,7 +52,7 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Return whether ``path`` is a regular file, and not a symbolic link."""
+    """Return whether ``path`` is a regular file, and not a symbolic link. False if there is no such file or its type cannot be read."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -50,7 +50,11 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def limiting_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that limits which GPUs this process sees, or ``HIP_VISIBLE_DEVICES`` if no such variable is set."""
+    """Return the name of a variable that limits which GPUs a process with the variables ``environ`` sees.
+
+    The result is the first of ``ROCR_VISIBLE_DEVICES``, ``HIP_VISIBLE_DEVICES`` and ``CUDA_VISIBLE_DEVICES`` that is set. If none is set,
+    the result is ``HIP_VISIBLE_DEVICES``.
+    """
     names = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
     return next((name for name in names if name in environ), "HIP_VISIBLE_DEVICES")
 

@@ -43,9 +43,9 @@ def configuration(options: DeepSpeedOptions, settings: EngineSettings, plugin: s
     """Return the configuration for ``deepspeed.initialize``: a dict whose keys are the names of DeepSpeed's settings.
 
     Raises:
-        UnsupportedError: If DeepSpeed does not support the Runtime's precision.
-        ContradictionError: If the configuration contradicts the Runtime.
-        UsageError: If the configuration cannot be read, or a value cannot be used.
+        UnsupportedError: If DeepSpeed does not support the Runtime's precision. The error names ``plugin``, which is ``dist==version``.
+        ContradictionError: If the configuration contradicts the Runtime, for example because it has a section ``optimizer``.
+        UsageError: If the configuration cannot be read, if the ZeRO stage is not 1, 2 or 3, or if parameters are offloaded in stage 1 or 2.
     """
     section = _section(settings.precision, plugin)
     given = _read(options.config)

@@ -138,9 +138,9 @@ def factory_arguments(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.{0}"], over=["bfloat16", "float16", "float64"])
 def default_dtype(subject: Subject, dtype: str) -> None:
-    """Functions whose results have the default dtype, such as ``arange`` of floats and the division of integers, give the same dtype and
-    values as on the CPU. Each function is called with the default dtype float32, then with the tested dtype as the default, and then with
-    float32 again."""
+    """Functions whose results may have the default dtype, such as ``arange`` with float bounds and the division of integers, give the same
+    values, dtype, strides and ``requires_grad`` as on the CPU. Each function is called with float32 as the default dtype, then with the
+    tested dtype, and then with float32 again."""
     from accelkit_conformance.oracle.factory_arguments import check_default_dtype
 
     check_default_dtype(subject, dtype)

@@ -58,7 +58,7 @@ def factories_use_the_index(subject: Subject) -> None:
 
 @check("smoke")
 def results_stay_on_the_device(subject: Subject) -> None:
-    """Operators, methods, indexing, reductions, in-place operators and conversions of tensors on a device give results on this device."""
+    """The results of operators, methods, indexing, reductions, in-place operators and dtype conversions are on the device of the inputs."""
     import torch
 
     x = torch.rand(8, 8, device=subject.device)

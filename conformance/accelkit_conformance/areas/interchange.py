@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def conversions(subject: Subject, dtype: str) -> None:
-    """A copy from this dtype to float32, or to another declared dtype that is not complex, gives the numbers that the CPU gives.
-    Conversions to floating-point dtypes round to the nearest number that the new dtype can represent, with ties to even. They make numbers
-    that are too large infinite, and keep infinities, NaN and negative zero. Conversions to integer dtypes cut off fractions, and remove the
-    higher bits of integers that do not fit. Conversions to bool give True for every number except zero. Copies to the device, within the
-    device and to the host convert the numbers, with ``to`` and with ``copy_``."""
+    """Conversions from the tested dtype to float32, and to every other declared dtype that is not complex, give the same numbers as on the
+    CPU. Conversions to floating-point dtypes round to the nearest number that the new dtype can represent, with ties to even. Numbers that
+    are too large become infinite, and infinities, NaN and negative zero are kept. Conversions to integer dtypes cut off fractions, and keep
+    only the lower bits of integers that do not fit. Conversions to bool give True for every number except zero. The numbers are converted
+    by copies to the device, within the device and to the host, with ``to`` and with ``copy_``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)

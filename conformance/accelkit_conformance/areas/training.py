@@ -159,9 +159,10 @@ def typical_models(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "numbered_devices"])
 def layers_on_two_devices(subject: Subject) -> None:
-    """A model whose layers are on two devices has the same parameters as on the CPU after three steps. Gradients flow between the devices,
-    and ``clip_grad_norm_`` uses the norm of all gradients. If a gradient on either device is infinite, the gradient scaler skips a fourth
-    step and halves the scale. The optimizer is AdamW with the for-loop implementation and with ``foreach``."""
+    """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision.
+    Gradients flow between the devices, and ``clip_grad_norm_`` returns the norm of all gradients. In one more step, between the second and
+    the third, a gradient on one of the devices is infinite: the gradient scaler skips this step and halves the scale. The optimizer is
+    AdamW, with its for-loop implementation and with ``foreach``."""
     from accelkit_conformance.oracle.two_devices import check_two_devices
 
     check_two_devices(subject)

@@ -145,9 +145,12 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
 
 
 def unusable(record: PluginRecord, availability: dict[str, str], consequence: str) -> AccelkitError:
-    """Return the error for a plugin that is broken or whose device is not present.
+    """Return the error for a plugin that cannot be used: an UnavailableError if its status is ``absent``, otherwise a BrokenPluginError.
 
-    The message starts with ``consequence``, such as ``the run cannot be resumed``.
+    Args:
+        record: The plugin.
+        availability: The plugin's ``status``, ``reason`` and ``hint``, as ``availability_of`` returns them.
+        consequence: The start of the message, such as ``the run cannot be resumed``.
     """
     error = UnavailableError if availability["status"] == "absent" else BrokenPluginError
     what = f"{consequence}: the {record.kind} {record.name!r} is {availability['status']}"

@@ -1,4 +1,4 @@
-"""Operators that are computed with other operators, and therefore give slightly different results."""
+"""Operators that are composed of other operators, and therefore lose digits, the order of equal elements, or type promotion."""
 
 from __future__ import annotations
 

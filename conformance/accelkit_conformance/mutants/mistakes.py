@@ -72,7 +72,7 @@ class MovesIndicesSilently(Broken):
 
 @mutant("errors", "batches of matrices")
 class ChecksTheFirstMatrix(Broken):
-    """In a batch of matrices, only the first one is checked: no error says that a later matrix is singular or not positive-definite."""
+    """Only the first matrix of a batch is checked: no error is raised if a later matrix is singular or not positive definite."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

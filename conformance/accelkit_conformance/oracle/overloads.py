@@ -82,8 +82,10 @@ class Variant:
 
     Attributes:
         name: The name of the overload that is called.
-        call: A function that calls the overload with the arguments of the recorded call.
-        functional: A function that takes the same arguments as ``call`` and returns the same result, but changes no argument.
+        call: A function that takes the arguments of the recorded call and calls the overload. If the overload needs it, the function adds
+            ``out=`` tensors or replaces tensors with Python numbers.
+        functional: A function that takes the same arguments, changes none of them, and returns the result that ``call`` should return. If
+            ``is_in_place`` is True, the dtype may differ.
         is_in_place: Whether ``call`` writes into its first argument.
     """
 
@@ -233,13 +235,12 @@ def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]
 def check_overloads(subject: Subject, op: Any, calls: list[tuple[Any, Any, Any]]) -> None:
     """Compare the results of ATen calls and of their variants on the device with the results of the same calls on the CPU.
 
+    Differences are recorded in the subject. Unpredictable calls, and calls that need a dtype which the device lacks, are skipped.
+
     Args:
         subject: The plugin under test, with its device.
         op: The OpInfo of the operator that makes the calls.
         calls: The calls, as ``calls_of`` returns them.
-
-    Raises:
-        AssertionError: If the results differ.
     """
     for func, args, kwargs in calls:
         if func.name() in opdb.UNPREDICTABLE or not args or lacking_dtypes(subject, lambda: func(*args, **kwargs)):  # noqa: B023

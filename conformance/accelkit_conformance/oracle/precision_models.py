@@ -17,7 +17,11 @@ FEATURES = 16
 
 
 class Perceptron(nn.Module):
-    """Two ``Linear`` layers. ``seen`` holds the dtype of the first layer's result in each eager forward pass."""
+    """Two ``Linear`` layers with ``tanh`` between them.
+
+    Attributes:
+        seen: The dtype of the first layer's output in each eager forward pass so far.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -74,7 +74,7 @@ class Trainer:
             last.view(-1)[-1] = value
 
     def poisoned_step(self, value: float) -> None:
-        """Run a backward pass and a step with ``value`` in a gradient."""
+        """Run a backward pass, set one element of a gradient to ``value`` (see ``poison``), and call the optimizer's ``step``."""
         self.optimizer.zero_grad()
         self.backward()
         self.poison(value)

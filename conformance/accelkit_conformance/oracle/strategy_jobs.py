@@ -53,10 +53,16 @@ class Jobs:
 
     @contextlib.contextmanager
     def __call__(self, size: int, **options: Any) -> Iterator[Runtime | None]:
-        """Return a context manager for a job of ``size`` processes. It yields the job's Runtime, or None in a process outside the job.
+        """Return a context manager that runs a job on the first ``size`` worker processes and tears down its Runtime on exit.
+
+        It yields the job's Runtime, or None on the worker processes that do not belong to the job.
+
+        Args:
+            size: The number of processes in the job.
+            options: Arguments of the Runtime. By default, ``precision`` is the result of ``precision_of``.
 
         Raises:
-            AssertionError: If the process group still exists after the Runtime was torn down.
+            AssertionError: On exit, if a process group still exists after the Runtime was torn down.
         """
         subject, port, before = self.subject, self.ports.pop(), self.subject.world_size
         if subject.rank >= size:

@@ -62,7 +62,7 @@ def way_out(distributions: Sequence[str]) -> str:
 
 
 def explain(error: BaseException) -> BrokenPluginError:
-    """Return the error to raise if ``import torch`` failed. It states the root cause and, if known, the backend that failed."""
+    """Return the error to raise if ``import torch`` raised ``error``. It names the cause, a remedy and, if known, the faulty backend."""
     text = str(error)
     if unreadable := inventory().unreadable:
         names = " ".join(unreadable)

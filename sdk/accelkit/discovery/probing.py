@@ -85,7 +85,7 @@ def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
 
 
 def ask_definitions(record: PluginRecord) -> Verdict:
-    """Read what the plugin's class defines. No instance is created, so the plugin's device need not be present."""
+    """Read the members that the plugin's class defines, for ``Verdict.definitions``. No instance is created, so no device is needed."""
     return _ask_each([[record]], "definitions")[record]
 
 

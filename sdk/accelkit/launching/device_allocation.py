@@ -66,10 +66,15 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
 
 
 def threads_each(num_processes: int) -> int | None:
-    """Return the number of threads that torch should use in each process: an equal share of this machine's cores.
+    """Return the number of threads that torch should use in each process: an equal share of the cores (see ``cores``), at least 1.
 
-    Return None if there is only one process, or the user has set OMP_NUM_THREADS. By default, torch uses all cores in every process,
-    which is slow. ``torchrun`` sets one thread per process, which leaves cores idle.
+    By default, torch uses all cores in every process, which is slow. ``torchrun`` sets one thread per process, which leaves cores idle.
+
+    Args:
+        num_processes: The number of processes on this machine.
+
+    Returns:
+        The number of threads, or None if nothing should be set: there is only one process, or the user has set OMP_NUM_THREADS.
     """
     if num_processes == 1 or os.environ.get(THREADS_VARIABLE):
         return None

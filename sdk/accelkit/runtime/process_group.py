@@ -268,7 +268,8 @@ _left: list[Any] = []
 def _leave_at_exit() -> None:
     """Leave the process group when this process exits, unless an uncaught error ended the program.
 
-    After an uncaught error, this process does not leave the group, because other processes may be waiting inside a collective.
+    After an uncaught error, this process does not leave the group, because other processes may be waiting inside a collective. In either
+    case, this function waits until torch's threads are idle.
     """
     if not hasattr(sys, "last_type"):
         _destroy()

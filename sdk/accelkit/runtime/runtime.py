@@ -722,9 +722,9 @@ class Runtime:
         Args:
             model: The model, prepared or not.
             save_directory: The folder to write to. It is created if it does not exist.
-            max_shard_size: The maximum file size, in bytes or as a string such as ``"5GB"``. Larger models are split into several files
-                with a ``model.safetensors.index.json``.
-            safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin``.
+            max_shard_size: The maximum size of the weights in a file, in bytes or as a string such as ``"5GB"``. A larger model is split
+                into several files with an index, ``model.safetensors.index.json``. A weight that is larger gets a file of its own.
+            safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin`` (split in the same way).
 
         Raises:
             CheckpointError: On every process, if the files cannot be written.

@@ -218,12 +218,12 @@ class Accelerator:
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return device statistics, with the unit in each key. The default returns ``memory_stats``. Called by ``Runtime.device_stats``."""
+        """Return statistics with the unit in each key (default: ``memory_stats``). Called by Runtime, Lightning, ``accelkit monitor``."""
         return self.memory_stats(device)
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """Run checks for ``accelkit doctor``. Return the results by name (default: none). Called in a child process before ``load()``."""
+        """Return the results of checks for ``accelkit doctor`` by name (default: none). Called in a child process before ``load()``."""
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------

@@ -98,8 +98,8 @@ class Epochs:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
 
-        If ``load_state_dict`` has restored a position and ``epoch`` is the saved epoch, the position is kept. Otherwise, the next pass
-        starts from the beginning.
+        From now on, these methods are also called at the start of each pass. If ``load_state_dict`` has restored an unfinished pass and
+        ``epoch`` is the saved epoch, the next pass continues it. Otherwise, the next pass starts from the beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)

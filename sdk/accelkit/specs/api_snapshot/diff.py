@@ -23,10 +23,12 @@ class Change:
     """A difference between two records of the specifications.
 
     Attributes:
-        specification, member: The names, such as ``Strategy`` and ``step``. An empty member means the whole specification.
+        specification, member: The names of the specification and of its member, such as ``Strategy`` and ``step``. ``member`` is empty if
+            the whole specification has changed.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
         old, new: The member's signature in the old and in the new record, or "" for a record without the member. If ``member`` is empty,
-            the name of the specification or the names of its fields.
+            these are the names of the fields if their order has changed, and otherwise the name of the specification, or "" for a record
+            without it.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
