@@ -52,7 +52,10 @@ _REQUIRED = ("test", "reason", "issue", "expires")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expected failure."""
+    """One expected failure: an entry of a file, with the fields in the module's example.
+
+    ``origin`` is the name of the file, or ORIGIN_OF_TORCH_DEFECTS. If an entry lists several globs, there is one Expectation for each.
+    """
 
     test: str
     reason: str

@@ -109,7 +109,7 @@ class Journal:
         self._write({"hello": self.hello})
 
     def add(self, result: Result, at: float) -> None:
-        """Record a result; ``at`` is the time in seconds since the run began."""
+        """Record a result. ``at`` is the duration of the run so far in seconds, without the time for which it was interrupted."""
         self.results[result.id] = result
         self.seconds = at
         self._write(result.as_dict() | {"at": round(at, 2)})

@@ -80,7 +80,7 @@ class Subject:
         self._index = -1
 
     def use(self, accelerator: Accelerator, index: int | None = None) -> None:
-        """Use a loaded accelerator, and set up its device with this index. By default, the device is that of this process's rank."""
+        """Use a loaded accelerator, and set up ``devices[index]``. The default is this process's rank modulo the number of devices."""
         if accelerator is not self._accelerator:
             self._accelerator, self._index = accelerator, -1
             self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))

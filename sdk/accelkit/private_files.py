@@ -86,9 +86,13 @@ def _way(path: Path) -> list[Path]:
 
 @functools.cache
 def _check_way(folder: Path) -> None:
-    """Check that no other user can write to ``folder``, or to a folder or link on the path to ``folder``.
+    """Check ``folder`` and each folder and link on the path to it by the rules for parent folders (see the module's docstring).
 
-    The result is cached, because a private path stays private.
+    Success is cached, because other users cannot change a path that passes the check. Errors are not cached.
+
+    Raises:
+        UntrustedFileError: If another user could replace something on the path.
+        OSError: If the folder does not exist, or its links form a loop.
     """
     for folder_or_link in _way(folder):
         _check(folder_or_link, is_above=True)

@@ -128,8 +128,9 @@ class XLAAccelerator(Accelerator):
     def auto_device_count(self) -> int:
         """Return the number of devices that this process sees.
 
-        On TPUs, this is the number of chips. Each chip counts as one device, although XLA drives a v2 or v3 chip as two devices, one per
-        core. On the CPU, the result is the value of CPU_NUM_DEVICES, or 1 if the variable is not set.
+        On TPUs, this is the number of chips in TPU_VISIBLE_CHIPS or, if the variable is not set, on the PCI bus. Each chip counts as one
+        device, although XLA drives a v2 or v3 chip as two devices, one per core. On the CPU, the result is the value of CPU_NUM_DEVICES, or
+        1 if the variable is not set. For any other PJRT device, torch_xla counts the devices, which initialises XLA's runtime.
 
         Raises:
             UsageError: If CPU_NUM_DEVICES is not a positive integer.

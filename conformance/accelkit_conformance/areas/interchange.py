@@ -49,10 +49,10 @@ def python_values(subject: Subject) -> None:
 
 @check("full")
 def arrays(subject: Subject) -> None:
-    """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor`` and ``from_numpy(array).to(device)`` make tensors on the device with the
-    dtype, shape and values of a NumPy array. The check uses arrays of every declared dtype except bfloat16, which NumPy lacks. The arrays
-    are in C or Fortran order, strided, broadcast, read-only, empty or 0-d. Unless the device is the CPU, the tensor does not change when
-    the array is changed."""
+    """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor(array, dtype=...)`` and ``from_numpy(array).to(device)`` make tensors on the
+    device with the dtype, shape and values of a NumPy array. The check uses arrays of float32 and of every other declared dtype except
+    bfloat16, which NumPy lacks. The arrays are in C or Fortran order, strided, broadcast, read-only, empty or 0-d. Unless the device is the
+    CPU, the tensor does not change when the array is changed."""
     from accelkit_conformance.oracle.host_values import check_arrays
 
     check_arrays(subject)

@@ -171,9 +171,9 @@ def bounds(subject: Subject, dtype: str) -> None:
 
 @check("training", requires=["dtype.int64"])
 def without_replacement(subject: Subject) -> None:
-    """For up to 70,000 numbers, a permutation that ``randperm`` draws contains each number once. A permutation of 33 or more numbers is not
-    in ascending order. ``multinomial`` without replacement draws no index twice in the same row, and never draws an index whose weight is
-    zero."""
+    """``randperm(n)`` draws a permutation: each number from 0 to n - 1 once. The tested values of n are 1, 2, 33, 1000 and 70,000. If n is
+    33 or more, the numbers are not in ascending order. ``multinomial`` without replacement draws no index twice in the same row, and never
+    draws an index whose weight is zero."""
     from accelkit_conformance.oracle.samplers import check_without_replacement
 
     check_without_replacement(subject)

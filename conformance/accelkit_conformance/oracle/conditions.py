@@ -235,14 +235,14 @@ class ConditionedCall:
 
 
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:
-    """Make the recorded call of an overload on the device under each combination of conditions that applies to it.
+    """Make a recorded call on the device under each combination of conditions, and then ten times under ordinary conditions.
 
-    A failure is recorded in the subject, with the fewest conditions under which the call still fails. The function returns early after
-    three failures, or if a failure leaves the device unusable. Otherwise, it finally checks the call ten times under ordinary conditions.
+    A condition that does not apply is replaced (see ``ConditionedCall.possible``). A failure is recorded in the subject, with the fewest
+    conditions under which the call still fails. Three failures, or one that leaves the device unusable, end the function early.
 
     Args:
         subject: The plugin under test, with its device.
-        overload: An overload of ``recorded_calls.overloads``.
+        overload: The name of an overload that ``recorded_calls.overloads`` yields.
         combinations: The combinations, as ``condition_rows.rows`` returns them.
     """
     op, func, args, kwargs = recorded_call(overload)

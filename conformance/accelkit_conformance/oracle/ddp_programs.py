@@ -79,7 +79,10 @@ class _Training:
         _loss(self.single(self.batches[number])).backward()
 
     def check(self, tolerance: float = 1e-4, factor: float = 1.0) -> None:
-        """Compare the gradients of both models."""
+        """Assert that the DDP model's gradients are on the device and are ``factor`` times those of the model without DDP.
+
+        The relative tolerance is ``tolerance``. The absolute tolerance is ``tolerance`` times the largest element, plus 1e-7.
+        """
         for (name, ours), theirs in zip(self.ddp.module.named_parameters(), self.single.parameters(), strict=True):
             assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in DDP or only in one process"
             if ours.grad is not None and theirs.grad is not None:

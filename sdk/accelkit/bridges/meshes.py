@@ -1,4 +1,4 @@
-"""Meshes of devices for frameworks that call torch's ``init_device_mesh``."""
+"""Device meshes for frameworks that call torch's ``init_device_mesh``, which rejects device types such as ``fake_xpu``."""
 
 from __future__ import annotations
 

@@ -90,9 +90,9 @@ def ask_definitions(record: PluginRecord) -> Verdict:
 
 
 def ask_mistakes(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
-    """Run the static checks on the classes of plugins, which are imported but not called.
+    """Run the static checks on the classes of plugins. The plugins are imported, but no instance is created and no method is called.
 
-    Built-in plugins share one child process; every other plugin is checked in a separate process.
+    The results are in ``Verdict.mistakes``. Built-in plugins share one child process; every other plugin has its own.
     """
     own = [record for record in records if record.is_builtin]
     return _ask_each(([own] if own else []) + [[record] for record in records if not record.is_builtin], "mistakes")

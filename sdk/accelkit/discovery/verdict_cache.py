@@ -60,7 +60,8 @@ def cache_folder() -> Path:
 def tried(records: Sequence[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Return the verdict of a trial for each record. In a trial, a child process loads the plugin and computes with it.
 
-    Plugins that worked in an earlier trial are not tried again. All others are tried, and their verdicts are cached.
+    A plugin that worked in an earlier trial is not tried again while the cached verdict is valid (see ``recalled``). All other plugins are
+    tried, and their verdicts are cached (see ``remember``).
     """
     found = {record: verdict for record, verdict in recalled(records).items() if verdict.status == "usable" and not verdict.is_of_probe}
     fresh = _ask_all([record for record in records if record not in found], is_trial=True)

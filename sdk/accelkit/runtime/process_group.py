@@ -278,7 +278,10 @@ def _leave_at_exit() -> None:
 
 
 def leave(user: object) -> None:
-    """Leave the process group if ``join`` created it and no other Runtime uses it. Does not wait for the other processes."""
+    """End the use of the process group by the Runtime ``user``. If no other Runtime uses the group and ``join`` created it, destroy it.
+
+    Does not wait for the other processes.
+    """
     global _own_group
     _users.discard(user)
     if not _users and _own_group is not None:

@@ -624,10 +624,10 @@ class Runtime:
         return self._collectives.broadcast(tensor, from_process, group=group)
 
     def pad_across_processes(self, tensor: T, dim: int = 0, pad_index: float = 0, pad_first: bool = False) -> T:
-        """Pad each tensor with ``pad_index`` along ``dim`` to its largest size on any process, so that the tensors can be gathered.
+        """Pad each tensor along ``dim`` to its largest size on any process, so that the tensors can be gathered. All processes call this.
 
-        Padding is added at the end, or at the start if ``pad_first`` is True. A tensor that already has the largest size, or that has no
-        dimension ``dim``, is returned unchanged. Padding is differentiable.
+        Elements with the value ``pad_index`` are added at the end, or at the start if ``pad_first`` is True. A tensor that already has the
+        largest size, or that has no dimension ``dim``, is returned unchanged. Padding is differentiable.
         """
         return self._collectives.pad_across_processes(tensor, dim, pad_index, pad_first)
 

@@ -60,14 +60,14 @@ def _is_offered(name: str) -> bool:
 
 
 def load_named(kind: Kind, name: str) -> Loaded:
-    """Load the class of a precision, cluster environment, strategy or hook plugin.
+    """Load the class of a plugin. If the plugin runs third-party code, first try it in a child process (see ``try_unless_known``).
 
     Args:
         kind: The kind of the plugin.
         name: The name of the plugin, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnknownNameError, PluginError: If the class cannot be loaded. The error gives the reason and says what to do.
+        UnknownNameError, UnavailableError, PluginError: If the class cannot be loaded. The error gives the reason and says what to do.
     """
     record = find(kind, name)
     try_unless_known(record)

@@ -22,9 +22,9 @@ class ClusterEnvironment(Variables):
     """The information that a launcher or scheduler gives to a process. Reading it never changes ``environ``.
 
     The defaults describe a single process that no launcher started. A subclass reads variables with the methods ``number``,
-    ``address``, ``port`` and ``text``. The errors of these methods name the variable and its value. If no variable gives the value of the
-    property ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``, the property returns ``exchanged_value(name)`` instead of
-    a guess.
+    ``address``, ``port`` and ``text``. The errors of these methods name the variable and its value. If no variable gives ``local_rank``,
+    ``local_world_size``, ``node_rank`` or ``num_nodes``, the property does not guess: it returns ``exchanged_value(name)``, which raises
+    UnknownPlacementError until the processes join the process group.
 
     Args:
         environ: The environment variables to read. The default is the environment of this process.

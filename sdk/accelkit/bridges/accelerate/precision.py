@@ -87,6 +87,6 @@ def make_scaler(runtime: Runtime, options: Mapping[str, Any]) -> torch.amp.GradS
 
     Args:
         runtime: The Runtime.
-        options: The options of torch.amp.GradScaler, as in GradScalerKwargs.
+        options: Keyword arguments of ``torch.amp.GradScaler``, such as those in Accelerate's ``GradScalerKwargs``.
     """
     return torch.amp.GradScaler(runtime.accelerator.autocast_device_type, **options)

@@ -34,7 +34,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
     After this call, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
     trains on its own device. Without ``install``, Lightning's default strategy for a single device of a third-party accelerator would train
-    on the CPU. If an error is raised, no class is changed.
+    on the CPU. If ``install`` raises an error, it changes no class.
 
     Args:
         accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
@@ -43,8 +43,12 @@ def install(*accelerators: str, package: str | None = None) -> None:
             every one of these packages that is installed.
 
     Raises:
-        UnavailableError: If Lightning is not installed.
+        UnknownNameError: If Lightning has no such ``package``, or there is no plugin with a name in ``accelerators``.
+        UnavailableError: If Lightning is not installed, or the device of a plugin in ``accelerators`` is not available.
         UnsupportedError: If the version of Lightning is not supported, or if Trainer or Fabric lacks an expected argument.
+        UsageError: If a plugin in ``accelerators`` has no method ``register_accelerators``.
+        NameConflictError: If a plugin in ``accelerators`` registers a name that Lightning or another plugin uses.
+        PluginError: If a plugin in ``accelerators`` cannot be loaded.
     """
     frameworks = [one for one in installed(TRAINERS) + installed(FABRICS) if package in (None, one.package)]
     if not frameworks:
