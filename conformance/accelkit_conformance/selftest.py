@@ -120,7 +120,7 @@ def examine(
 
 
 def _by_profile(tests: Sequence[str], kind: str) -> list[list[str]]:
-    """Group tests by the smallest profile that has them. Profiles that add no test are left out."""
+    """Group tests by the smallest profile that includes them, the smallest profile first. Empty groups are left out."""
     version = installed_version("torch") or ""
     left, groups = list(tests), []
     for profile in checks.PROFILES:

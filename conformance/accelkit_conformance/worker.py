@@ -188,7 +188,10 @@ class Worker:
         return [checks.capability(key, parameters) for key in found.requires]
 
     def _call(self, test: str) -> BaseException | None:
-        """Call a check on the device or devices of its test, and return the error that it raised, or None."""
+        """Run a check on each device of its test. Return the first error, or None if there is none.
+
+        The error is NotSupported only if the check is not supported on any of the devices.
+        """
         found, parameters = checks.find(test)
         unsupported: list[NotSupported] = []
         places = self._places(test, found)

@@ -174,7 +174,7 @@ class XLAAccelerator(Accelerator):
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Return memory statistics, and the numbers of graph compilations and graph executions in this process.
 
-        If the number of compilations grows in every step, the program is slow.
+        A number of compilations that still grows after the first steps means that the graph changes between steps, which is slow.
         """
         from torch_xla.debug import metrics
 

@@ -35,12 +35,16 @@ def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequenc
 
 
 def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequence[str]) -> bool:
-    """Return whether torch's variables (RANK, WORLD_SIZE) were set by hand for the processes that srun, jsrun or mpirun started.
+    """Return whether torch's variables (``TORCH``) were set by hand for the processes that srun, jsrun or mpirun started.
 
-    If srun, jsrun or mpirun started torchrun or a similar program, torch's variables describe the processes that this program started,
-    and the result is False. torchrun is recognised by TORCHELASTIC_RUN_ID. DeepSpeed's launcher is recognised if LOCAL_SIZE is set and RANK
-    differs from the rank that srun, jsrun or mpirun set. Other programs are recognised if WORLD_SIZE differs from the world size that srun,
-    jsrun or mpirun set. These two sizes usually differ, because such programs usually start several processes each.
+    The result is False if one of these variables is missing. It is also False if srun, jsrun or mpirun started another launcher, such as
+    torchrun, because torch's variables then describe the processes of that launcher. Another launcher is recognised by any of these signs:
+
+    - TORCHELASTIC_RUN_ID is set, as by torchrun.
+    - WORLD_SIZE differs from the world size that srun, jsrun or mpirun set. They usually differ, because a launcher usually starts several
+      processes.
+    - RANK differs from the rank that srun, jsrun or mpirun set, and a variable that only launchers set is set, such as LOCAL_SIZE of
+      DeepSpeed's launcher.
 
     Args:
         environ: The environment variables.

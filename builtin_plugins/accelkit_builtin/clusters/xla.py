@@ -63,12 +63,12 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of addresses in TPU_PROCESS_ADDRESSES."""
+        """Number of addresses in TPU_PROCESS_ADDRESSES. If it is not set, 1 on the CPU."""
         return len(self._addresses())
 
     @property
     def global_rank(self) -> int:
-        """Value of CLOUD_TPU_TASK_ID."""
+        """Value of CLOUD_TPU_TASK_ID. If it is not set, 0 on the CPU."""
         return self.number(_RANK, default=0 if self._is_on_cpu else None, below=self.world_size)
 
     @property
@@ -78,7 +78,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of PJRT_LOCAL_PROCESS_COUNT."""
+        """Value of PJRT_LOCAL_PROCESS_COUNT. If it is not set, 1 on the CPU."""
         return self.number(_LOCAL_SIZE, least=1, default=1 if self._is_on_cpu else None)
 
     @property

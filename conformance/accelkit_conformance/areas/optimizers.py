@@ -89,9 +89,9 @@ def steps(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
-    """After a step, all tensors of the state are on the device, except those of shape (), such as the step count, which may be on the CPU.
-    If the state is copied to the CPU and then loaded into another optimizer, the loaded state has the same values, and its tensors are on
-    the device, except those of shape ()."""
+    """After a step, the tensors of the optimizer's state are on the device. If the state is copied to the CPU and then loaded into another
+    optimizer, the loaded state has the same values, and its tensors are on the device. Only tensors of shape (), such as the step count,
+    may be on the CPU."""
     import torch
 
     model = _model().to(subject.device)

@@ -38,8 +38,8 @@ def clipping_by_norm(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def clipping_by_value(subject: Subject) -> None:
-    """``clip_grad_value_`` clips the unscaled gradients. After the gradients have been clipped to a third of their largest value, the
-    optimizer step matches a step in float64 with the same clipping."""
+    """``clip_grad_value_`` clips the unscaled gradients. After the gradients have been clipped to a third of their largest absolute value,
+    the optimizer step matches a step in float64 with the same clipping."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of

@@ -64,7 +64,14 @@ INTEGERS: dict[str, _Make] = {
 
 
 def check_factories(subject: Subject) -> None:
-    """Call every factory function with each of two devices while the other device is current, and check the device and the values."""
+    """Call every factory function with each of two devices while the other device is current, and check the device of the tensor.
+
+    The values are compared with those on the CPU, except those of uninitialised and random tensors. Differences are recorded in the
+    subject.
+
+    Raises:
+        NotSupported: If there is only one device.
+    """
     makers = FLOATS | ({} if subject.lacks("int64") else INTEGERS)
     for device in (subject.second_device(), subject.device):
         current = subject.device if device != subject.device else subject.second_device()

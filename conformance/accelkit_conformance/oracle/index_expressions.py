@@ -74,8 +74,8 @@ LAYOUTS = ("contiguous", "transposed", "reversed", "strided", "narrowed")
 def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """Read and assign the elements that an index selects, for tensors of several layouts, and compare the results with those on the CPU.
 
-    If the index consists of tensors and the dtype is not bool, numbers are also added to these elements. Differences are recorded in the
-    subject.
+    If the index consists only of tensors and the dtype is not bool, ``index_put_`` also adds 1 to these elements, as often as the index
+    selects them. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -225,6 +225,9 @@ def optimizers() -> dict[str, Any]:
 
 
 def optimizer_inputs(info: Any) -> list[Any]:
-    """Return the configurations of an optimizer, each with ``kwargs`` and ``desc``."""
+    """Return torch's test configurations (OptimizerInput) of an optimizer. ``kwargs`` of each are arguments for the constructor.
+
+    ``info`` is a value of ``optimizers()``.
+    """
     found: list[Any] = info.optim_inputs_func(device="cpu")
     return found

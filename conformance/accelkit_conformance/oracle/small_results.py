@@ -51,7 +51,9 @@ SMALL: Mapping[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[float, .
 
 
 def check_small_results(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of a function for numbers of each magnitude with those on the CPU. Differences are recorded in the subject.
+    """Compare the results of a function with those on the CPU, for numbers around each of the function's magnitudes in ``SMALL``.
+
+    Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -33,7 +33,7 @@ def of(report: Report) -> Report:
 
 
 def explained(report: Report) -> list[dict[str, Any]]:
-    """Return the expected failures of a report, each with the number of results that it explains."""
+    """Return the expected failures of a report. The number of results that each explains is added under the key ``explains``."""
     excused = [result.id for result in results_of(report) if result.kind == "expected-failure"]
     meant = [(one, Expectation(one["test"], "", "", "", tuple(one.get("dtypes", ())))) for one in report["expected_failures"]]
     return [{**one, "explains": sum(expectation.matches(test) for test in excused)} for one, expectation in meant]

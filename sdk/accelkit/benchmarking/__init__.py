@@ -1,1 +1,1 @@
-"""accelkit bench: how fast a device is, compared with the CPU of the same machine and with the device's own limits."""
+"""Benchmarks of a device for ``accelkit bench``, compared with the CPU of the same machine and with the device's own limits."""

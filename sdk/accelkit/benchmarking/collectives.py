@@ -26,13 +26,16 @@ _Outcomes = Mapping[tuple[str, int], Sequence[float] | str]
 
 
 def cases(is_quick: bool, accelerator: str, ranks: int, seconds: float) -> list[Case]:
-    """Return the measurements of collectives. The first one to run starts the processes, which then make all measurements.
+    """Return a case for each collective and size. The first case to run starts the processes, which make the measurements of all cases.
+
+    The cases must run in the main thread, because the time limit uses SIGALRM.
 
     Args:
-        is_quick: Whether to measure small sizes for a short time.
+        is_quick: Whether to measure only small sizes, and for a short time.
         accelerator: The accelerator, as in ``Runtime``.
         ranks: The number of processes.
-        seconds: The time limit for all measurements together. If it is exceeded, the processes are ended.
+        seconds: The time limit for all measurements together. If it is exceeded, the processes are ended and every case raises
+            NotSupportedError.
     """
     sizes, plan = (_QUICK, QUICK) if is_quick else (_FULL, FULL)
     outcomes = functools.cache(functools.partial(_outcomes, accelerator, ranks, sizes, plan, seconds))

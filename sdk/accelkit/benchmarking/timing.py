@@ -30,9 +30,9 @@ class Plan:
 
         Some calls are made before the first sample, to determine the number of calls per sample. These calls also warm up the device.
 
-        This method does not use torch.utils.benchmark.Timer, for three reasons. Timer makes at least two calls before each sample, so
-        measuring large operators would take three times as long. It sets torch to one thread. It does not wait for devices of types
-        that it does not know.
+        This method does not use ``torch.utils.benchmark.Timer``, for three reasons. ``Timer.timeit`` makes at least two calls before each
+        sample, so measuring large operators would take three times as long. By default, Timer sets torch to one thread. Timer waits only
+        for the devices that ``torch.accelerator`` knows.
 
         Args:
             call: The call to measure. It may return before the device has finished.

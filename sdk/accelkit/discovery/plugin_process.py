@@ -92,7 +92,7 @@ class PluginProcess(Generic[AnyMessage]):
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the process; None while it runs."""
+        """The exit code, or minus the number of the signal that killed the process. None while the process runs."""
         return self._process.poll()
 
     def send(self, line: str = "") -> None:

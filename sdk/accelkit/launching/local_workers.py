@@ -83,13 +83,13 @@ class _Process:
 
 
 class LocalRanks:
-    """The processes that a job runs on this machine between two rendezvous.
+    """The worker processes of a job on this machine. The constructor starts them. After each rendezvous, a new object is created.
 
     Args:
         program: The program that the processes run.
-        folder: The folder for the logs of the processes, which go to ``rank-N/``.
+        folder: The folder for the logs. The logs of the process with the global rank N are written to the new folder ``rank-N`` in it.
         environs: The environment variables of each process, by global rank.
-        screens: The ``log_tee.Screen`` for the standard output of all processes, and the ``log_tee.Screen`` for their standard error.
+        screens: Two screens: the first for the standard output of all processes, the second for their standard error.
     """
 
     def __init__(self, program: Program, folder: Path, environs: Mapping[int, Mapping[str, str]], screens: Sequence[Screen]) -> None:

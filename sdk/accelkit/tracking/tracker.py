@@ -111,7 +111,11 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder. If a run in this folder saved ``state``, return ``state``, and the run continues. Otherwise, return None."""
+        """Create the folder, and decide whether to continue a run. Called by a subclass at the beginning of ``open``, with its argument.
+
+        Returns:
+            ``state`` if a run in this folder saved it: that run is to be continued. None if a new run is to be begun.
+        """
         if self.folder is None:
             self.folder = self.run_folder()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ class MemoryHistory:
         self._is_recording = self._is_own = False
 
     def start(self) -> None:
-        """Start the recording."""
+        """Start recording allocations. If the program itself is recording, use its recording instead (see the class)."""
         with self._plugin_noted():
             self._is_own = not any(self._take()["device_traces"])  # only a running recording has entries, because its end discards them
             self._is_recording = True
@@ -62,7 +62,7 @@ class MemoryHistory:
                 self._record("all", stacks="python", max_entries=MAX_ENTRIES)
 
     def end(self, error: BaseException | None) -> Path | None:
-        """Write the file, end the recording and return the path of the file.
+        """Write the file, end the recording as ``stop`` does, and return the path of the file.
 
         If ``error`` is not None, the file is written only if ``error`` is an out-of-memory error. A note that names the file is then added
         to ``error``.
@@ -84,7 +84,10 @@ class MemoryHistory:
         return path
 
     def stop(self) -> None:
-        """End the recording without writing a file. Does nothing if there is no recording."""
+        """End the recording without writing a file. A recording that the program itself started goes on.
+
+        Does nothing if ``start`` has not been called, or if the recording has ended.
+        """
         was_recording, self._is_recording = self._is_recording, False
         if was_recording and self._is_own:
             with self._plugin_noted():

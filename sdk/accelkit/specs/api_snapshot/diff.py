@@ -191,7 +191,10 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Yield a change if the order of the dataclass's fields has changed. This breaks plugins that pass the fields by position."""
+        """Yield a change if the fields that both records have are in a different order. This breaks plugins that pass them by position.
+
+        Yields nothing for objects that plugins only receive.
+        """
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]
         if stayed != order and not self._is_given:

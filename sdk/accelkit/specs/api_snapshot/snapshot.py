@@ -169,10 +169,14 @@ def _mentioned(cls: type) -> Iterator[str]:
 
 
 def write(path: Path, released: str = "") -> None:
-    """Write the record of this version.
+    """Write the record of the running version of accelkit.
+
+    Args:
+        path: The file. If it contains the record of a released version, its release date is kept.
+        released: The release date, as ``YYYY-MM-DD``. Empty before the release.
 
     Raises:
-        UsageError: If this version has been released and its record would change.
+        UsageError: If the file contains the record of a released version, and the record would change.
     """
     before = json.loads(path.read_text("utf-8")) if path.exists() else {"released": ""}
     made = record(released=before["released"] or released)
