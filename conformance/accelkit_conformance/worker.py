@@ -225,8 +225,8 @@ class Worker:
     def _device_indices(self, test: str, found: checks.Check, count: int) -> Sequence[int]:
         """Return the indices of the devices on which a test runs. ``count`` is the number of devices that the accelerator has.
 
-        A distributed test runs on the device of this process's rank. The checks of ``_ON_EVERY_DEVICE`` run on every device. Every other
-        test runs on one device, which is derived from the id of the test.
+        A distributed test runs on the device whose index is this process's rank modulo ``count``. The checks of the areas in
+        ``_ON_EVERY_DEVICE`` run on every device. Every other test runs on one device, which is derived from the id of the test.
         """
         if found.is_distributed:
             return (self.subject.rank % count,)

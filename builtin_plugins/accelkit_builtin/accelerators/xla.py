@@ -169,7 +169,7 @@ class XLAAccelerator(Accelerator):
         return {f"memory.{names[key]}.bytes": float(value) for key, value in info.items() if key in names}
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Do nothing: XLA's runtime cannot reset the peak."""
+        """Do nothing: XLA's runtime cannot reset its peak memory statistics."""
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Return memory statistics, and the numbers of graph compilations and graph executions in this process.

@@ -197,7 +197,7 @@ def no_grad_and_inference_mode(subject: Subject) -> None:
 @check("smoke", requires=["numbered_devices"])
 def backward_on_another_device(subject: Subject) -> None:
     """A backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Results and
-    gradients are on the device of the inputs. So is a tensor that a hook of the backward pass creates with only the device type."""
+    gradients are on the device of the inputs. A tensor that a backward hook creates without a device index is also on this device."""
     from accelkit_conformance.oracle.autograd_contexts import check_backward_on_another_device
 
     check_backward_on_another_device(subject)

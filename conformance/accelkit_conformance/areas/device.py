@@ -214,7 +214,7 @@ def named_device_everywhere(subject: Subject) -> None:
 
 @check("smoke")
 def mixing_devices_raises(subject: Subject) -> None:
-    """An operator that gets one tensor on the device and another on the CPU raises RuntimeError instead of silently copying one of them."""
+    """``add``, ``mm`` or ``cat`` of a tensor on the device and a non-scalar CPU tensor raises RuntimeError instead of copying one."""
     import torch
 
     if subject.device_type == "cpu":

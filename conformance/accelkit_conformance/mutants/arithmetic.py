@@ -32,7 +32,7 @@ class OffByAMillionth(Broken):
 
 @mutant("operators", "imprecise")
 class SumsInLowPrecision(Broken):
-    """Sums and means of float32 are accumulated in bfloat16."""
+    """Sums and means of float32 tensors are computed in bfloat16."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

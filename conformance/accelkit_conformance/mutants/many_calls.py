@@ -113,7 +113,7 @@ class PermutesBlocks(Broken):
 
 @mutant("errors", "changed arguments")
 class WritesBeforeItChecks(Broken):
-    """In-place operators such as ``addmm_``, ``index_add_`` and ``masked_fill_`` change their argument before they raise an error."""
+    """In-place operators such as ``addmm_`` and ``masked_fill_`` add 1 to their first argument before they raise an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

@@ -47,6 +47,6 @@ def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def whole_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of the tensor's storage, on the CPU."""
+    """Return the bytes of the tensor's storage as a flat uint8 tensor on the CPU, with lazy conjugation and negation resolved."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return tensor.detach().as_strided((count,), (1,), 0).cpu().resolve_conj().resolve_neg().contiguous().view(torch.uint8)

@@ -114,8 +114,8 @@ _SUMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def check_sums_of_small_integers(subject: Subject, dtype: str) -> None:
-    """Compare sums and similar results of a matrix of small integers or booleans with those on the CPU. Many of these results do not fit
-    into the dtype of the matrix. Differences are recorded in the subject."""
+    """Compare the results of ``sum``, ``cumsum`` and similar functions of a matrix of small integers or booleans with those on the CPU. For
+    bool, uint8 and int8, most sums do not fit into the dtype of the matrix. Differences are recorded in the subject."""
     numbers = (torch.arange(3 * 333).view(3, 333) * 7) % 121
     x = (numbers % 3 > 0) if dtype == "bool" else numbers.to(getattr(torch, dtype))
     calls = {name: (call, (x,)) for name, call in _SUMS.items() if dtype != "bool" or "prod" not in name}

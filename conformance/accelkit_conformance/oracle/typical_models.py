@@ -63,9 +63,10 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """A denoiser with one level, as in diffusion models.
+    """A U-Net with one downsampling level that predicts the noise in images, as in diffusion models.
 
-    Its batch consists of noisy images, noise of the same shape, and times from 0 to 1.
+    Its batch consists of noisy images of shape (batch, 3, height, width) with even height and width, of noise of the same shape, and of
+    times from 0 to 1 of shape (batch,).
     """
 
     def __init__(self, channels: int = 16) -> None:

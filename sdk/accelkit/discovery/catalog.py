@@ -31,7 +31,10 @@ _registered: dict[tuple[Kind, str, str], PluginRecord] = {}
 
 
 def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
-    """Return the records of all plugins, or of plugins of one kind, sorted by kind and name, built-in plugins of each kind first.
+    """Return the records of all plugins, or of the plugins of one kind.
+
+    The records are sorted by kind. Within a kind, built-in plugins come first, then devices known only from accelkit's table, then all
+    other plugins. Each of these groups is sorted by name.
 
     Metadata is read at the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
 

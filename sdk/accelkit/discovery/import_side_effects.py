@@ -67,7 +67,10 @@ def _is_torchs_own(thing: object) -> bool:
 
 
 def _torch_callables() -> Mapping[str, object]:
-    """Return every function and class in the imported modules of torch, and the methods of Tensor and Module."""
+    """Return the functions and classes in the imported modules of torch, and the methods of Tensor and Module, by qualified name.
+
+    Names that begin with two underscores are left out, and so are inherited methods, such as ``Tensor.to``. Empty if torch is not imported.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return {}

@@ -199,8 +199,8 @@ def _store_on(address: str) -> Any:
 def in_this_process(run_id: str) -> RendezvousHandler:
     """Return the rendezvous for a single machine.
 
-    torch pickles the state of a rendezvous. Here the state stays in the memory of this process, so that no other process can change the
-    pickled data through a port.
+    torch keeps the state of a rendezvous in a store, as pickled data. This store is in the memory of this process and listens on no port,
+    so no other process can replace the data with a malicious pickle.
     """
     store = dist.HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)

@@ -60,9 +60,10 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """Reduce the instance as the original class does.
+    """Return what ``__reduce_ex__`` of the original class returns, but with a call that creates the subclass if needed.
 
-    No module contains the subclass, so pickle cannot find it by name. The result therefore contains a call that creates the subclass.
+    No module contains the subclass, so pickle cannot find it by name. The call is needed if the result would create the instance with
+    ``copyreg.__newobj__``, as it does for most classes with protocol 2 or later. Any other result is returned unchanged.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

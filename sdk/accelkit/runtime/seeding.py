@@ -21,7 +21,7 @@ def check_seed(seed: int) -> int:
     """Return the seed as an int.
 
     Raises:
-        UsageError: If the seed is not a whole number that torch accepts.
+        UsageError: If the seed is not a whole number from -2**63 to 2**64 - 1, the range that torch accepts.
     """
     number = whole_number(seed)
     if number is not None and _LOWEST_SEED <= number <= _HIGHEST_SEED:
@@ -39,7 +39,8 @@ def seed_host(seed: int) -> None:
     Unlike ``torch.manual_seed``, this function never initialises a driver.
 
     Raises:
-        UsageError: If the seed is not a whole number that torch accepts. In that case, nothing is seeded.
+        UsageError: If the seed is not a whole number from -2**63 to 2**64 - 1, the range that torch accepts. In that case,
+            nothing is seeded.
     """
     seed = check_seed(seed)
     random.seed(seed)

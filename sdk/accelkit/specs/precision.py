@@ -140,7 +140,10 @@ class Precision:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, such as the scale of a gradient scaler. Called by ``Runtime.save_state`` on every process."""
+        """Return the state for a checkpoint, such as the scale of a gradient scaler. Called by ``Runtime.save_state`` on every process.
+
+        The state may contain numbers, strings, tensors and containers of these.
+        """
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Arguments for Trainer or Fabric: Lightning objects created from the names of accelkit's plugins."""
+"""Arguments for Trainer or Fabric: Lightning objects created from accelkit's plugins, which are given by name or as instances."""
 
 from __future__ import annotations
 

@@ -43,8 +43,12 @@ def materialised(tensor: torch.Tensor) -> torch.Tensor:
 def rows_from_inline(tensors: Sequence[torch.Tensor], parts: Sequence[bytes]) -> list[torch.Tensor]:
     """Unpack the bytes that ``inline`` packed on each process.
 
+    Args:
+        tensors: Tensors with the shapes and dtypes of the packed tensors. Their values are not used.
+        parts: The packed bytes, one item per process.
+
     Returns:
-        For each tensor, the stacked values of all processes, of shape ``[processes, *shape]``.
+        For each tensor, the stacked values of all processes, of shape ``[processes, *shape]``, on the host.
     """
     stacked = [torch.empty((len(parts), *tensor.shape), dtype=tensor.dtype) for tensor in tensors]
     for place, part in enumerate(parts):

@@ -33,7 +33,7 @@ def fault(text: str) -> Iterator[None]:
 
 
 def inject(faults: Faults) -> None:
-    """Inject these faults and no others from now on.
+    """Replace all faults with ``faults``. Allocations and kernels are counted from this call.
 
     Raises:
         SettingsError: If ``faults.nan_operator`` or ``faults.wrong_operator`` names an operator that torch does not have.
