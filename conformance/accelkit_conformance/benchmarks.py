@@ -1,4 +1,4 @@
-"""Measure the performance of a device. The numbers are informative; no test passes or fails because of them.
+"""Measure the performance of a device. No test passes or fails because of the measured numbers.
 
 ``measure`` runs this module in a child process, which reads a request (JSON) from its standard input.
 """

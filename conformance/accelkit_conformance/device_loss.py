@@ -44,7 +44,7 @@ class LossDetector:
     """Detects that a device has become unusable.
 
     Args:
-        records: The accelerators on which the tests run.
+        records: The records of the accelerators on which the tests run.
     """
 
     def __init__(self, records: Sequence[PluginRecord]) -> None:

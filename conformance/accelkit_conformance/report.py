@@ -102,10 +102,14 @@ def content_of(path: Path) -> bytes:
 
 
 def parsed(content: bytes, origin: Path) -> Report:
-    """Parse the content of a report file.
+    """Parse the content of a report file. Only the field ``schema`` is checked; ``reports.schema.checked`` checks the other fields.
+
+    Args:
+        content: The content of the file.
+        origin: The path of the file, for error messages.
 
     Raises:
-        UsageError: If the content is not a report.
+        UsageError: If the content is not JSON, or if its field ``schema`` is not that of a report.
     """
     try:
         report = untrusted_json.parse(content)

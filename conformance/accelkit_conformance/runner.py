@@ -47,7 +47,8 @@ class Executor:
 
     Attributes:
         hello: The description of the device, from the first worker that loaded the plugin.
-        peak_bytes: The resident memory of the largest worker in bytes.
+        peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. Updated when workers are replaced and
+            in ``close``; 0 until then.
         num_workers: The number of worker processes that were started.
     """
 
@@ -146,7 +147,7 @@ class Runner:
 
     @property
     def peak_bytes(self) -> int:
-        """The resident memory of the largest worker in bytes."""
+        """The largest resident memory, in bytes, that a worker had at the end of a test. 0 while the first workers are running."""
         return max(executor.peak_bytes for executor in self.executors)
 
     @property

@@ -278,8 +278,8 @@ def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
 def report(autopsies: Sequence[Autopsy], *, is_whole: bool, is_until_killed: bool = False) -> Report:
     """Return the kill matrix, in the format ``accelkit.conformance.selftest/1``.
 
-    With ``is_until_killed``, the matrix does not say which checks detect only one mutant or no mutant, because most of the tests did not
-    run.
+    ``is_whole`` is passed to ``objections``. If ``is_until_killed``, the lists ``narrow`` and ``idle_checks`` are empty, because most of
+    the tests did not run.
     """
     return {
         "schema": "accelkit.conformance.selftest/1",

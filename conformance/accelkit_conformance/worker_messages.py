@@ -28,6 +28,6 @@ def requests() -> queue.SimpleQueue[dict[str, Any]]:
 
 
 def say(answers: IO[str], answer: dict[str, Any]) -> None:
-    """Write an answer as one line."""
+    """Write an answer to the stream ``answers`` as one line of JSON, and flush the stream."""
     answers.write(json.dumps(answer) + "\n")
     answers.flush()

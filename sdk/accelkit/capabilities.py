@@ -95,7 +95,12 @@ class Capabilities(Mapping[str, Support]):
         return cls(declared)
 
     def updated(self, declared: Mapping[str, Support]) -> Self:
-        """Return a copy that also contains the entries of ``declared``. If a key already has a value, the new value replaces it."""
+        """Return a copy that also contains the entries of ``declared``. If a key already has a value, the new value replaces it.
+
+        Raises:
+            TypeError: If a key is not a string.
+            ValueError: If a key is unknown, or if a value is not a ``Support``.
+        """
         return type(self)(self._declared | dict(declared))
 
     def can(self, key: str) -> bool:

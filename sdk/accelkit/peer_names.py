@@ -87,9 +87,11 @@ def missing_attribute(owner: str, name: str) -> UnknownAttributeError | None:
 
 
 def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> UnknownArgumentError:
-    """Return the error for arguments that ``function``, for example ``Runtime``, does not accept.
+    """Return the error for arguments that a function does not accept.
 
-    ``given`` has the names of these arguments. The hint of the error is only about the first of these names.
+    Args:
+        given: The names of the arguments that are not accepted, at least one. The hint of the error is only about the first of them.
+        function: The function or class that was called, such as ``Runtime``.
     """
     names = list(given)
     listed = ", ".join(f"{name}=" for name in names)

@@ -129,7 +129,7 @@ class RayEnvironment(ClusterEnvironment):
 
     @property
     def job_id(self) -> str | None:
-        """Value of RAY_JOB_ID. None if Ray started the process before the job was known (RAY_JOB_ID is then ``ffffffff``)."""
+        """Value of RAY_JOB_ID. None if it is not set, or if it is ``ffffffff`` because Ray started the process before the job was known."""
         job = self.text("RAY_JOB_ID")
         return None if job == "ffffffff" else job
 

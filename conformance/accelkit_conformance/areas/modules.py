@@ -127,8 +127,9 @@ def programs(subject: Subject, name: str) -> None:
     """Programs with modules give the same results as on the CPU. They switch modules between training and evaluation mode, change the
     momentum of BatchNorm, initialise lazy modules, and call modules with ``torch.func.functional_call``. They load state dicts, convert
     modules to other dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are
-    views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, and compute attention of 70 tokens with
-    masks in three dtypes. If ``torch.nn.init`` draws weights at random, only their mean and their standard deviation are checked."""
+    views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, and compute attention over 70 tokens in
+    float32, bfloat16 and float16, with and without masks. Of the weights that ``torch.nn.init`` draws at random, only the device, the mean
+    and the standard deviation are checked and, for ``orthogonal_``, whether the rows are orthonormal."""
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

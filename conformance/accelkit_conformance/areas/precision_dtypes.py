@@ -1,4 +1,4 @@
-"""A precision stores and computes in the dtypes that it declares, converts arguments and results, and changes nothing else."""
+"""A precision stores parameters and computes in the dtypes that it declares, converts arguments and results, and changes nothing else."""
 
 from __future__ import annotations
 

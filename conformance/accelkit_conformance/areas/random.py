@@ -151,9 +151,9 @@ def small_draws_repeat(subject: Subject, name: str) -> None:
 
 @check("training", over=_IN_PLACE)
 def strided_destinations(subject: Subject, name: str) -> None:
-    """Drawing into one column of a matrix fills all elements of this column, and leaves the other columns unchanged. The numbers are not
-    all equal, and the second half of the column does not repeat the first half. Later draws into another column, a transposed tensor or a
-    contiguous tensor do not repeat the numbers of an earlier draw."""
+    """Drawing into one column of a matrix fills all 400 elements of this column, and leaves the other columns unchanged. The column gets
+    more than 20 different numbers (with ``bernoulli_``, two), and its second half does not repeat its first half. Later draws into another
+    column, a transposed tensor or a contiguous tensor do not repeat the numbers of an earlier draw."""
     from accelkit_conformance.oracle.samplers import check_strided_destinations
 
     check_strided_destinations(subject, name)

@@ -47,7 +47,8 @@ class BroadcastsAssignments(Broken):
 
 @mutant("device", "forms of devices")
 class NamesMeanTheCurrentDevice(Broken):
-    """``memory_allocated`` and ``get_rng_state`` of the device's module use the current device if they get the name of a device."""
+    """The device module's ``memory_allocated`` and ``get_rng_state`` use the current device if a device is given as a string such as
+    ``fake_xpu:1``."""
 
     def install(self) -> None:
         module: Any = self.device_module

@@ -122,8 +122,8 @@ class CopiesToTheCPUWithoutGraph(_Functions):
 
 @mutant("modules", "cached modes")
 class CachesTheModeOfLSTM(_Functions):
-    """The first call of an LSTM with an input of a given shape determines the mode (training or evaluation) of all later calls with this
-    shape."""
+    """The first call of an LSTM determines the mode (training or evaluation) of all later calls of LSTMs with the same input shape and the
+    same options, such as the number of layers."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         if name != "lstm" or len(args) != 9:

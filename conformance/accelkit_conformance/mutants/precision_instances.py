@@ -64,7 +64,7 @@ class EntersAnEmptyContext(Float32):
 
 @mutant("precision_lifecycle", "teardown", kind="precision", base="32-true")
 class LowersMatmulPrecision(Float32):
-    """``setup`` lowers the precision of float32 products for the whole process, and ``teardown`` does not restore it."""
+    """``setup`` lowers the precision of float32 matmuls for the whole process, and ``teardown`` does not restore it."""
 
     def setup(self, accelerator: Accelerator, device: Any) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""Strategies that reduce gradients in the wrong way."""
+"""Strategies that reduce gradients incorrectly, or that unfreeze or untie parameters."""
 
 from __future__ import annotations
 

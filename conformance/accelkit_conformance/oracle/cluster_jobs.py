@@ -1,4 +1,4 @@
-"""Create jobs from a cluster environment's description, and run their processes on this machine."""
+"""Find or generate jobs of a cluster environment, and run their processes on this machine."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 def to_device(nested: Any, device: torch.device) -> Any:
-    """Return a copy on ``device``. Tensors that have a storage keep their memory layout. Devices in ``nested`` are replaced by ``device``.
+    """Return a copy of ``nested`` on ``device``. Tensors that have a storage keep their memory layout.
+
+    Each ``torch.device``, and each string in ``_DEVICES_OF_SAMPLES``, is replaced with ``device``.
 
     Each tensor without a storage is copied separately: its memory layout and the memory that it shares with other tensors cannot be
     determined.

@@ -106,7 +106,11 @@ def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch
 
 
 def _copies(view: torch.Tensor, on_cpu: torch.Tensor, way: str, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.device]]:
-    """Yield copies of a tensor, each with the device on which the copy must be. ``way`` says how the tensor is copied."""
+    """Yield copies of ``view``, a tensor on ``device``, each with the device on which the copy must be.
+
+    If ``way`` (see ``check_kinds_of_tensors``) uses ``torch.load``, the copies are ``view`` loaded to its own device and to the CPU, and
+    the equal tensor ``on_cpu`` loaded to ``device``.
+    """
     if way in ("pickle", "deepcopy"):
         yield (copy.deepcopy(view) if way == "deepcopy" else pickle.loads(pickle.dumps(view))), device
         return

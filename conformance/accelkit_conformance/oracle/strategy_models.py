@@ -39,7 +39,7 @@ class BlockModel(torch.nn.Module):
 
 
 class TiedModel(torch.nn.Module):
-    """A model in which two layers have the same weight."""
+    """A model in which two layers share a weight."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -62,10 +62,11 @@ def pack(members: Mapping[str, bytes], path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    """Load the report from a JSON file or a bundle. This function does not verify a bundle.
+    """Load a report from a JSON file or from a bundle, without verifying the bundle.
 
     Raises:
-        UsageError: If there is no report, or it does not follow the schema.
+        UsageError: If the file cannot be read, is larger than ``LARGEST_FILE`` or contains no report, or if the report does not follow the
+            schema.
     """
     content = content_of(path)
     if not content.startswith(_MAGIC, _MAGIC_AT):

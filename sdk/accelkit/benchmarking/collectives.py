@@ -107,7 +107,8 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
     """Return the size of the communicated tensor in bytes, and a dictionary from the name of each collective to a function that calls it.
 
-    For all_gather and reduce_scatter, the communicated tensor is the one that contains the parts of all processes.
+    The tensor has ``size`` bytes, rounded down so that every process has the same number of float32 elements, but at least one element per
+    process. For all_gather and reduce_scatter, it is the tensor that contains the parts of all processes.
     """
     import torch
     import torch.distributed as dist

@@ -63,7 +63,8 @@ def _reduction(target: Target, *, name: str, size: int) -> Callable[[], object]:
 def _attention_case(dtype: str, shape: tuple[int, int, int, int]) -> Case:
     """Return a case that measures attention: for each head, a matmul of queries and keys, and a matmul of attention weights and values.
 
-    The attention weights do not count as memory traffic, because they need not be written to memory.
+    ``shape`` is (batch, heads, sequence length, head dimension). The attention weights do not count as memory traffic, because they need
+    not be written to memory.
     """
     batch, heads, length, width = shape
     flops, size_in_bytes = 4.0 * batch * heads * length**2 * width, 4.0 * batch * heads * length * width * _ITEM_SIZES[dtype]
@@ -81,9 +82,9 @@ def _attention(target: Target, *, dtype: str, shape: tuple[int, ...]) -> Callabl
 
 
 def _convolution_case(dtype: str, shape: tuple[int, int, int]) -> Case:
-    """Return a case that measures a convolution of square images by a 3x3 kernel, with padding.
+    """Return a case that measures a convolution of square images with a 3x3 kernel.
 
-    The input and the output have the same number of channels.
+    ``shape`` is (batch, channels, side). The output has the shape of the input, because the images are padded by 1.
     """
     batch, channels, side = shape
     flops = 2.0 * batch * channels**2 * side**2 * 9

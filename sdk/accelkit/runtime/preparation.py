@@ -52,9 +52,9 @@ class PreparedObjects:
             getattr(self, field.name).clear()
 
     def num_real_samples(self) -> int | None:
-        """Return the number of samples in the current global batch without its repeated samples. None if no sample is known to be repeated.
+        """Return the number of samples in the current global batch, not counting repeated samples.
 
-        Samples are repeated only to fill the last batch of a loader. For all earlier batches, the result is None.
+        The result is None if no sample is known to be repeated, and for all batches except the last one of a loader.
         """
         loader = innermost(self.loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -53,9 +53,10 @@ class Whole(torch.nn.Module):
 
 
 class TrainerSharding(Theirs):
-    """A mixin that shards a Trainer's module after ``configure_model`` has run, so that ``configure_model`` need not shard the module.
+    """Mixin for the Trainer's ModelParallelStrategy that shards the LightningModule, so that ``configure_model`` need not shard it.
 
-    A checkpoint contains the whole model, with the parameter names of the user's LightningModule.
+    The LightningModule is sharded after ``configure_model`` has run. A checkpoint contains the whole model, with the parameter names of the
+    LightningModule.
     """
 
     parent: ClassVar[Any]

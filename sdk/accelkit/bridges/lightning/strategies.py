@@ -213,6 +213,8 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
 def check_precision(framework: Framework, strategy: Any, precision: str, plugin: Accelerator, *, is_lightnings: bool) -> None:
     """Check that the strategy supports the precision. ModelParallelStrategy and DeepSpeed support only some of Lightning's own precisions.
 
+    Other strategies are not checked. ``is_lightnings`` says whether the precision is one of Lightning's own.
+
     Raises:
         UnsupportedError: If the strategy does not support the precision.
     """

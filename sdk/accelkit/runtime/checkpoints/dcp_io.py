@@ -207,7 +207,10 @@ class TensorReader:
             yield place.fqn, str(where.relative_path), where.offset, where.length
 
     def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
-        """Return a tensor that was read. The same key in the same layout gives the same tensor object."""
+        """Return a tensor that ``read`` has read. ``path``, ``key`` and ``layout`` are the same as for ``read``.
+
+        The same key in the same layout gives the same tensor object, so tied tensors stay tied.
+        """
         return self._read[_identity(key, layout(path, self._described(key).size))]
 
     def _described(self, key: str) -> TensorStorageMetadata:
