@@ -46,10 +46,11 @@ class Journal:
         self.started, self.seconds, self.is_complete = "", 0.0, False
 
     def read(self) -> bool:
-        """Read the journal of an earlier run and return whether there is one. A truncated last line is dropped.
+        """Read the journal of an earlier run and return whether there is one. Invalid lines, such as a truncated last line, are ignored.
 
         Raises:
-            UsageError: If the journal cannot be read.
+            UsageError: If the journal cannot be read, or is larger than 500 MB.
+            UntrustedFileError: If another user could have written the journal.
         """
         if not self._path.exists():
             return False

@@ -122,7 +122,7 @@ class PluginRecord:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether using the plugin runs third-party code, which is first tried in a child process.
+        """Whether using the plugin runs third-party code. accelkit first tries such a plugin in a child process.
 
         False for plugins that consist of accelkit's code only, and for classes that the program itself registered.
         """

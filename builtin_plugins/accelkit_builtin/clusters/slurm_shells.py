@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class _Process(NamedTuple):
-    """The parent, process group, session and terminal of a process, as numbers in ``/proc``. ``terminal`` is 0 if there is none."""
+    """Numbers of a process's parent, group, session and terminal, from ``/proc/<pid>/stat``. Without a terminal, ``terminal`` is 0."""
 
     parent: int
     group: int

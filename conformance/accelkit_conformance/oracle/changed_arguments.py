@@ -32,8 +32,9 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
 
 
 def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the storages of two tensors are equal. Any two NaNs count as equal, even if their bits differ.
+    """Return whether the storages of two tensors are equal.
 
+    Two NaNs count as equal even if their bits differ, unless the dtype is complex or an 8-bit floating-point dtype.
     An operator that updates an argument, as ``batch_norm_update_stats`` does, may replace a NaN with a NaN that has different bits.
     """
     first, second = whole_storage(one), whole_storage(other)

@@ -215,7 +215,7 @@ def _groups(subject: Subject) -> None:
 
 
 def _after_errors(subject: Subject) -> None:
-    """Check that calls with wrong arguments raise an error on each rank, and that the next call gives the right result."""
+    """Check that calls with wrong arguments raise an error on every rank, and that ``all_reduce`` works after each of them."""
     n, rank = subject.world_size, subject.rank
     mine = tensor_of(subject, rank, rank + 1)
     wrong: tuple[Callable[[], Any], ...] = (

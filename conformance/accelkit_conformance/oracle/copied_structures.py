@@ -106,10 +106,14 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
 
 
 def check_forms_of_locations(subject: Subject) -> None:
-    """Check every form of ``map_location`` in both file formats, a device that does not exist, and ``load_state_dict(assign=True)``.
+    """Check ``torch.load`` with several forms of ``map_location``, and ``load_state_dict(assign=True)``.
+
+    ``map_location`` is None, a device, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with them are
+    recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
 
     Raises:
-        AssertionError: If a tensor is on the wrong device or has other values, or if loading to a missing device raises no error.
+        AssertionError: If loading to a missing device raises no error, or if an assigned parameter is on the wrong device or does not
+            require a gradient.
     """
     device, host = subject.device, torch.device("cpu")
     contents = {"there": torch.arange(5.0, device=device), "here": [torch.arange(5.0), 3, "text", device]}

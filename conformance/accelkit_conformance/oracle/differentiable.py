@@ -162,7 +162,7 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 
 
 def _indices(like: torch.Tensor, count: int = 6) -> torch.Tensor:
-    """Return eight indices between ``-count`` and ``count - 1``, on the device of ``like``.
+    """Return eight indices between ``-count`` and ``count - 1``, on the device of ``like``. ``count`` must be at least 6.
 
     The indices are not sorted. Some are repeated, and some are negative.
     """

@@ -33,14 +33,13 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def check_host_scalars(subject: Subject, name: str) -> None:
-    """Make a call with a tensor on the device and 0-d tensors on the CPU, and compare its results with those of the same call with all
-    tensors on the CPU.
+    """Compare the results of calls with a tensor on the device and a 0-d tensor on the CPU with those of the same calls on the CPU.
 
-    Differences are recorded in the subject.
+    The 0-d tensor is float32 or int64. It has its own storage, or is an element of a matrix. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
-        name: The name of the call in ``CALLS``.
+        name: The name of the function in ``CALLS``.
 
     Raises:
         NotSupported: If the device lacks a dtype that the call needs.

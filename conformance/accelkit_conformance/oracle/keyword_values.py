@@ -1,4 +1,4 @@
-"""Calls with values of keyword arguments whose combination is missing from the samples of torch's ``op_db``.
+"""Calls with combinations of keyword arguments that do not occur in the samples of torch's ``op_db``.
 
 For each function, the calls with the same shapes follow one another. A device that keeps a compiled kernel for these shapes must not use
 this kernel for another value of a keyword argument.

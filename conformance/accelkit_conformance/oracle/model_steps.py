@@ -25,6 +25,7 @@ def check_model(subject: Subject, name: str) -> None:
 
     Raises:
         AssertionError: If a value is wrong.
+        NotSupported: If the device lacks bool or a dtype that the model needs.
     """
     torch.default_generator.manual_seed(0)
     model, batch = MODELS[name]()
@@ -66,7 +67,8 @@ def _step(model: Any, optimizer: Any, batches: Any, device: torch.device, dtype:
     """Accumulate the gradients of the batches, clip them and take an optimizer step.
 
     Returns:
-        The losses, the clipped gradients by name, and the largest absolute value in all clipped gradients.
+        The losses, each divided by the number of batches; the clipped gradients by name; and the largest absolute value in all of these
+        gradients.
     """
     optimizer.zero_grad()
     model.train()

@@ -81,7 +81,7 @@ class Normalized(nn.Module):
 
 
 def perceptron() -> nn.Module:
-    """Return the model that most tests train."""
+    """Return a new ``Perceptron``, the model that most tests train."""
     return Perceptron()
 
 

@@ -1,4 +1,4 @@
-"""Checks with copies that are still queued on a busy stream: work that depends on the copies must wait for them."""
+"""Checks that work on a stream waits for the copies on which it depends, while these copies are still queued on a busy stream."""
 
 from __future__ import annotations
 

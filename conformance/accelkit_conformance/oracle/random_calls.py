@@ -46,7 +46,7 @@ def _module(make: Callable[[], nn.Module], *shape: int) -> _Call:
 
 
 def _without_advancing(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
-    """Return a function that makes a module without drawing numbers from the CPU's generator."""
+    """Return a function that calls ``make`` and restores the state of the CPU's generator afterwards."""
 
     def made() -> nn.Module:
         with torch.random.fork_rng(devices=[]):

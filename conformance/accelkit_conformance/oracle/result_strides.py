@@ -36,7 +36,10 @@ def check_result_strides(subject: Subject, name: str) -> None:
 
 
 def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-    """Yield operands with values between 0.2 and 0.9, which are in the domain of most pointwise operators."""
+    """Yield lists of ``count`` operands (1 or 2) in several memory layouts, each with a description of the layouts.
+
+    The values are between 0.2 and 0.9, which is in the domain of most pointwise operators.
+    """
     for layout, numbers in permuted_tensors(torch.float32):
         one = numbers.mul(0.7 / 120).add(0.2)
         other = one.flip(0) if count == 2 else one

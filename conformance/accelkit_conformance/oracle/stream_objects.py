@@ -1,5 +1,5 @@
-"""Checks of streams and events: where events are recorded, what they measure, the current streams of threads, and reading on a busy
-stream."""
+"""Checks of streams and events: recording events, measuring time with them, the current stream of each thread, and reading a tensor on a
+busy stream."""
 
 from __future__ import annotations
 
@@ -165,8 +165,9 @@ _READS: dict[str, Callable[[torch.Tensor], float]] = {
 def check_reading_on_a_stream(subject: Subject) -> None:
     """Check that reading a tensor on a busy stream waits for the work that was queued on this stream.
 
+    If a value is read that the queued work has not yet replaced, this is recorded in the subject.
+
     Raises:
-        AssertionError: If a value is read that the queued work has not yet replaced.
         NotSupported: If the device lacks int32, int64 or bool.
     """
     subject.needs("int32", "int64", "bool")

@@ -41,7 +41,10 @@ def privateuse1_conflict() -> str:
 
 
 def backend_of(device_type: str) -> str:
-    """Return the value of the entry point in the group ``torch.backends`` that registers a device type. Imports nothing.
+    """Return the value, such as ``torch_npu:_autoload``, of the ``torch.backends`` entry point for a device type. Imports nothing.
+
+    An entry point is for a device type if its name, its module or the module's top-level package is ``<device_type>``,
+    ``torch_<device_type>`` or the package that ``known_devices.py`` lists for the device type.
 
     The result is "" if there is no such entry point, or if ``ACCELKIT_PLUGINS`` does not allow its distribution.
     """

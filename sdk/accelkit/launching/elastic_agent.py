@@ -114,7 +114,11 @@ class ElasticAgent(Agent):
         linger(self._membership.rendezvous.store, worker_group.group_world_size or 1, seconds=0)  # a leaving machine waits for this call
 
     def _shutdown(self, death_sig: signal.Signals | None = None, *_: Any, **__: Any) -> None:
-        """End the processes at the end of the job, or because this process received the signal ``death_sig``."""
+        """End the processes at the end of the job, or because this process received the signal ``death_sig``.
+
+        On SIGTERM, only this machine leaves the job, unless this process hosts the store that all machines use. In all other cases, a
+        signal ends the whole job.
+        """
         store = self._membership.rendezvous.store
         self.is_leaving = death_sig == signal.SIGTERM and not self._membership.is_host
         if death_sig is not None and store is not None:

@@ -64,7 +64,7 @@ class Ending:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the process failed by itself."""
+        """Whether the process failed for a reason other than a signal that the launcher sent."""
         return self.record is not None or (self.sent is None and bool(self.exit_code))
 
     @property

@@ -105,12 +105,18 @@ class ClusterEnvironment(Variables):
 
     @property
     def main_address(self) -> str:
-        """Address of the rendezvous, on the machine of rank 0. An IPv6 address is written without brackets."""
+        """Host name or IP address of the rendezvous, on the machine of rank 0. An IPv6 address is written without brackets.
+
+        The default is 127.0.0.1.
+        """
         return LOOPBACK
 
     @property
     def main_port(self) -> int:
-        """TCP port of the rendezvous. It must be the same on every process and must not be used by another job on rank 0's machine."""
+        """TCP port of the rendezvous. It must be the same on every process, and no other job on rank 0's machine may use it.
+
+        The default is 12910.
+        """
         return DEFAULT_PORT
 
     @property

@@ -50,10 +50,11 @@ class Tracker(abc.ABC):
             )
 
     def open(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 # need not be overridden
-        """Begin a new run, or continue the run in which a checkpoint was saved.
+        """Begin a new run, or continue an earlier one.
 
         Args:
-            state: The result of ``state()`` in the checkpoint that the program has loaded. None for a new run.
+            state: The result of ``state()`` in the checkpoint that the program has loaded, or before the last ``close`` in this program.
+                None for a new run, and if that result was empty.
         """
 
     @abc.abstractmethod
@@ -74,9 +75,10 @@ class Tracker(abc.ABC):
         """Write everything that was logged, and end the run."""
 
     def state(self) -> dict[str, Any]:
-        """Return what ``open`` needs to continue the run from this point, such as the id of the run. Called after ``flush``.
+        """Return what ``open`` needs to continue the run from this point, such as the id of the run.
 
-        The result is saved in a checkpoint, so it must consist of plain values such as numbers and strings.
+        Called when a checkpoint is saved, and before ``close``, each time after ``flush``. The result is saved in checkpoints, so it must
+        consist of plain values such as numbers and strings. The default is an empty dict, for which ``open`` and ``rewind`` get None.
         """
         return {}
 

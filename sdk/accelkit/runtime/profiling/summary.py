@@ -129,7 +129,8 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
     Args:
         profiler: The profiler, after its last recorded step.
         device: The device whose work and memory are of interest.
-        has_partial_step: Whether the last recorded step is incomplete, because the program left the profiler's context during it.
+        has_partial_step: Whether the last recorded step is incomplete, because the program left the profiler's context during it. If other
+            steps were recorded, this step does not count, except that ``Summary.operators`` includes its operators.
     """
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results
