@@ -168,7 +168,7 @@ class Stepping:
 
     def _own_step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any = None) -> Any:
         self._skipped.discard(id(optimizer))
-        return _called(optimizer, own, closure)
+        return own(optimizer) if closure is None else own(optimizer, closure)
 
 
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
