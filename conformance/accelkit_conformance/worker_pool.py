@@ -125,8 +125,9 @@ class WorkerGroup:
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards, ``is_spent`` says whether these workers must be replaced.
 
-        ``first_call_timeout`` is added to the time limit, because the device may compile kernels. If the test ends in time but takes longer
-        than ``seconds``, it is run a second time with the limit ``seconds``, and the result of the second run is returned.
+        The ``first_call_timeout`` of the run or, by default, of the accelerator is added to the time limit, because the device may compile
+        kernels. If the test ends in time but takes longer than ``seconds``, it is run a second time with the limit ``seconds``, and the
+        result of the second run is returned. There is no second run if these workers must be replaced.
 
         Args:
             test: The id of the test.

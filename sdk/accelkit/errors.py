@@ -98,7 +98,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` as a single line, with control characters escaped as by the function ``printable``."""
+    """Return ``text`` as a single line: a space replaces each newline, and other control characters are escaped."""
     return printable(text.replace("\n", " "))
 
 

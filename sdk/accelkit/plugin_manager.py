@@ -59,9 +59,9 @@ class PluginManager(pluggy.PluginManager):
         Args:
             hook: The name of the hook.
             hint: The hint of the HookError. The default hint says how to go on without the plugin.
-            handled: The ``dist==version`` of a plugin whose errors the caller handles, or None. If it is given, errors of this plugin are
-                passed on unchanged, and so are errors that come from no registered plugin. If it is None, an error that comes from no
-                registered plugin becomes a HookError that names no plugin.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles. Errors that this plugin or no registered plugin
+                raised are then passed on unchanged. If it is None, these errors are converted, too, and the HookError names no plugin if no
+                registered plugin raised the error.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def whole_number(value: Any) -> int | None:
-    """Return the value as an int, or None if its type is not an integer type. Floats are not accepted, whatever their value."""
+    """Return the value as an int, or None if ``operator.index`` does not accept it. It accepts NumPy's integers, but not 2.0."""
     try:
         return operator.index(value)
     except TypeError:

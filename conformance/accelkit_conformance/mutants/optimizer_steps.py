@@ -1,4 +1,4 @@
-"""Wrong steps of optimizers and gradient scalers, and wrong dtypes under autocast, in less common cases."""
+"""Faults in less common cases of optimizer steps, gradient scaling and autocast."""
 
 from __future__ import annotations
 

@@ -99,9 +99,8 @@ def check_assignments(subject: Subject) -> None:
     """Make calls that combine a tensor on the device and values on the host, and compare the results with those of the same calls on the
     CPU.
 
-    Raises:
-        AssertionError: If a result is not on the device, or has a wrong dtype, shape or value, or if a call also changes elements outside
-            its tensor.
+    Calls that need a dtype which the device lacks are left out. A failure is recorded in the subject if a result is not on the device or
+    has a wrong dtype, shape or value, or if a call changes elements outside its tensor.
     """
     base = torch.arange(40.0).view(5, 8)
     for name, call in ASSIGNMENTS.items():
@@ -139,10 +138,9 @@ def _values(dtype: str) -> torch.Tensor:
 
 
 def check_python_values(subject: Subject) -> None:
-    """Check that elements of a tensor are converted to the right Python values, for every declared dtype and for several views.
+    """Check that tensors convert to the same Python values, strings and NumPy arrays as on the CPU.
 
-    Raises:
-        AssertionError: If a value or its type differs from that of the CPU.
+    Several views of a tensor are converted in each declared dtype and in float32. Differences are recorded in the subject.
     """
     conversions: dict[str, Callable[[torch.Tensor], Any]] = {
         "tolist": lambda x: x.tolist(),
@@ -185,13 +183,14 @@ def _arrays(dtype: str) -> dict[str, Any]:
 
 
 def check_arrays(subject: Subject) -> None:
-    """Check that NumPy arrays in several layouts are converted to tensors on the device. The arrays have every declared dtype except
-    bfloat16, which NumPy lacks.
+    """Check that NumPy arrays in several layouts are converted to tensors on the device.
 
-    Unless the device is the CPU, also check that a tensor does not change if its array changes later.
+    The arrays are of float32 and of every declared dtype except bfloat16, which NumPy lacks. A failure is recorded in the subject if a
+    tensor is not on the device or has a wrong dtype, shape or value. Unless the device is the CPU, also check that a tensor does not change
+    if its array changes later.
 
     Raises:
-        AssertionError: If a tensor is not on the device, has a wrong dtype, shape or value, or changes with its array.
+        AssertionError: If a tensor changes with its array.
     """
     makers: dict[str, Callable[[Any], torch.Tensor]] = {
         "tensor": lambda array: torch.tensor(array, device=subject.device),

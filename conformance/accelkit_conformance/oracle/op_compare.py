@@ -32,10 +32,10 @@ _HOST_ARGUMENTS = ("tensor_split",)
 
 
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
-    """Return a sample on the device. Add ``device=`` if the operator creates tensors and the sample has neither a tensor nor ``device=``.
+    """Return the sample ``given``, which is ``(input, args, kwargs)``, with its tensors copied to the device.
 
-    ``is_plain`` is False if the sample is for a variant of the operator. If ``is_plain`` is True and the operator is in
-    ``_HOST_ARGUMENTS``, only the input is moved to the device; the other arguments stay on the CPU.
+    If the sample has neither a tensor nor ``device=``, ``device=`` is added, unless the operator is in ``opdb.NO_TENSORS``. If the operator
+    is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator (``is_plain=False``), all tensors are copied.
     """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}

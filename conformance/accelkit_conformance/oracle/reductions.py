@@ -59,10 +59,10 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Compare the results of calls along one dimension on the device with the results of the same calls on the CPU.
+    """Compare the results of a call along one dimension of a tensor on the device with its results on the CPU.
 
-    There is one call for each dimension of a tensor with six dimensions, one for each of two dimensions of a tensor with eleven dimensions,
-    and one for each of several matrices that contain NaN. Differences are recorded in the subject.
+    The call is made along each dimension of a tensor with six dimensions, along two dimensions of a tensor with eleven dimensions, and
+    along the rows or the columns of matrices that contain a NaN. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -74,9 +74,10 @@ class Report:
         is_quick: Whether ``--quick`` was given.
         peaks: The largest measured rate of each resource: bytes per second for ``memory`` and for links such as ``host to device``, FLOP
             per second for dtypes.
-        results: The results.
+        results: The measurements, in the order in which they were made.
         device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report written by an older
             version of accelkit.
+        schema: The name and the version of the format of the report as JSON.
     """
 
     name: str

@@ -197,10 +197,10 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 
 
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn if this process trains alone although its environment variables suggest that a launcher started several processes.
+    """Warn about third-party cluster environments that were not asked, although a launcher of theirs seems to have started this process.
 
-    Third-party cluster environments that were not selected are not asked whether they recognise the environment variables. Instead, this
-    function looks for variables whose names begin with the name of such an environment and contain RANK, WORLD or SIZE.
+    The sign of such a launcher is a variable whose name begins with the first word of the environment's name and contains RANK, WORLD or
+    SIZE. Environments that are not available are left out. Called only if this process trains alone.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

@@ -243,7 +243,7 @@ def _malformation(name: str, value: str) -> str:
 
 
 def _is_reference(value: str) -> bool:
-    """Return whether ``value`` has the form ``module:Class`` or ``module:Class [extra]``."""
+    """Return whether ``value`` has the form ``module:Class`` or ``module:Class [extra]``. Both names may contain dots."""
     reference, bracket, rest = value.partition("[")
     module, colon, attribute = reference.partition(":")
     names = [*module.rstrip().split("."), *attribute.strip().split(".")]

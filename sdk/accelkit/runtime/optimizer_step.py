@@ -86,9 +86,9 @@ class Stepping:
         self._skipped.discard(key)
 
     def step(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        """Run a step of the optimizer. Called only if ``accumulation.is_complete`` is True.
+        """Run a step of the optimizer and return its result. Called only if ``accumulation.is_complete`` is True.
 
-        ``own`` is the optimizer's own ``step``, which takes the optimizer and the closure.
+        ``own`` is the optimizer's original ``step``. It is called with the optimizer and, unless ``closure`` is None, with ``closure``.
         """
         if self._inside is optimizer:
             return self._own_step(optimizer, own, closure)

@@ -130,14 +130,14 @@ class ClusterEnvironment(Variables):
         return 0
 
     def exchanged_value(self, name: str, default: int | None = None) -> int:
-        """Return a value that the processes exchanged when they joined the process group.
+        """Return a value of ``placement``, which is worked out when the processes join the process group.
 
         Args:
             name: ``local_rank``, ``local_world_size``, ``node_rank`` or ``num_nodes``.
-            default: The value to return if the processes have not joined yet. Give None if the value is not certain before they join.
+            default: The value to return while ``placement`` is None. Pass None if the value is not certain before the processes join.
 
         Raises:
-            UnknownPlacementError: If the processes have not joined the group and ``default`` is None.
+            UnknownPlacementError: If both ``placement`` and ``default`` are None.
         """
         if self.placement is not None:
             return int(getattr(self.placement, name))

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 
 def register() -> None:
-    """Register a pickler that raises a clear error for ``fake_xpu`` tensors. torch's pickler would complain about file descriptors."""
+    """Make pickling a ``fake_xpu`` tensor for another process raise a clear error. torch's own error is about file descriptors."""
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)
 

@@ -86,7 +86,8 @@ class Faults:
 
         Each entry sets one attribute to the value after ``@``: ``oom`` sets ``oom_at``, ``lost`` sets ``lost_at``, ``nan`` sets
         ``nan_operator``, ``wrong`` sets ``wrong_operator``, ``slow_copy`` sets ``copy_milliseconds``, ``slow_first_call`` sets
-        ``first_call_milliseconds``, and ``recording`` sets ``recording``.
+        ``first_call_milliseconds``, and ``recording`` sets ``recording``. Numbers must be positive integers. ``variable`` is the name that
+        an error gives as the source of the text.
 
         Raises:
             SettingsError: If the text cannot be parsed.

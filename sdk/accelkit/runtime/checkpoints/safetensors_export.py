@@ -162,7 +162,10 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _gather(value: Any, is_wanted: bool) -> Any:
-    """Return the whole value in main memory if ``is_wanted``, otherwise a placeholder. For a DTensor, every process must call this."""
+    """Return a whole tensor in main memory if ``is_wanted``, otherwise an empty placeholder. Other values are returned unchanged.
+
+    For a DTensor, every process must call this, because all of them take part in gathering it.
+    """
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.detach()

@@ -98,7 +98,7 @@ def has_any(path: Path) -> bool:
 def in_use(step: Path) -> Iterator[None]:
     """Hold a shared lock on a step's manifest inside the ``with`` block, so that ``keep_last`` does not remove the step.
 
-    If the manifest cannot be opened, for example because the step no longer exists, no lock is held.
+    No lock is held on Windows, or if the manifest cannot be opened or locked, for example because the step no longer exists.
     """
     with contextlib.ExitStack() as stack:
         if _fcntl is not None:

@@ -208,7 +208,7 @@ class PreparedLoader:
 
 
 def laid_out(batch: T, strategy: Strategy) -> T:
-    """Return a batch, which is already on the device, as the strategy's ``place_batch`` returns it.
+    """Return the result of the strategy's ``place_batch`` for a batch that is already on the device.
 
     Raises:
         BrokenPluginError: If the strategy returns None instead of a batch.

@@ -241,9 +241,9 @@ def _copies(events: Iterable[Any], num_steps: int) -> list[Copies]:
 
 
 def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
-    """Return the operators that ran on the CPU because the device does not implement them.
+    """Return the operators that ran on the CPU because the device does not implement them, the one that takes the most time first.
 
-    An operator counts as one of these if it calls ``aten::_to_cpu``, with which torch copies the arguments to the CPU.
+    These are the operators that call ``aten::_to_cpu``, with which torch copies the arguments to the CPU.
     """
     calls: dict[str, dict[int, int]] = collections.defaultdict(dict)
     for event in events:
