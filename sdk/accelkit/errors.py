@@ -108,7 +108,7 @@ def message_in_one_line(error: BaseException) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return ``text``, or, if it has more than ``length`` characters, its beginning and a remark that states its full length."""
+    """Return ``text``. If it is longer than ``length`` characters, keep only that many, and append a remark that states the full length."""
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 

@@ -9,7 +9,8 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Return the indices of the GPUs that a process sees, in the order in which the process sees them.
 
     As in CUDA, the first entry of the variable that does not name exactly one GPU is ignored, together with all entries after it. If a GPU
-    is named twice before that entry, the process sees no GPU. A process that is given MIG slices sees only the first slice.
+    is named twice before that entry, the process sees no GPU. A process sees only the first MIG slice, and the entries after the slice are
+    ignored. The result contains the index of the GPU whose UUID is part of the slice's name, or 0 if there is no such GPU.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 
     Args:

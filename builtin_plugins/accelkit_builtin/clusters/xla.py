@@ -83,12 +83,12 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Rank of this machine, computed from the global rank. Each machine has the same number of processes."""
+        """Rank of this machine: ``global_rank // local_world_size``. Every machine has the same number of processes."""
         return self.global_rank // self.local_world_size
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines. Each machine has the same number of processes."""
+        """Number of machines: ``world_size / local_world_size``, rounded up. Every machine has the same number of processes."""
         return -(-self.world_size // self.local_world_size)
 
     @property

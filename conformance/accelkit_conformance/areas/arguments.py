@@ -128,9 +128,9 @@ def sums_of_small_integers(subject: Subject, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("factory_arguments", "FACTORIES"))
 def factory_arguments(subject: Subject, name: str) -> None:
-    """A function that creates a tensor is called twice. Each time, the tensor has the same values, dtype, strides and ``requires_grad`` as
-    on the CPU. Among the arguments are fractional bounds for tensors of integers, negative steps, large integers, empty shapes and nested
-    lists."""
+    """A function that creates a tensor is called twice with the same arguments. Each time, the tensor has the same values, dtype, strides
+    and ``requires_grad`` as on the CPU. The arguments include fractional bounds for integer tensors, negative steps, large integers, empty
+    shapes and nested lists."""
     from accelkit_conformance.oracle.factory_arguments import check_factory_arguments
 
     check_factory_arguments(subject, name)

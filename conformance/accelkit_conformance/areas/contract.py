@@ -75,8 +75,9 @@ def capabilities_exist(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def methods_return_values(subject: Subject) -> None:
-    """No method returns None where the specification requires a value, or a string where the specification requires a number. The check
-    reads the source and the annotations of the methods."""
+    """No method or property returns a value of a built-in type that the specification does not allow, such as None instead of a module, or
+    a string instead of a number. The check reads the source and the annotations without calling the methods, and reports only values whose
+    type is certain."""
     _assert_no_mistakes(subject, "results")
 
 

@@ -37,7 +37,7 @@ class CountsTheFirstOnly(Broken):
 
 @mutant("optimizers", "fused steps")
 class IgnoresFoundInfinity(Broken):
-    """Fused optimizers take a step even if the gradient scaler has found an infinity."""
+    """Fused optimizers take a step even if the gradient scaler has found an infinite or NaN gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "found_inf": None}) if name.startswith("_fused_") else call()
@@ -54,7 +54,7 @@ class StopsAtEmpty(Broken):
 
 @mutant("optimizers", "gradients in place")
 class ZeroesContiguousGradients(Broken):
-    """A foreach operator that sets tensors to zero leaves transposed and strided tensors as they are."""
+    """``_foreach_zero_`` does not change tensors that are not contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func([one for one in args[0] if one.is_contiguous()]) if name == "_foreach_zero_" else call()

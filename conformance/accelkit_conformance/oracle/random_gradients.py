@@ -1,4 +1,4 @@
-"""Functions that draw random numbers. Their gradients are compared with finite differences on the same device."""
+"""Gradients of functions that draw random numbers, compared with finite differences on the same device."""
 
 from __future__ import annotations
 

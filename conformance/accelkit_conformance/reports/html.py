@@ -57,5 +57,5 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expected(report: Report) -> list[dict[str, Any]]:
-    """Return the expected failures, each with a field that says whether its ``issue`` is a web address."""
+    """Return the expected failures, each with the additional key ``is_link``: whether its ``issue`` is a web address."""
     return [{**one, "is_link": one["issue"].startswith(("http://", "https://"))} for one in explained(report)]

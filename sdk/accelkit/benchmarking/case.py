@@ -66,8 +66,8 @@ class Case:
         work: How much of each resource one call uses: bytes for ``memory`` and for links such as ``host to device``, FLOP for dtypes.
         peak_of: The resource whose rate this case measures, or an empty string. The peak rate of a resource is the highest rate that was
             measured for it.
-        needs: The capabilities that the case requires. The case is left out if the plugin declares a required capability as ``none``. An
-            undeclared capability does not exclude the case.
+        needs: The capabilities that the case requires. If the plugin declares one of them as ``none``, the case is not measured, and the
+            report states the reason. A capability that the plugin does not declare does not prevent the measurement.
         measure: A function that does the whole measurement of a target, including the timing, and returns the samples in ``unit``. Each
             case has either ``prepare`` or ``measure``.
         runs_on_cpu: Whether the case is also measured on the CPU, for comparison.

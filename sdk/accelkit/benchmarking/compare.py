@@ -20,7 +20,7 @@ _SAME = ("name", "device", "processor", "threads", "torch", "is_quick")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one measurement.
+    """The change of one measurement between two reports.
 
     Attributes:
         name: The name of the measurement.
@@ -28,11 +28,11 @@ class Change:
         old: The median in the old report, or None if that report has no median.
         new: The median in the new report, or None if that report has no median.
         speed: The new speed divided by the old speed, or ``1 + (new - old) / 100`` if the unit is percent. None if a median is missing or
-            the old speed is 0.
-        p: The probability that a difference this large occurs by chance, corrected for the number of measurements. None if a median is
+            the quotient is infinite.
+        p: The p-value of the difference between the samples of the reports, corrected for the number of measurements. None if a median is
             missing.
-        verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one, otherwise ``slower``, ``faster`` or
-            ``same``.
+        verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one. Otherwise ``slower`` or ``faster`` if
+            ``p`` is less than 0.05 and the speed has changed by more than the threshold, else ``same``.
     """
 
     name: str

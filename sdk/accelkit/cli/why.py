@@ -45,7 +45,10 @@ def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
 
 
 def _why_cluster(name: str | None, is_json: bool) -> None:
-    """Show the cluster environment. Exits with 2 if a setting cannot be read, because a program that reads this setting would fail."""
+    """Print the cluster environment that would be used, the other candidates, and the settings of the chosen one.
+
+    Exits with status 2 if a setting cannot be read, because a program that reads this setting would fail.
+    """
     from accelkit.cluster.subprocess_detection import ask_cluster
 
     answer = ask_cluster(name)

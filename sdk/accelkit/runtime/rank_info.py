@@ -69,17 +69,17 @@ class RankInfo:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the job's first process."""
+        """Whether this process has rank 0."""
         return self.process_index == 0
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is the first process on its machine."""
+        """Whether this process has local rank 0."""
         return self.local_process_index == 0
 
     @property
     def is_last_process(self) -> bool:
-        """Whether this is the job's last process."""
+        """Whether this process has the highest rank in the job."""
         return self.process_index == self.num_processes - 1
 
 

@@ -86,7 +86,7 @@ class Runtime:
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets, else False.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
             order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
-        gradient_accumulation_steps: Number of backward passes per optimizer step, inside ``accumulate``.
+        gradient_accumulation_steps: Number of micro-batches per optimizer step if ``accumulate`` is used.
         num_nodes: Number of machines in the job.
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
@@ -266,17 +266,17 @@ class Runtime:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this is the job's first process."""
+        """Whether this process has rank 0."""
         return self._rank_info.is_main_process
 
     @property
     def is_local_main_process(self) -> bool:
-        """Whether this is the first process on its machine."""
+        """Whether this process has local rank 0."""
         return self._rank_info.is_local_main_process
 
     @property
     def is_last_process(self) -> bool:
-        """Whether this is the job's last process."""
+        """Whether this process has the highest rank in the job."""
         return self._rank_info.is_last_process
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -432,7 +432,7 @@ class Runtime:
 
     @property
     def gradient_accumulation_steps(self) -> int:
-        """Number of backward passes per optimizer step, inside ``accumulate``."""
+        """Number of micro-batches per optimizer step if ``accumulate`` is used."""
         return self._accumulation.num_steps
 
     @property
@@ -934,20 +934,20 @@ class Runtime:
 
         All processes call this and try the same sizes. Between attempts, prepared objects are dropped and cached memory is released. The
         function must therefore create the model, optimizer and loaders itself, and must leave no references to tensors behind. Inside
-        ``accumulate``, an optimizer step never has fewer samples than in the first attempt, because ``gradient_accumulation_steps`` grows
-        accordingly. Memory use should be similar on all processes. If one process runs out of memory inside a backward pass of ``ddp`` or
-        of a strategy that shards, the other processes wait for it until the timeout of the process group.
+        ``accumulate``, ``gradient_accumulation_steps`` grows so that an optimizer step has at least as many samples as in the first
+        attempt. Memory use should be similar on all processes. If one process runs out of memory inside a backward pass of ``ddp`` or of
+        a strategy that shards, the other processes wait for it until the process group times out.
 
         Args:
             function: The function that prepares everything and trains.
-            starting_batch_size: The largest batch size to try, in samples of one process.
+            starting_batch_size: The first and largest batch size to try, in samples per process.
 
         Returns:
-            The return value of the function.
+            The return value of the last call.
 
         Raises:
             UnsupportedError: On every process, if a batch of one sample does not fit.
-            UsageError: If ``starting_batch_size`` is less than 1.
+            UsageError: If ``starting_batch_size`` is not an integer of at least 1.
         """
 
         def attempt(size: int) -> R:

@@ -75,7 +75,8 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
         launcher: The command that starts the processes, for errors.
 
     Raises:
-        ContradictionError: If the values that the processes report contradict each other.
+        ContradictionError: If the reported node ranks or local ranks are not numbered from 0, or if the reported values contradict each
+            other.
     """
 
     def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:
@@ -111,7 +112,11 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
 
 
 def _nodes(places: Sequence[Place]) -> list[int] | None:
-    """Return the node rank of each process, or None if the reported node ranks contradict each other."""
+    """Return the node rank of each process, or None if the reported node ranks are inconsistent.
+
+    They are inconsistent if all processes report one, but the ranks are not 0, 1, 2 and so on. If only some processes report one, the ranks
+    are inconsistent if they do not follow the order of the machines' lowest ranks.
+    """
     given = [place.node_rank for place in places if place.node_rank is not None]
     if len(given) == len(places):
         return given if set(given) == set(range(len(set(given)))) else None

@@ -235,18 +235,19 @@ class Strategy:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale gradients in place so that the norm of the gradients of the whole model is at most ``max_norm``.
+        """Scale the gradients of ``parameters`` in place so that their total norm is at most ``max_norm``.
 
-        Called by ``Runtime.clip_grad_norm_`` on every process, before the step.
+        Called by ``Runtime.clip_grad_norm_`` on every process, before the optimizer step. If the precision scales gradients, they have
+        been unscaled. If parameters are sharded, the norm covers the shards of all processes.
 
         Args:
-            parameters: The parameters whose gradients are scaled.
-            max_norm: The maximum norm.
+            parameters: The parameters whose gradients are clipped.
+            max_norm: The largest norm allowed.
             norm_type: The order of the norm.
-            kwargs: The other keyword arguments of ``torch.nn.utils.clip_grad_norm_``.
+            kwargs: The arguments ``error_if_nonfinite`` and ``foreach`` of ``torch.nn.utils.clip_grad_norm_``.
 
         Returns:
-            The norm before scaling, as a 0-d tensor.
+            The total norm before clipping, as a 0-d tensor. It is the same on every process.
         """
         import torch
 

@@ -103,10 +103,15 @@ def _check_names(step: Path, files: Any, engines: Any) -> None:
 
 
 def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
-    """Compare the existence, type and size of files with the manifest, without reading them.
+    """Check that the files of a step exist and have the sizes that the manifest states, without reading them.
+
+    Args:
+        step: The folder of the step.
+        files: Entries of ``files`` in the manifest, by the path of the file inside ``step``.
 
     Raises:
-        CheckpointError: For the first file that is missing, is not a regular file, or is not of the size that the manifest states.
+        CheckpointError: For the first folder that is a symbolic link. If there is none, for the first file that is missing, is not a
+            regular file, or has a different size.
     """
     for folder in sorted({parent for name in [f"{DATA}/", *files] for parent in Path(name + "x").parents} - {Path()}):
         if (step / folder).is_symlink():

@@ -16,7 +16,7 @@ _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 
 
 def is_sharded(targets: Mapping[str, Any]) -> bool:
-    """Return whether a module or an optimizer has DTensors."""
+    """Return whether a module in ``targets`` has a parameter or buffer that is a DTensor, or an optimizer has a DTensor in its state."""
     for thing in targets.values():
         tensors: list[Any] = []
         if isinstance(thing, torch.nn.Module):

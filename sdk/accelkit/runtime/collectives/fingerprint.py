@@ -119,9 +119,13 @@ def watching(call: call_log.Call) -> Iterator[None]:
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
-    """Send ``mine``, of any length, to all processes, and return the bytes of each process.
+    """Send ``mine`` to all processes of the group, and return the bytes of each process, in the order of the group.
 
-    Call this only after the processes have verified ``call``.
+    The processes may send different numbers of bytes. Call this only after ``verify`` has compared the digests of ``call``, when it is
+    certain that every process makes this exchange.
+
+    Raises:
+        CollectiveError: If torch.distributed raises an error, for example because a process does not take part before the timeout.
     """
     with watching(call):
         return communicator.exchange(mine)

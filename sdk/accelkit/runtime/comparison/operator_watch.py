@@ -23,14 +23,15 @@ _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtenso
 
 @dataclasses.dataclass(slots=True)
 class Wrong:
-    """A call with a wrong result.
+    """The first wrong call of an overload, and the number of all wrong calls of the overload.
 
     Attributes:
-        call: The call.
-        place: Where the operator was called.
-        wrong: How the result is wrong.
-        num_wrong: How many calls of the same overload gave a wrong result.
-        repetitions: How many repetitions of ``call`` with the same inputs gave a wrong result, and the number of all repetitions.
+        call: The first call that gave a wrong result.
+        place: The place in the model at which this call was made.
+        wrong: How its result is wrong.
+        num_wrong: The number of calls of the overload that gave a wrong result.
+        repetitions: The number of repetitions of ``call`` that gave a wrong result, and the number of all repetitions. All repetitions have
+            the inputs of ``call``.
     """
 
     call: OperatorCall

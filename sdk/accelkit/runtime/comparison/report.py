@@ -94,10 +94,10 @@ class Comparison:
         return self.findings[0] if self.findings else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dict that JSON can represent.
+        """Return the report as a dict that can be written as JSON. It contains the attributes of this class, and ``agrees``.
 
-        Each item of ``findings`` and ``not_compared`` becomes a dict. The attributes of its ``place``, including ``phase``,
-        become keys of this dict.
+        Each item of ``findings`` and ``not_compared`` becomes a dict that has, instead of ``place``, the keys ``phase``, ``module``,
+        ``module_type``, ``call`` and ``node``.
         """
 
         def flat(one: Finding | NotCompared) -> dict[str, Any]:
