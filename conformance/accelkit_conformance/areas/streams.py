@@ -133,7 +133,8 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 def events_measure_time(subject: Subject) -> None:
     """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. The host also measures ``t``, the
     milliseconds from the recording of the first event until the work is done. ``elapsed_time`` is more than 0 and at most ``1.5 * t + 5``
-    and, in at least one of five attempts, at least ``t / 4``."""
+    and, in at least one of five attempts, at least ``t / 4``. The time also counts while the device has nothing to do: if the host sleeps
+    for 50 ms between two events, ``elapsed_time`` is at least 25."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import elapsed, make_event
@@ -158,6 +159,12 @@ def events_measure_time(subject: Subject) -> None:
         pairs.append((inside, outside))
     inside, outside = max(pairs, key=lambda pair: pair[0] / pair[1])
     assert inside >= outside / 4, f"{inside:.4f} ms passed between the events, and {outside:.4f} ms on the host until they were done"
+    start.record()
+    start.synchronize()
+    time.sleep(0.05)
+    end.record()
+    end.synchronize()
+    assert elapsed(start, end) >= 25, f"{elapsed(start, end):.4f} ms passed between two events while the host slept for 50 ms"
 
 
 @check("training", requires=["streams", "events"])
