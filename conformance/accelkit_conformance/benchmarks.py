@@ -118,7 +118,10 @@ def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _collectives(accelerator: Any) -> dict[str, Any]:
-    """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes. The rate is the bytes of one rank divided by the time."""
+    """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes. The rate is 16 MiB divided by the time of one all-reduce.
+
+    The result has no rows if the accelerator does not declare ``process_group``.
+    """
     rows = []
     if accelerator.capabilities().can("process_group"):
         import tempfile

@@ -1,7 +1,7 @@
-"""Generate documentation: what each area asserts, taken from the docstrings of its checks, and the mutation scores.
+"""Generate a part of ``docs/conformance.md``: what each area asserts, taken from docstrings, the numbers of tests, and the mutation scores.
 
-``python -m accelkit_conformance.generate_docs PAGE`` writes the documentation into a page. A test compares the page with the
-code.
+``python -m accelkit_conformance.generate_docs PAGE`` replaces the text between the markers ``START`` and ``END`` in a page. A test fails if
+the text in ``docs/conformance.md`` is not up to date.
 """
 
 from __future__ import annotations

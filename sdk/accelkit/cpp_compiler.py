@@ -19,7 +19,7 @@ class BuildError(RuntimeError):
 
 
 def compiler_command() -> tuple[str, ...]:
-    """Return the command of the C++ compiler: the value of CXX, or the first of c++, g++ and clang++ that is installed.
+    """Return the command of the C++ compiler as a tuple: the words of CXX or, by default, the first installed of c++, g++ and clang++.
 
     Raises:
         BuildError: If CXX names a program that does not exist, or no compiler is installed.

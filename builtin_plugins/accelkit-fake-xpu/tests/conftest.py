@@ -27,9 +27,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def run() -> Run:
-    """Return a function that runs a program with the device and the given environment variables.
+    """Return a function that runs Python code in a new process, with the fake XPU and the given additional environment variables.
 
-    By default, the program must exit with status 0.
+    Warnings are errors in this process. Unless ``check=False`` is given, the process must exit with status 0.
     """
 
     def run(code: str, *, check: bool = True, **environ: str) -> subprocess.CompletedProcess[str]:

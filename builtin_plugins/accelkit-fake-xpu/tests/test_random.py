@@ -1,4 +1,4 @@
-"""Random state: a generator for each device."""
+"""Random state. Each device has its own generator."""
 
 import pytest
 import torch

@@ -158,7 +158,10 @@ class XLAAccelerator(Accelerator):
         """Do nothing: XLA's runtime does not release cached memory."""
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory statistics that torch_xla reports for the whole device. The dict is empty if torch_xla reports none."""
+        """Return ``memory.allocated.bytes``, ``memory.peak.bytes`` and ``memory.total.bytes`` of the device.
+
+        A value that torch_xla does not report is left out.
+        """
         import torch_xla.core.xla_model as xm
 
         try:

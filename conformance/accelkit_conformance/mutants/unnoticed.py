@@ -29,7 +29,7 @@ class SamplesWithoutANewVersion(Broken):
 
 @mutant("errors", "versions")
 class ReadingCountsAsWriting(Broken):
-    """``contiguous`` and ``clone`` of a tensor that is not contiguous increase the version counter of this tensor."""
+    """``contiguous`` and ``clone`` increase the version counter of a tensor that is not contiguous and does not require a gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -135,8 +135,9 @@ def check_nested_contexts(subject: Subject) -> None:
     """Check that a stream can be entered again while its context is active, and that leaving a context restores the previous stream.
 
     Raises:
-        AssertionError: If the stream that was current before a context is not current after it.
-        NotSupported: If there is only one stream, or if the installed torch cannot enter a stream again while its context is active.
+        AssertionError: If the wrong stream is current inside a context or after it.
+        NotSupported: If the device has fewer than three streams and does not declare streams, or if the installed torch cannot enter a
+            stream again while its context is active.
     """
     before, num_tested = current_stream(subject), 0
     for make, enter in ways_to_enter(subject):

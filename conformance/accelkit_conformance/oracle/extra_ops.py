@@ -1,4 +1,7 @@
-"""Calls that are not in torch's ``op_db``. Each function makes calls on a given device; its results are the same on every device."""
+"""Calls that torch's ``op_db`` does not make. Each function makes several calls on the given device and returns their results.
+
+Random inputs are drawn on the CPU, so correct results are the same on every device, up to rounding.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 
 def lazy(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the values of ``one`` and with the conjugate bit (if ``one`` is complex) or the negative bit.
+    """Return a tensor that is equal to ``one`` and has the conjugate bit (if ``one`` is complex) or the negative bit (otherwise) set.
 
     The memory of the returned tensor contains the conjugated or negated values. torch conjugates or negates them again when it reads the
     tensor.

@@ -111,11 +111,12 @@ FUNCTIONS: Mapping[str, tuple[_Function, tuple[_Values, ...]]] = {
 
 
 def check_gradients(subject: Subject, name: str) -> None:
-    """Compare a function's result and gradients at special points with those on the CPU.
+    """Compare the result and the gradients of ``FUNCTIONS[name]`` in float32 with those on the CPU.
 
     Raises:
-        AssertionError: If an element differs by more than 1e-6 plus 1e-5 of its absolute value, or if an element is NaN or infinite only on
-            the device or only on the CPU.
+        AssertionError: If a result or gradient is not on the device, if an element differs from the CPU's element by more than 1e-6 plus
+            1e-5 times the absolute value of the CPU's element, or if an element is NaN or infinite only on the device or only on the CPU.
+        NotSupported: If the device lacks a dtype that the function needs.
     """
     function, values = FUNCTIONS[name]
 

@@ -74,7 +74,9 @@ def check_is_suitable(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
-    """Return a context manager with a Runtime that uses a new instance of the strategy. The Runtime is torn down at the end.
+    """Return a context manager with a Runtime that uses a new instance of the strategy.
+
+    At the end of the block, the Runtime is torn down, unless the block raised an error.
 
     By default, the Runtime computes in float64, or in float32 if the device or the strategy lacks float64. The option ``precision``
     overrides this default.

@@ -31,7 +31,10 @@ _COMMANDS = {
 
 
 class _Main(LazyGroup):
-    """The top-level group. It prints an AccelkitError as text and exits with the exit code of the error."""
+    """The top-level group. If a command raises an AccelkitError, the group prints the error and exits with the error's exit code.
+
+    The error goes to standard error. If the command was given ``--json``, the error also goes to standard output, as JSON.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         with reporting_errors(is_json="--json" in ctx.args):

@@ -96,7 +96,11 @@ def place_module(
 
 @contextmanager
 def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
-    """Keep tied parameters tied while other code moves the module in place, and record the new parameters in ``moves``."""
+    """Return a context manager for a block that moves the module in place.
+
+    At the end of the block, parameters and buffers that were tied before it are tied again, and the new parameters are recorded in
+    ``moves``. If the block raises an error, neither is done.
+    """
     before = _slots(module)
     yield
     _tie_again(before, _slots(module))

@@ -1,8 +1,8 @@
-"""Optimizer steps with gradient accumulation, or with a precision or strategy that takes part in them.
+"""Optimizer and scheduler steps in which gradient accumulation, the precision, the strategy or the accelerator takes part.
 
-The program keeps its own optimizer and scheduler objects, because schedulers refer to the optimizer and hooks are registered with the
-optimizer. These objects are not wrapped; their classes are swapped. A step runs the code of this module only if the Runtime accumulates
-gradients, the precision overrides ``optimizer_step``, the strategy is an EngineStrategy, or the accelerator overrides ``step_end``.
+The Runtime does not wrap optimizers and schedulers, because schedulers refer to the optimizer, and hooks are registered with the optimizer.
+Instead, it changes the classes of these objects. A step runs the code of this module only if the Runtime accumulates gradients, the
+precision overrides ``optimizer_step``, the strategy is an EngineStrategy, or the accelerator overrides ``step_end``.
 """
 
 from __future__ import annotations

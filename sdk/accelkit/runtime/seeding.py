@@ -50,7 +50,7 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the generators of the device. Does nothing on the CPU.
+    """Seed the generators of all devices of the accelerator. Does nothing if ``device`` is the CPU.
 
     ``seed_host`` has already seeded the CPU's generator. Seeding it again would repeat numbers that the program may have drawn since.
     """

@@ -1,4 +1,4 @@
-"""The device's random state in Accelerate's checkpoints, which otherwise contain only the state of devices that Accelerate knows."""
+"""The device's random state in Accelerate's checkpoints. Accelerate itself saves the state of a device only if it knows the device."""
 
 from __future__ import annotations
 

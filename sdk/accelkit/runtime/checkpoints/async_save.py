@@ -28,10 +28,11 @@ class BackgroundSave:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until no save is running.
+        """Wait for the save that ``start`` began. Returns immediately if no save is running.
 
         Raises:
-            CheckpointError: If the last save failed, during this call or before it. The error of a save is raised only once.
+            Exception: The error of the last save, usually a CheckpointError, if the save failed during this call or before it. The error of
+                a save is raised only once.
         """
         if self._thread is not None:
             self._thread.join()

@@ -99,7 +99,10 @@ class BlockVerification:
                 self._threads.append(thread)
 
     def stop(self) -> None:
-        """End the threads. From then on, ``wait`` and ``wait_for_all`` verify the blocks that have not been verified yet."""
+        """Stop the threads and wait until they have ended. Each of them first finishes the block that it is verifying.
+
+        From then on, ``wait`` and ``wait_for_all`` verify the blocks that have not been verified yet.
+        """
         self._has_to_stop = True
         for thread in self._threads:
             thread.join()

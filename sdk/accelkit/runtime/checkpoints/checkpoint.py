@@ -132,7 +132,13 @@ class Save:
         return shard_layout.layout_of(tensors, self._ranks.size)
 
     def _prepare(self, step: int | None) -> int:
-        """Choose the number of the step, create an empty folder for the step, and return the number. Runs on rank 0."""
+        """Create the temporary folder of the step, remove leftovers of earlier saves, and return the step's number. Runs on rank 0.
+
+        If ``step`` is None, the number is one more than the highest number of an existing step, or 0 if there is no step.
+
+        Raises:
+            CheckpointError: If the step already exists.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"

@@ -116,7 +116,7 @@ class UnverifiedTensors:
         self._verification.start(self._release_intact)
 
     def stop(self) -> None:
-        """End the threads. Tensors that have not been verified are verified when they are used."""
+        """Stop the threads and wait until they have ended. Tensors that have not been verified are verified when they are used."""
         self._verification.stop()
 
     def remove_hooks(self) -> None:

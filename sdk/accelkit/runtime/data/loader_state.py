@@ -107,9 +107,10 @@ class Epochs:
         self.followers.set_epoch(self.epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, the position and the generator states.
+        """Return the state for ``load_state_dict``: the epoch, the position, how the job divides the loader, and the generator states.
 
-        They are the same on all processes, unless the argument ``rng_types`` of the Runtime lacks ``generator``.
+        The generator states are those at the start of the current pass or, if no pass is active, the current states of the loader's own
+        generators. The state is the same on all processes, unless the argument ``rng_types`` of the Runtime lacks ``generator``.
         """
         progress = {
             "epoch": self.epoch,

@@ -26,7 +26,11 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """Class whose constructor returns a ``torch.Event`` of this device type, for example ``Event(enable_timing=True)``."""
+    """An event of the fake XPU. The constructor returns a ``torch.Event``, for example ``Event(enable_timing=True)``.
+
+    Raises:
+        NotImplementedError: If ``interprocess`` is True.
+    """
 
     def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
         if interprocess:
