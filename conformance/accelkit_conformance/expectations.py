@@ -80,8 +80,8 @@ class Expectation:
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
         """Return whether this expectation applies to the input that ``facts`` describes.
 
-        The expression ``sample`` is evaluated with the variables in ``facts``. Call this method only in worker processes, because the
-        expression is code from the plugin.
+        The expression ``sample`` is evaluated with the variables in ``facts``, and its errors are not caught. Without an expression, the
+        result is True. Call this method only in worker processes, because the expression is code from the plugin.
         """
         return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
 

@@ -55,12 +55,12 @@ def check_capability_keys(keys: Iterable[str]) -> None:
 
 
 class Capabilities(Mapping[str, Support]):
-    """An immutable mapping from capabilities to the support that an accelerator declares, ``undeclared`` by default.
+    """An immutable mapping from capabilities to the support that an accelerator declares.
 
     Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and the keys of CAPABILITY_KEYS. A
     plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. A value is ``native`` if the device supports the capability
-    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the device does not support the capability. The
-    value of a key that the accelerator does not declare is ``undeclared``.
+    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the device does not support the capability. Any
+    other key, even an unknown one, has the value ``undeclared`` and raises no KeyError; ``in``, ``len`` and iteration leave it out.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]

@@ -48,10 +48,10 @@ class QuantizedPrecision(NarrowPrecision):
         return found
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check bitsandbytes by quantising a small layer on the device and computing with it.
+        """Check that bitsandbytes supports the device, by quantising a small layer there and calling the layer.
 
         Raises:
-            UnavailableError: If bitsandbytes is not installed.
+            UnavailableError: If bitsandbytes is not installed, is too old, or cannot be imported.
             UnsupportedError: If bitsandbytes does not support this device.
         """
         import torch

@@ -32,7 +32,7 @@ class SwitchesAutocastOff(BFloat16Mixed):
 
 @mutant("precision_dtypes", "conversion of arguments", kind="precision", base="bf16-true")
 class ConvertsOnlyTheTop(BFloat16):
-    """Tensors that are nested more than one level deep are not converted."""
+    """An argument is converted only if it is a tensor or a dict of tensors. Tensors that are nested in any other way are not converted."""
 
     def convert_input(self, data: Any) -> Any:
         import torch

@@ -1,4 +1,4 @@
-"""Faults of functions that seed, save and restore the generators of several devices, and of activation checkpointing."""
+"""Faults in seeding generators, in saving and restoring the random states of several devices, and in activation checkpointing."""
 
 from __future__ import annotations
 

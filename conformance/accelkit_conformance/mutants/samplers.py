@@ -37,7 +37,7 @@ class WidensHalves(Broken):
 
 @mutant("distributions", "ranges of integers")
 class DrawsIntegersAsFloats(Broken):
-    """``randint`` and ``random_`` round int64 numbers to float32 numbers."""
+    """``randint`` and ``random_`` round int64 results to integers that float32 can represent, and reduce results above 2**62 to 2**62."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

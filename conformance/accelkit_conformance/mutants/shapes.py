@@ -18,7 +18,7 @@ class HasFourDimensions(Broken):
 
 @mutant("operators", "dimensions")
 class CountsRowsIn16Bits(Broken):
-    """In the results of ``bmm`` and ``softmax``, the rows after the first 65,536 repeat the first rows."""
+    """Along the first dimension of a result of ``bmm`` or ``softmax``, the entries after the first 65,536 repeat the first entries."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -42,10 +42,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_forms(subject: Subject) -> None:
-    """Check that each form of a device (``torch.device``, name, index) has the same effect, and that the current device is the default.
+    """Check that functions treat a ``torch.device``, its name and its index alike, and that they use the current device if none is given.
 
     Raises:
-        AssertionError: If the result of a function depends on the form of the device, or if a function selects or uses the wrong device.
+        AssertionError: If the result of a function depends on the form of its argument, or if a function selects or uses the wrong device.
         NotSupported: If there is only one device.
     """
     module, second = subject.module, subject.second_device()

@@ -25,7 +25,7 @@ dimension of a GPU's grid."""
 
 
 def random_inputs(*shapes: Sequence[int]) -> list[torch.Tensor]:
-    """Return tensors of random numbers. Every call with the same shapes returns the same numbers."""
+    """Return a normally distributed CPU tensor for each shape. Every call with the same shapes returns the same numbers."""
     generator = torch.Generator().manual_seed(3)
     return [torch.randn(*shape, generator=generator) for shape in shapes]
 

@@ -70,7 +70,7 @@ def out_overload(func: Any) -> tuple[Any, list[str]] | None:
 
 
 def in_place_overload(func: Any) -> Any:
-    """Return the overload that writes the result of ``func`` into its first argument; None if there is no such overload."""
+    """Return the in-place overload of ``func``, which writes the result into the first argument; None if there is no such overload."""
     packet = getattr(torch.ops.aten, func.overloadpacket.__name__ + "_", None)
     others = [getattr(packet, name) for name in packet.overloads()] if packet is not None else []
     return next((other for other in others if _types(other) == _types(func)), None)

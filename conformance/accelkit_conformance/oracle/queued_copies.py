@@ -130,11 +130,12 @@ def check_stream_of_backward(subject: Subject, call: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        call: Where ``backward`` is called: ``on_its_stream`` or ``on_another_stream``. In the first case, the queued work writes the output
-            gradient. In the second case, it writes a factor by which the backward pass multiplies the output gradient.
+        call: Where ``backward`` is called: ``on_its_stream`` (the stream of the forward pass) or ``on_another_stream``. In the first case,
+            the queued work writes the output gradient. In the second case, it writes a factor by which the backward pass multiplies the
+            output gradient.
 
     Raises:
-        AssertionError: If the gradient is computed from values that the queued work has not yet replaced.
+        AssertionError: If the backward pass reads the values from before the queued work.
     """
     is_inside = call == "on_its_stream"
     for value in (2.0, 3.0):

@@ -261,7 +261,9 @@ def _is_floating(one: Any) -> bool:
 
 
 def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
-    """Return a copy with NaN and, if it has four elements or more, infinities among its elements.
+    """Return a copy of a tensor in which some elements are NaN and, if the tensor has four or more elements, others are infinite.
+
+    Of every seven elements, one becomes NaN, one inf and one -inf. A tensor with fewer than seven elements may lack some or all of these.
 
     Args:
         one: A tensor of floating-point numbers.

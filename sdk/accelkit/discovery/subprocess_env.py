@@ -31,7 +31,10 @@ def environment(root: Path, **variables: str) -> dict[str, str]:
 
 
 def signal_name(code: int) -> str:
-    """Return the name of the signal that ended a process, from its negative return code."""
+    """Return the name of the signal that ended a process, such as ``SIGSEGV``. ``code`` is the process's return code, which is negative.
+
+    If Python has no name for the signal, the result has the form ``signal 35``.
+    """
     try:
         return signal.Signals(-code).name
     except ValueError:

@@ -145,10 +145,10 @@ class Agent(SimpleElasticAgent):
     # -- communication with the other machines ------------------------------------------------------------------------
 
     def _everybody_has_finished(self, size: int | None) -> bool:
-        """Return whether the processes of all machines have finished.
+        """Return whether the processes of all ``size`` machines have finished. Tell the other machines once the processes of this one have.
 
-        When the processes of one machine have finished, the machine continues to monitor the job: if a process of another machine fails,
-        the processes of all machines may have to be restarted.
+        A machine whose processes have finished continues to monitor the job: if a process of another machine fails, the processes of all
+        machines may have to be restarted.
         """
         store = self._rendezvous_handler.store
         assert self._ranks is not None

@@ -87,9 +87,10 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
 
 
 def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, float]:
-    """Return how many bytes are allocated on ``device`` (``memory.allocated.bytes``) and the peak of this number (``memory.peak.bytes``).
+    """Return the number of bytes allocated on ``device`` (``memory.allocated.bytes``) and its peak (``memory.peak.bytes``).
 
-    Values that torch does not report are left out.
+    The peak is measured since the last ``reset_peak_memory_stats``, or since the process started. Values that torch does not report are
+    left out.
     """
     found: dict[str, float] = {}
     for key, name in _MEMORY_STATISTICS.items():

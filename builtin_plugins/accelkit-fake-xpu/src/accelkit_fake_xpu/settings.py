@@ -58,12 +58,12 @@ class Faults:
             injected, and 0 means none.
         lost_at: The number of the kernel during which the device is lost. This kernel and every later use of any device raise an error. 1
             means the first kernel after the faults are injected, and 0 means none.
-        nan_operator: The operator, such as ``mm`` or ``add``, whose floating-point results are NaN. Empty for none.
-        wrong_operator: The operator whose floating-point results are wrong. The last element of each result is too large: by the largest
-            magnitude in the result, or by 1 if all elements are 0. Empty for none.
+        nan_operator: The operator, such as ``mm`` or ``add``, whose floating-point and complex results are NaN. Empty for none.
+        wrong_operator: The operator whose floating-point and complex results are wrong: the largest magnitude in the result, or 1 if all
+            elements are 0, is added to the last element. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
-        first_call_milliseconds: The additional duration of each kernel's first call after the faults are injected, as on a device that
-            compiles a kernel when it is first called.
+        first_call_milliseconds: The additional duration, in milliseconds, of each kernel's first call after the faults are injected, as on
+            a device that compiles a kernel when it is first called.
         recording: How torch.profiler's recording of the device is wrong. Empty if the recording is right. ``no_kernels``: the recording
             contains no kernels. ``twice``: it contains each kernel and each copy twice. ``microseconds``: the recorded duration of each
             kernel and copy is a thousandth of the true duration. ``early``: the recorded times of each kernel and copy are 5 ms too early.

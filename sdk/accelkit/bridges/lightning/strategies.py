@@ -183,13 +183,15 @@ def make_strategy(framework: Framework, name: str, plugin: Accelerator, device: 
 
 
 def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device: torch.device) -> Any:
-    """Check that a Lightning strategy created by the user can be used on this device, and return the strategy.
+    """Check that a Lightning strategy created by the user can be used on this device, and return the strategy to use.
 
-    If the strategy is one of Lightning's own, the returned strategy is adapted to the device.
+    A ModelParallelStrategy or DeepSpeedStrategy is adapted to the device in place. A SingleDeviceStrategy is replaced with a new, adapted
+    strategy. A strategy whose class Lightning itself does not define is returned unchanged, without a check.
 
     Raises:
-        UnsupportedError: If the strategy is one of Lightning's own and does not support the device.
-        ContradictionError: If the strategy was created for another device.
+        UnsupportedError: If the strategy is another one of Lightning's own, or lacks what it needs on this device.
+        ContradictionError: If the strategy was created for another device, or DeepSpeed already uses another device in this process.
+        UnavailableError: If the strategy needs DeepSpeed, and DeepSpeed is missing or too old.
     """
     if isinstance(strategy, Joining | TrainerPlacing | FabricPlacing) or not framework.owns(type(strategy)):
         return strategy

@@ -36,11 +36,11 @@ class Engine:
         return saver_of(self._strategy)
 
     def save(self, folder: Path) -> None:
-        """Write the state into a folder. All processes call this together.
+        """Write the state of the module and the optimizer into a folder. All processes call this together.
 
         Raises:
-            OSError: If a file cannot be written. No BrokenPluginError is raised in this case, because a full disk, for example, is not the
-                plugin's fault.
+            OSError: If a file cannot be written, for example because the disk is full. This is not the plugin's fault.
+            BrokenPluginError: If the strategy's ``save_engine`` fails for another reason (see ``accelkit.plugin_calls.call``).
         """
         try:
             call(self._strategy, "save_engine", self._module, folder)

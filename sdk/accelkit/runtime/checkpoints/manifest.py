@@ -127,11 +127,12 @@ def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
 
 
 def check_contents(step: Path, manifest: Mapping[str, Any], names: Iterable[str], is_wanted: Callable[[], bool] = lambda: True) -> None:
-    """Compare files with their checksums, for as long as ``is_wanted`` returns True.
+    """Compare files with their checksums in the manifest. Once ``is_wanted`` returns False, stop reading and report no damage.
 
     Raises:
-        CheckpointError: For the first file whose contents are not what was written. If the manifest has the checksums of the file's blocks,
-            the error names the tensors in the first block that is damaged.
+        CheckpointError: For the first file whose contents do not match its checksum. If the manifest has the checksums of the file's
+            blocks, the error names tensors in the first damaged block.
+        OSError: If a file cannot be read.
     """
     for name in names:
         found = block_checksums(step / name, is_wanted)

@@ -78,10 +78,14 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
 
 
 def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor:
-    """Reduce stacked values that were gathered from all processes, of shape ``[processes, *shape]``.
+    """Reduce values that were gathered from all processes.
 
-    The values are reduced one after another in the order of ranks, so the result is the same on all processes. The result has the dtype,
-    the device and the shape of ``like``.
+    The values are reduced one after another in the order of ranks, so the result is the same on all processes.
+
+    Args:
+        rows: The gathered values, stacked in the order of ranks: a tensor of shape ``[world_size, *shape]``.
+        like: A tensor with the dtype, the device and the shape of the result. Its values are not used.
+        op: ``sum``, ``mean``, ``max``, ``min`` or ``product``.
     """
     values = _folded(_widened(rows, op), op)
     return _narrowed(values / len(rows) if op == "mean" else values, like, op)

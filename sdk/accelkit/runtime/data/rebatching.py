@@ -15,10 +15,11 @@ from accelkit.runtime.data.samplers import cut_evenly
 
 
 def count(batch: Any) -> int | None:
-    """Return the number of samples in a batch, which is the length of its tensors and of its lists of strings or numbers.
+    """Return the number of samples in a batch, which is the length of its tensors and of its flat lists and tuples.
 
-    The length of a tensor is the size of its first dimension; 0-d tensors are ignored. The result is None if these lengths differ or there
-    are none. The batch cannot be cut in this case.
+    A list is flat if it is not empty and contains no tensors or containers: a list of strings or numbers, for example. The length of a
+    tensor is the size of its first dimension; 0-d tensors are ignored. The result is None if these lengths differ, or if the batch has no
+    such tensor or list. Such a batch cannot be split.
     """
     sizes = {len(column) for column in _columns(batch)}
     return sizes.pop() if len(sizes) == 1 else None
@@ -163,7 +164,7 @@ def _columns(batch: Any) -> list[Any]:
 
 
 def _is_column(thing: Any) -> bool:
-    """Return whether a value has one entry per sample: a tensor with at least one dimension, or a list of strings or numbers."""
+    """Return whether a value has one entry per sample: a tensor with at least one dimension, or a flat list or tuple."""
     if isinstance(thing, torch.Tensor):
         return thing.dim() > 0
     if not isinstance(thing, list | tuple) or hasattr(thing, "_fields") or not thing:

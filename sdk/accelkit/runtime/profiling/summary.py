@@ -183,7 +183,7 @@ def _phase(name: str) -> str | None:
 
 
 def _phase_around(event: Any) -> str:
-    """Return the phase of an event: the phase of the outermost range that contains it."""
+    """Return the phase of an event: the phase of its outermost ancestor that has one, else its own phase, else ``other``."""
     found = "other"
     while event is not None:
         found = _phase(event.name) or found

@@ -72,9 +72,10 @@ def wrong_hooks(cls: type) -> Iterator[tuple[str, str, str]]:
 
 
 def unused_hooks(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find hook implementations that are never called, because they lack the marker or have a name that no hook has.
+    """Find methods that look like hook implementations, but are never called because they lack the marker or their name is misspelt.
 
-    Also find hook wrappers (such as ``@hookimpl(wrapper=True)``) that do not yield, and hook plugins that implement no hook.
+    Also find hook wrappers (such as ``@hookimpl(wrapper=True)``) that do not yield, and hook plugins that implement no hook. Each finding
+    consists of what is wrong, why, and how to correct it.
     """
     for name, value in plugin.own.items():
         if not is_method(value) or name in plugin.specified:
