@@ -85,7 +85,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def processes_flag(self) -> str:  # type: ignore[override]
-        """The flag with which this launcher sets the number of processes on each machine."""
+        """This launcher's flag for the number of processes on each machine, with ``{}`` in place of the number."""
         return self._dialect.processes_flag
 
     @property

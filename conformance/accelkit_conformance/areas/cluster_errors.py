@@ -44,9 +44,10 @@ def _check_places(before: Answers, after: Answers, how: str) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def missing_variables_are_named(subject: Subject) -> None:
-    """If one of the variables of a process is missing, each rank and size keeps its value, or reading that rank or size raises an error.
-    The error says what to do. It also names at least one of the variables of the process, or says that the rank or size is not known
-    before the processes join the process group. In particular, the process does not silently become a job of its own."""
+    """If one environment variable of a process is missing, each rank and size keeps its value, or reading that rank or size raises an
+    error. In particular, the process does not silently become a job of its own. If a rank, a size or another setting, such as the main
+    address, can no longer be read, the error says what to do. It also names at least one of the variables of the process, or says that the
+    setting is not known before the processes join the process group."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in environ:
@@ -82,8 +83,9 @@ def _is_unknown(error: AccelkitError) -> bool:
 @check("training", needs_hardware=False, kind="cluster")
 def unexpected_values_are_named(subject: Subject) -> None:
     """If the value of a numeric variable is replaced by text, a fraction, a negative number or a number that is far too large, each rank
-    and size keeps its value, or reading that rank or size raises an error. The error says what to do. It also names the variable, or says
-    that the rank or size is not known before the processes join the process group."""
+    and size keeps its value, or reading that rank or size raises an error. If a rank, a size or another setting, such as the main address,
+    can no longer be read, the error says what to do. It also names the variable, or says that the setting is not known before the processes
+    join the process group."""
     for place, environ in _last_processes(subject):
         before = read_all(environment_for(subject, environ))
         for variable in [name for name, value in environ.items() if value.isdigit()]:

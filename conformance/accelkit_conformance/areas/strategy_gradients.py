@@ -181,7 +181,8 @@ def two_models(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def buffers(subject: Subject, size: str) -> None:
-    """Buffers are on the device, keep their values and dtypes through ``prepare``, and keep the updates that the forward pass makes."""
+    """After two training steps, the buffers of a prepared model are on the device, and have the same values and dtypes as after training in
+    one process. The forward pass updates one of the buffers."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel

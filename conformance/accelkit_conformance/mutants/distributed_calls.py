@@ -37,7 +37,7 @@ class ClearsTheOutput(_Collectives):
 
 @mutant("ddp", "buffers between ranks")
 class ForwardKeepsBuffers(Broken):
-    """In a forward pass, DDP does not give rank 0's buffers to the other ranks."""
+    """In a forward pass, DDP does not broadcast rank 0's buffers to the other ranks."""
 
     def install(self) -> None:
         from torch.nn.parallel import DistributedDataParallel

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_calls(subject: Subject, name: str) -> None:
-    """Compare the results of ``FUNCTIONS[name]``, and of the ATen overloads that it calls, on the device with those on the CPU.
+    """Check that ``extra_ops.FUNCTIONS[name]`` and the ATen overloads that it calls give the same results on the device as on the CPU.
 
     Differences are recorded in the subject.
 

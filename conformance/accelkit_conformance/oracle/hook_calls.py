@@ -54,10 +54,10 @@ class HookCalls:
 
         Args:
             hook: The name of the hook.
-            arguments: Arguments that replace the usual arguments.
+            arguments: Arguments that replace those with which a Runtime on the CPU calls the hook.
 
         Raises:
-            AssertionError: If an implementation raises an error or exceeds the time limit.
+            AssertionError: If an implementation raises an error or exceeds the time limit of ``SECONDS``.
         """
         try:
             return self._limited(self.manager, hook, arguments)
@@ -88,14 +88,14 @@ class HookCalls:
             return self._limited(manager, hook, {})
 
     def call_confined(self, hook: str) -> Any:
-        """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
+        """Like ``call``, but any attempt of the implementation to start a program, send a signal or connect to anything raises an OSError.
 
-        Returns None if the implementation raises one of accelkit's errors. Also returns None if the implementation tries one of these
-        actions and then raises any error or exceeds the time limit.
+        Returns None if the implementation raises an AccelkitError, or if it makes such an attempt and then raises any error or exceeds the
+        time limit.
 
         Raises:
-            AssertionError: If the implementation tries none of these actions, and exceeds the time limit or raises an error that is not one
-                of accelkit's.
+            AssertionError: If the implementation makes no such attempt, and raises an error other than AccelkitError or exceeds the time
+                limit.
         """
         with confined() as attempts:
             try:

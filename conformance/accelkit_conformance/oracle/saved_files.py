@@ -30,17 +30,17 @@ def saved(thing: Any, **options: Any) -> io.BytesIO:
 
 
 def check_large_tensors(subject: Subject, way: str) -> None:
-    """Check that large tensors on the device are saved and loaded without losing a byte.
+    """Check that tensors of 1 to 5 MiB on the device are saved and loaded without losing a byte.
 
     Args:
         subject: The plugin under test, with its device.
         way: How the tensors are saved and loaded. ``pickle``: with the module ``pickle``. ``whole``: with ``torch.save`` and
             ``torch.load``. ``mmap``: like ``whole``, but ``torch.load`` is called with ``mmap=True``. ``weights_only=False``: like
-            ``whole``, but ``torch.load`` is called with ``weights_only=False``. With ``torch.load``, each tensor is loaded both to the
-            device and to the CPU.
+            ``whole``, but ``torch.load`` is called with ``weights_only=False``. With ``torch.load``, each tensor is loaded three times:
+            without ``map_location``, to the device and to the CPU.
 
     Raises:
-        AssertionError: If an element differs, or if a tensor is not on the device to which it was loaded.
+        AssertionError: If an element differs, or if a loaded tensor is on the wrong device.
     """
     generator = torch.Generator().manual_seed(2)
     for size in _SIZES:

@@ -23,8 +23,8 @@ def check_written_dtypes(subject: Subject, first: str, second: str) -> None:
     Each in-place call changes a tensor of one dtype and has an argument of the other dtype. Each call with ``out=`` has arguments of one
     dtype and an output tensor of the other dtype.
 
-    If the CPU raises an error, for example because the result cannot be converted to the dtype of the written tensor, the device must raise
-    one, too. Differences are recorded in the subject.
+    If the CPU raises an error because the result cannot be converted to the dtype of the written tensor, the device must raise one, too.
+    Calls that the CPU rejects for another reason are left out. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

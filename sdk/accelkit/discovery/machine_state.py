@@ -22,9 +22,10 @@ _IRRELEVANT = {"_", "OLDPWD", "PWD", "SHLVL", "RANK", "LOCAL_RANK", "GROUP_RANK"
 
 
 def digest() -> str | None:
-    """Return a digest of the machine's state. On systems other than Linux, the digest cannot be computed, and the result is None.
+    """Return a digest of the machine's state, or None if the boot ID cannot be read, as on systems other than Linux.
 
-    No driver is initialised: only file names, links and metadata are read.
+    No device file is opened and no driver is initialised: the digest is computed from the boot ID, the list of kernel modules, the user and
+    group IDs, the environment variables, and the names, links and metadata of files.
     """
     import hashlib  # slow to import, and not needed where only the verdicts of trials are read
 

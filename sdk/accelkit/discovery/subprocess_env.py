@@ -24,7 +24,8 @@ def search_path() -> list[str]:
 def environment(root: Path, **variables: str) -> dict[str, str]:
     """Return the environment of this process, updated with ``variables``.
 
-    In a child process with this environment, modules under ``root`` can be imported, and ``import torch`` does not load vendors' packages.
+    In a child process with this environment, modules under ``root`` can be imported, and ``import torch`` does not autoload the backends of
+    out-of-tree devices.
     """
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"} | variables

@@ -1,4 +1,5 @@
-"""Entry point of a process that was started from Python: it receives its input, calls the function, and writes the result or the error."""
+"""Entry point of the processes that ``spawn_launcher`` starts. Each process runs the task, and writes its error if it fails. Rank 0 writes
+the result."""
 
 from __future__ import annotations
 

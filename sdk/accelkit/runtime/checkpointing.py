@@ -139,10 +139,10 @@ class Checkpointing:
             ranks.each(_failure("what was loaded could not be verified"), self._unverified.wait_for_all)
 
     def has_checkpoint(self, path: Path) -> bool:
-        """Return whether rank 0 finds a checkpoint under ``path``. All processes call this and get the same result.
+        """Return whether ``path``, as rank 0 sees it, is or contains a checkpoint. All processes must call this, and get the same result.
 
         Raises:
-            CheckpointError: If ``path`` cannot be read.
+            CheckpointError: If rank 0 cannot read ``path``. Also for the reasons given in ``ranks``.
         """
         from accelkit.runtime.checkpoints import step_dirs  # torch.distributed.checkpoint is slow to import
 
@@ -201,11 +201,11 @@ class Checkpointing:
             save_weights(user_module(model, self._strategy), folder, max_shard_size=max_shard_size, safe=safe_serialization, ranks=ranks)
 
     def ranks(self, call: str) -> Ranks:
-        """Wait until all processes of the job have called the same method of ``Runtime``. Return a ``Ranks`` of these processes.
+        """Wait until every process of the job has made the call that ``call`` names, and return a ``Ranks`` of these processes.
 
         Raises:
-            CheckpointError: If any process has died, calls a different method, or calls no method before the process group's timeout.
-                The error is raised on every living process that has called the method.
+            CheckpointError: If a process makes a different call, or none before the process group's timeout. Also if a process has died,
+                unless the group of ``Ranks`` exists already: the methods of the returned ``Ranks`` then raise the error.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -218,7 +218,7 @@ class Checkpointing:
             self._collectives.verify(call)
         except CollectiveError as error:
             has_died = error.__cause__ is not None and not desync_report.is_timeout(error.__cause__)
-            if not (has_died and Ranks.has_group()):  # otherwise Ranks.of_job, below, determines which process died
+            if not (has_died and Ranks.has_group()):  # otherwise, the returned Ranks reports which process died
                 raise CheckpointError(error.what, why=error.why, hint=error.hint) from error
         return Ranks.of_job(self._timeout, self._rank_info.data_parallel_size)
 

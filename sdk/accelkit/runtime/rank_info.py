@@ -17,7 +17,8 @@ P = ParamSpec("P")
 class RankInfo:
     """The ranks of this process, and the number of processes in the job.
 
-    Each value of the cluster environment is read only once and then kept, because training loops use the ranks often.
+    Each value is read from the cluster environment only once and then kept, because training loops use the ranks often. The exception is
+    the local rank, which is read again after a call to ``read_again``.
 
     Args:
         cluster: The cluster environment, which provides the ranks.

@@ -116,7 +116,7 @@ class Precision:
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Called after each backward pass, with the loss that was passed to ``backward``."""
+        """Called after each backward pass, with the loss that ``pre_backward`` returned. Does nothing by default."""
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the optimizer's gradients in place.

@@ -1,6 +1,7 @@
-"""Add the device type ``fake_xpu`` to torch: ``import accelkit_fake_xpu.torch_backend``. The first import compiles a library.
+"""Registration of the device type ``fake_xpu`` with torch, which happens when this module is imported.
 
-The import initialises no device, so the process can still fork.
+The import compiles the C++ library, unless it has already been compiled for the installed torch. The import initialises no device, so the
+process can still fork.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _WORTH_A_FLUSH = 1 << 26
 
 
 def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[str, int]:
-    """Return a file's size in bytes and its CRC-32, which detects damage but not forgery.
+    """Return a file's size in bytes (``bytes``) and its CRC-32 (``crc32``), which detects damage but not forgery.
 
     Once ``is_wanted`` returns False, reading stops, and the result covers only the part that was read.
 
@@ -35,7 +35,7 @@ def checksum(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> dict[s
 
 
 def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
-    """Return the size and the CRC-32 of a file, given the CRC-32 and the size of each of its blocks."""
+    """Return a file's size (``bytes``) and its CRC-32 (``crc32``), given the CRC-32 and the size of each of its blocks, in order."""
     crc = 0
     for block, length in blocks:
         crc = zlib_ng.crc32_combine(crc, block, length)

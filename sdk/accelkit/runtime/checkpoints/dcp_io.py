@@ -95,6 +95,8 @@ class TensorWriter:
     def plan_all(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Return a plan for each process, which lists the values that the process writes. Runs on rank 0.
 
+        ``plans`` are the local plans of all processes. Both lists are in the order of ranks.
+
         Raises:
             ValueError: If the shards of a tensor do not make up the whole tensor.
         """

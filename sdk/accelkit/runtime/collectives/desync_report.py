@@ -194,9 +194,10 @@ def _read_entries(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]
 
 
 def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Return the log entries of these ranks. The entry of a rank that has not made a call yet is empty.
+    """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
 
-    Sends two requests, and a few more for each rank that has not made a call yet.
+    Sends two requests if every rank has made a call. Otherwise, the ranks are halved until those that have made no call are isolated, so
+    that each of these costs up to ``3 * log2(len(ranks))`` more requests. A store without ``multi_get`` gets a request for each rank.
     """
     keys = [call_log.key_of(rank) for rank in ranks]
     if store.check(keys):

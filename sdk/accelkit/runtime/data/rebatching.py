@@ -123,9 +123,12 @@ def _whole(batches: Iterable[Any], num_processes: int, *, even_batches: bool, dr
 
 
 def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], list[Any]]:
-    """Return a list with one share for each process, made from the first samples in ``stock``, and a list of the batches that are left.
+    """Take one share of ``share`` samples for each process from the beginning of ``stock``, which must hold enough samples.
 
-    A share has ``share`` samples. If ``stock`` consists of one batch of this size for each process, the batches are neither cut nor copied.
+    If ``stock`` consists of one batch of this size for each process, these batches are the shares: nothing is cut or copied.
+
+    Returns:
+        The shares, and a list with one batch of the remaining samples. The list is empty if no samples remain.
     """
     if len(stock) == num_processes and all(count(batch) == share for batch in stock):
         return stock, []

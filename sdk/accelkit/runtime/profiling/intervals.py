@@ -42,5 +42,5 @@ def clip(intervals: Sequence[Interval], whole: Sequence[Interval]) -> list[Inter
 
 
 def total(intervals: Iterable[Interval]) -> int:
-    """Return the total length of the intervals of a set."""
+    """Return the total length of the intervals of a set, in nanoseconds."""
     return sum(end - start for start, end in intervals)
