@@ -161,8 +161,11 @@ class Subject:
     def runtime(self, **options: Any) -> Runtime:
         """Return a Runtime that uses ``accelerator`` and ``device`` of this subject.
 
-        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin, unless ``options`` names
-        another plugin. If several processes run the check together, they are the processes of the Runtime's job.
+        If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin. If several processes run the
+        check together, they are the processes of the Runtime's job.
+
+        Args:
+            options: Other arguments of ``Runtime``. They take precedence over the plugin, the devices and the cluster described above.
 
         Raises:
             NotSupported: If there are fewer devices than processes.

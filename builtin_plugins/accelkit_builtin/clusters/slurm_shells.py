@@ -30,8 +30,8 @@ def is_typed(task: str | None) -> bool:
     """Return whether this process executes what a user typed into a shell or a Python prompt that srun started.
 
     Args:
-        task: The value of SLURM_TASK_PID, the process id of the program that srun started. If no process has this id, for example because
-            a container has its own process ids, the result is True for every process that has a terminal.
+        task: The value of SLURM_TASK_PID, the process id of the program that srun started. If it is None or no process has this id, for
+            example because a container has its own process ids, the result is True for every process that has a terminal.
     """
     here = _look(os.getpid())
     program = int(task) if task and task.isascii() and task.isdigit() else 0

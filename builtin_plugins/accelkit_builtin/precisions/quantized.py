@@ -72,10 +72,10 @@ class QuantizedPrecision(NarrowPrecision):
             ) from error
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Quantise the weights of the ``Linear`` layers in place, and return the module.
+        """Quantise the weights of the ``Linear`` layers in place, cast the rest of the module to ``dtype``, and return the module.
 
-        The layers remain the same objects, but get a new class and a new weight. A weight that also belongs to a layer that is not
-        converted, such as an embedding (tied weights), is not quantised.
+        Complex and integer tensors are not cast. The layers remain the same objects, but get a new class and a new weight. Subclasses of
+        ``Linear`` are not converted. A weight that is tied to a layer that is not converted, such as an embedding, is not quantised.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already

@@ -165,8 +165,8 @@ def resized_storages(subject: Subject) -> None:
 
 @check("training", requires=["memory_statistics"], seconds=240.0)
 def varying_shapes_do_not_leak(subject: Subject) -> None:
-    """A small model with a convolution, attention and linear layers runs forward and backward on sequences of 24 different lengths. From
-    the 8th length to the 24th, the number of bytes that are allocated after ``empty_cache`` grows by less than 1 MiB."""
+    """A small model (a convolution, a linear layer and attention) runs forward and backward on sequences of 24 different lengths. The
+    number of allocated bytes, counted after ``empty_cache``, grows by less than 1 MiB from the 8th length to the 24th."""
     from accelkit_conformance.oracle.freed_memory import check_varying_shapes
 
     check_varying_shapes(subject)
@@ -261,8 +261,8 @@ def fragmentation(subject: Subject) -> None:
 @check("full")
 def storages(subject: Subject) -> None:
     """Tensors and storages that grow or shrink keep their first elements. The methods ``fill_``, ``copy_``, ``clone`` and ``cpu`` of a
-    storage, ``Tensor.set_``, and functions that create storages read and write the right elements. Functions that the device does not
-    implement are left out."""
+    storage, ``Tensor.set_``, and the constructor ``torch.UntypedStorage`` read and write the right elements. A function that raises
+    NotImplementedError is skipped."""
     from accelkit_conformance.oracle.storages import check_storages
 
     check_storages(subject)

@@ -253,7 +253,7 @@ class PacksTooEarly(Broken):
 
 @mutant("transfer", "lazy views")
 class CopiesLoseTheSign(Broken):
-    """``copy_`` and ``to`` between the device and the host ignore the negative bit of a source such as ``x.conj().imag``."""
+    """``copy_`` and ``to`` ignore the negative bit of a source on the device, such as ``x.conj().imag``."""
 
     def install(self) -> None:
         import torch

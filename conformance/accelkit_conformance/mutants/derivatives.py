@@ -134,7 +134,7 @@ class CachesTheModeOfLSTM(_Functions):
 
 @mutant("modules", "masks")
 class FastAttentionIgnoresMasks(Broken):
-    """Without gradients, a transformer layer in evaluation mode ignores its mask."""
+    """The fast path of ``TransformerEncoderLayer``, which runs in evaluation mode if no gradients are recorded, ignores the mask."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args[:18]) if name == "_transformer_encoder_layer_fwd" else call()

@@ -70,7 +70,7 @@ class AlwaysDoubles(Broken):
 
 @mutant("precision", "tensors that are not cast")
 class CastsDouble(_Functions):
-    """Under autocast, products of float64 matrices are computed in the dtype of autocast."""
+    """Under autocast, products of float64 matrices are computed in the autocast dtype."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         import torch

@@ -17,7 +17,7 @@ AREA = "strategy_gradients"
 
 
 class _Hooked(DDPStrategy):
-    """The base class of mutants that reduce each buffer of gradients with their own ``reduce_buffer``."""
+    """The base class of mutants that reduce each of DDP's gradient buckets with their own ``reduce_buffer``, in a communication hook."""
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
         wrapped: Any = super().wrap_module(module, device)

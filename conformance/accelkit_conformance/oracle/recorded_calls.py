@@ -56,7 +56,10 @@ _OFTEN_IMPLEMENTED = {
 
 
 def overloads() -> Iterator[str]:
-    """Yield the names of the recorded overloads that the installed torch has, such as ``add.Tensor`` or ``relu``."""
+    """Yield the names of the overloads in the table, such as ``add.Tensor`` or ``relu``.
+
+    An overload is skipped if the installed torch lacks it or lacks the operator that calls it.
+    """
     operators = opdb.operators()
     for overload, name in recorded_operators().items():
         packet, _, own = overload.partition(".")

@@ -1,4 +1,4 @@
-"""Diagrams of results by size, with logarithmic axes. This module computes where everything is; ``bench.html.j2`` draws it as SVG."""
+"""Plots of results against size, on logarithmic axes. This module computes all positions; ``bench.html.j2`` draws the plots as SVG."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Line:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plot:
-    """A diagram.
+    """A plot of results against size.
 
     Attributes:
         unit: The unit of the vertical axis.
@@ -68,7 +68,7 @@ class Plot:
 
 
 def by_size(results: Iterable[Result], group: str) -> Plot | None:
-    """Return the diagram of the results whose names are ``<group>.<kind>.<size>``, or None if no such result was measured."""
+    """Return the plot of the results whose names are ``<group>.<kind>.<size>``, or None if no such result was measured."""
     found = [
         (kind, size, text, samples.median, is_host, result.unit)
         for result in results

@@ -18,12 +18,12 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """An accelerator, and those of its devices on this machine that the job uses. Each of these devices is used by one process.
+    """An accelerator, and the devices of this machine that the job uses. Each device is used by one process.
 
     Attributes:
         accelerator: The loaded accelerator, whose driver is not initialised.
         name: The accelerator's name, as it is passed to the processes.
-        device_indices: The device numbers. Process ``i`` of this machine uses the ``i``-th of these devices.
+        device_indices: The indices of the devices. The process with local rank ``i`` uses the device ``device_indices[i]``.
     """
 
     accelerator: Accelerator

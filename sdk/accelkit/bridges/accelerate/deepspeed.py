@@ -48,7 +48,7 @@ def start(accelerator: Accelerator) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
-        UnsupportedError: If DeepSpeed cannot use the device.
+        UnsupportedError: If DeepSpeed cannot use the device, or accelkit does not support the installed version of DeepSpeed.
         ContradictionError: If DeepSpeed already uses another device in this process.
     """
     check_accelerator(accelerator)

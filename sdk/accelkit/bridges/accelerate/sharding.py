@@ -31,11 +31,11 @@ def is_sharding() -> bool:
 
 @contextlib.contextmanager
 def sharding_on(device: torch.device) -> Iterator[None]:
-    """Make ``fully_shard`` use devices of ``device.type`` for the parameters and, unless the caller gives a mesh, for the mesh.
+    """Inside the ``with`` block, make ``fully_shard`` shard over devices of ``device.type``, unless its caller passes a mesh.
 
-    Inside the ``with`` block, ``fully_shard`` is replaced. Accelerate imports ``fully_shard`` only when it prepares a model, so it gets the
-    replacement. Without the replacement, torch would make a mesh for the accelerator that torch considers the current one, and would refuse
-    device types such as ``fake_xpu``.
+    The block replaces ``torch.distributed.fsdp.fully_shard``. Accelerate imports this function only when it prepares a model, so it gets
+    the replacement, which also moves parameters to devices to which torch's function cannot move them. torch's function would make the mesh
+    for torch's current accelerator, whatever ``device`` is, and would refuse device types such as ``fake_xpu``.
     """
     before = fsdp.fully_shard
 

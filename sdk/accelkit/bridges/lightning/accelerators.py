@@ -46,7 +46,10 @@ class PluginAccelerator:
 
     @classmethod
     def get_parallel_devices(cls, devices: Sequence[int]) -> list[torch.device]:
-        """Return one torch device for each index in ``devices``. Each process on this machine uses one of them."""
+        """Return one torch device for each process on this machine, in the order of ``devices``.
+
+        If each process sees only its own device, that device is repeated, because its index is 0 in every process.
+        """
         if cls.processes_of_one_device is not None:
             return list(call(cls.plugin, "get_parallel_devices", [0])) * len(devices)
         return list(call(cls.plugin, "get_parallel_devices", devices))

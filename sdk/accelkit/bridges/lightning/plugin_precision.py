@@ -123,7 +123,7 @@ class PluginPrecision(Theirs):
         call(self.plugin, "load_state_dict", state_dict)
 
     def teardown(self) -> None:
-        """Tear the Precision down, and keep its state for a checkpoint that is saved afterwards and for the next run."""
+        """Tear the Precision down, and keep its state, which is saved in later checkpoints and loaded when the Precision is next set up."""
         if self._in_use is not None:
             self._state = self.state_dict()
             precision, self._in_use = self._in_use, None

@@ -173,9 +173,12 @@ class ShardedBatches(Sharded, Sampler[Any]):
 
 
 def num_batches_from(batches: Any, first: int) -> int:
-    """Return how many items (batches, for a batch sampler) a sampler yields from position ``first`` on.
+    """Return the number of items that ``batches``, a sampler, yields after the first ``first`` samples or items are skipped.
 
-    The position counts samples for torch's ``BatchSampler``, and items of the sampler for any other sampler.
+    For torch's ``BatchSampler``, but not for its subclasses, samples are skipped. For any other sampler, items are skipped.
+
+    Raises:
+        TypeError: If the sampler has no length.
     """
     if type(batches) is not BatchSampler:
         return max(len(batches) - first, 0)
