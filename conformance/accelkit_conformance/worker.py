@@ -70,11 +70,11 @@ class Worker:
     they run."""
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-        """Import the plugin and, if the request says that the tests need hardware, load the accelerators.
+        """Import the plugin and, if the request says that the tests need hardware, load the accelerators on which they run.
 
         Args:
             request: The request that the worker process read from standard input.
-            say: A function that sends a message to the runner while a test runs. For example, a message names a call that does not return.
+            say: A function that sends a message to the runner while a test runs, for example the name of a call that does not return.
         """
         self._say = say
         self._number = request["worker"]

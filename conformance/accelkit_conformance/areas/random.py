@@ -103,7 +103,8 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
-    """Among 20,000 draws, or 500 draws of ``randperm``, each value has its expected frequency, within five standard deviations."""
+    """Among 20,000 draws, or the first elements of 500 permutations by ``randperm``, each value is as frequent as expected, within five
+    standard deviations. No value outside the distribution is drawn."""
     from accelkit_conformance.oracle.samplers import check_discrete_draws
 
     check_discrete_draws(subject, name, _DRAWS)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 400 points of three spirals, and the index of each point's spiral."""
+    """Return 400 noisy points on three spirals, of shape (400, 2), and the index (0, 1 or 2) of each point's spiral."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

@@ -59,7 +59,7 @@ CHOOSES_AMONG_EQUALS = (
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """Return every OpInfo by name; a variant is named ``name.variant``.
+    """Return the OpInfo of every operator that more than one kind of device can run, by name. A variant is named ``name.variant``.
 
     Raises:
         UnsupportedError: If the database cannot be imported.

@@ -22,7 +22,8 @@ def check_seeder(subject: Subject, name: str) -> None:
         name: The function: ``manual_seed``, ``seed``, ``manual_seed_all`` or ``seed_all``.
 
     Raises:
-        AssertionError: If the function seeds the wrong devices, or if ``seed`` or ``seed_all`` chooses the same seed twice.
+        AssertionError: If the function seeds the wrong devices, if ``manual_seed`` or ``manual_seed_all`` with the same seed gives other
+            numbers the second time, or if ``seed`` or ``seed_all`` gives the same numbers twice.
         NotSupported: If the device's module does not have the function.
     """
     function = _function(subject, name)

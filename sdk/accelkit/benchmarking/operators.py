@@ -15,7 +15,10 @@ _CONVOLUTIONS, _QUICK_CONVOLUTIONS = ((32, 64, 56), (32, 256, 14)), ((4, 16, 32)
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the measurements of operators. Matmuls come first, because the fastest one of each dtype gives the dtype's peak rate."""
+    """Return the measurements of operators. If ``is_quick``, there are fewer sizes, and they are smaller.
+
+    Matmuls come first, because the fastest matmul in a dtype gives the peak rate of the dtype.
+    """
     matmuls = [_matmul_case(dtype, size) for dtype in _ITEM_SIZES for size in (_QUICK_MATMULS if is_quick else _MATMULS)]
     reductions = [_reduction_case(name, size) for name in ("sum", "softmax") for size in (_QUICK_REDUCED if is_quick else _REDUCED)]
     attention = [

@@ -109,8 +109,9 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 def command(program: str, arguments: tuple[str, ...], is_module: bool, **options: Any) -> None:
     """Run PROGRAM in one process per device, on one machine or on several machines. All arguments after PROGRAM are passed to PROGRAM.
 
-    Exit codes: 0 if all processes succeed; 130 after Ctrl-C; 143 after SIGTERM; otherwise the exit code of the process that failed first.
-    If a signal ended that process, the exit code is 128 plus the number of the signal.
+    Exit codes: 0 if all processes succeed; 130 after Ctrl-C; 143 after SIGTERM; otherwise the exit code of the process that failed first on
+    this machine. If a signal ended that process, the exit code is 128 plus the number of the signal. If only another machine failed, or the
+    connection to the other machines was lost, the exit code is 1.
     """
     with reporting_errors(is_json=False):
         job = _job(Program(program, is_module, arguments), **options)

@@ -111,7 +111,7 @@ def select_cluster(
         further_claims: The claims that hook plugins returned from ``detect_cluster``.
 
     Raises:
-        UsageError, UnknownNameError, PluginError: If the requested environment cannot be used.
+        UsageError, UnknownNameError, UnavailableError, PluginError: If the environment cannot be used.
     """
     environ = os.environ if environ is None else environ
     name, source = cluster, "argument"
@@ -159,7 +159,7 @@ def make_environment(name: str, environ: Mapping[str, str] | None = None) -> Clu
         environ: The variables that the cluster environment reads. None means the environment variables of this process.
 
     Raises:
-        UnknownNameError, PluginError: If the environment cannot be used. The error says why, and what to do.
+        UnknownNameError, UnavailableError, PluginError: If the environment cannot be used. The error says why, and what to do.
     """
     loaded = load_named("cluster", name)
     environment: ClusterEnvironment = loading.instantiate(loaded.cls, loaded.record)

@@ -81,10 +81,11 @@ def load_class(record: PluginRecord) -> type:
 
 
 def _check_declarations(cls: Any, record: PluginRecord) -> None:
-    """Check that the capabilities that a class declares or requires have the right type and known names.
+    """Check the capabilities that an accelerator declares, or that a precision requires. Does nothing for other kinds of plugins.
 
     Raises:
-        BrokenPluginError: If the type is wrong or a name is unknown.
+        BrokenPluginError: If ``declared_capabilities`` is not a Capabilities, or if ``required_capabilities`` has the wrong type or an
+            unknown name.
     """
     what = f"the {record.kind} {record.name} declares invalid capabilities"
     hint = "report it to the vendor; docs/plugins.md describes these declarations"

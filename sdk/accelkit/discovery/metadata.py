@@ -82,7 +82,7 @@ class Inventory(NamedTuple):
 
 
 def scan() -> Inventory:
-    """Find the installed distributions with entry points in accelkit's groups or in torch's group, in the order of ``sys.path``."""
+    """Return the installed distributions with entry points in accelkit's groups or in ``torch.backends``, in the order of ``sys.path``."""
     found: dict[str, list[tuple[Path, Installed]]] = {}
     backends: list[TorchBackend] = []
     unreadable: list[str] = []
@@ -122,9 +122,9 @@ def _existing_paths() -> list[str]:
 
 
 def _has_no_groups(path: str) -> bool:
-    """Return whether a folder of metadata certainly has no entry points in accelkit's groups or torch's; False if it may have some.
+    """Return whether a folder of metadata certainly has no entry points in accelkit's groups or ``torch.backends``.
 
-    Most folders have no such entry points. For them, importlib_metadata would take five times as long as this function.
+    False if it may have some. Most folders have none, and importlib_metadata would take five times as long as this function for them.
     """
     try:
         file = os.open(f"{path}/entry_points.txt", os.O_RDONLY)

@@ -100,7 +100,10 @@ def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any
 
 
 def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the plugin's class and, for an accelerator, call its probe. Does not import torch unless the plugin does."""
+    """Import the plugin's class and, for an accelerator, call its probe. Does not import torch unless the plugin does.
+
+    The class's description is added to ``facts``, as are ``is_simulated`` and ``device_type`` of an accelerator.
+    """
     reached("import")
     cls: Any = load_class(record)
     facts["description"] = (cls.__doc__ or "").strip().partition("\n")[0] if "__doc__" in vars(cls) else ""

@@ -1,4 +1,4 @@
-"""Remedies for errors of plugins, by cause: a missing library, a server that does not respond, a device that is not registered."""
+"""Remedies for errors in plugins, by cause, such as a missing library, a server that does not respond or an unregistered device."""
 
 from __future__ import annotations
 

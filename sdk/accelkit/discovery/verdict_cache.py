@@ -122,9 +122,9 @@ def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
 
 def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
-    """Cache a verdict, unless the plugin's code can change without notice.
+    """Cache a verdict, unless a change of the plugin's code could go unnoticed.
 
-    For this reason, verdicts on registered classes and on editable installations of third-party plugins are not cached.
+    Verdicts on registered classes, and on third-party plugins whose installation is editable or has no RECORD, are therefore not cached.
 
     Args:
         record: The record of the plugin.

@@ -212,7 +212,11 @@ def _folder(log_dir: Path | None) -> Path:
 
 
 class _Signals:
-    """Signal handlers. The first signal ends the job but gives it time to save; a second signal ends the job at once."""
+    """Context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
+
+    The first signal raises SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried``
+    returns True, and the processes are killed at once.
+    """
 
     def __init__(self) -> None:
         self._count = 0

@@ -84,9 +84,10 @@ class _Stream:
 
 
 class Streams:
-    """Read the pipes of all processes in one thread.
+    """A thread that reads the output of all processes from pipes, writes it to their log files and shows it on the screen.
 
-    Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank.
+    Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank. Of a line that is
+    longer than 64 KiB, only the end may be shown.
     """
 
     def __init__(self) -> None:

@@ -1006,7 +1006,7 @@ class Runtime:
         return self._session.device_stats()
 
     def teardown(self) -> None:
-        """Finish saves and verification, close trackers, leave the process group and tear down the device. The Runtime remains usable."""
+        """Finish saves, verify what was loaded, close trackers, tear down plugins and leave the process group. The Runtime stays usable."""
         self._checkpointing.close()
         self._trackers.close("finished")
         self._preemption.forget()

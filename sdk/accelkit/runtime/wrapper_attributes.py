@@ -24,8 +24,8 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
     The wrapper's own attributes take precedence over the module's attributes of the same names. Reading a layer of the module from the
     wrapper raises AttributeError. Does nothing if the module is not a child of the wrapper.
 
-    A method that runs a layer must not return tensors that require gradients: the strategy does not see the layer's forward pass, so it
-    would not average the gradients.
+    A method that runs a layer raises UnsupportedError if it returns a tensor that requires gradients: the strategy does not see the
+    layer's forward pass, so it would not average the gradients.
     """
     for name, child in wrapper.named_children():
         if child is module:

@@ -79,7 +79,7 @@ class Variables:
         return number
 
     def address(self, *names: str, default: str | None = None) -> str:
-        """Return the first variable in ``names`` that is set and not empty, as a host name or address (IPv6 without brackets).
+        """Return the first variable in ``names`` that is set and not empty, as a host name or IP address, without brackets.
 
         If there is no such variable, returns ``default``. If ``default`` is also None, returns ``127.0.0.1`` and warns once that
         ``names[0]`` is not set.

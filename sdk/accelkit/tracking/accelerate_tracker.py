@@ -54,13 +54,13 @@ class AccelerateTracker(Tracker):
 
 
 def _start_accelerate() -> None:
-    """Create Accelerate's ``PartialState`` on the CPU, without creating a process group.
+    """Create Accelerate's ``PartialState`` on the CPU, without creating a process group. Does nothing if Accelerate is not imported.
 
     Accelerate's trackers write log messages. Writing a log message raises an error if no ``PartialState`` exists.
 
     Raises:
-        UsageError: If the processes of the job have not joined the process group. In this case, ``PartialState`` would create a process
-            group in which the other processes of the job do not take part.
+        UsageError: If the job has several processes, and they have not joined the process group. In this case, ``PartialState`` would
+            create a process group in which the other processes of the job do not take part.
     """
     accelerate, distributed = sys.modules.get("accelerate"), sys.modules.get("torch.distributed")
     if not hasattr(accelerate, "PartialState"):

@@ -66,7 +66,11 @@ class PreparedLoader:
         return getattr(self.loader, name)
 
     def __len__(self) -> int:
-        """Return the number of batches that this process gets in an epoch."""
+        """Return the number of batches that this process gets in an epoch, without those that ``skip_batches`` skips.
+
+        Raises:
+            TypeError: If the loader has no known length.
+        """
         self.was_length_read = True
         return self.num_batches()
 
