@@ -150,7 +150,7 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return the error which says that ``option`` cannot be used, because there is no earlier run to continue.
+    """Return an error which says that ``option`` cannot be used, because there is no earlier run to continue.
 
     ``what`` names the missing run, such as ``interrupted run``.
     """

@@ -1,4 +1,7 @@
-"""Atomic replacement of files. A reader sees either the old file or the new one, even if the writer is killed or the power fails."""
+"""Atomic replacement of files. A reader sees either the old file or the new one, even if the writer is killed.
+
+If the replacement is durable, which is the default, this is also true after a power failure.
+"""
 
 from __future__ import annotations
 

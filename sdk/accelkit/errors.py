@@ -138,7 +138,7 @@ class UnknownArgumentError(UsageError, TypeError):
 
 
 class DevicesError(UsageError):
-    """``devices=`` is invalid or names a device that does not exist. The text shows the existing devices."""
+    """``devices=`` is invalid or names a device that does not exist. The hint shows the accepted forms or the existing devices."""
 
 
 class ContradictionError(UsageError):

@@ -90,7 +90,7 @@ def _read(config: Any) -> dict[str, Any]:
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``defaults`` updated with the values of ``given`` that are not "auto"."""
+    """Return a copy of ``defaults`` updated with the values of ``given`` that are not "auto". Nested mappings are merged recursively."""
     result = dict(defaults)
     for key, value in given.items():
         if isinstance(value, Mapping):

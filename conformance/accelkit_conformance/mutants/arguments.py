@@ -32,7 +32,7 @@ class AcceptsNegativeDeviations(Broken):
 
 @mutant("errors", "accepted arguments")
 class BroadcastsAssignments(Broken):
-    """If the shapes of the two tensors do not fit, ``copy_`` raises no error, and copies as many elements as the smaller tensor has."""
+    """If the source cannot be broadcast to the target, ``copy_`` raises no error, but copies as many elements as the smaller tensor has."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

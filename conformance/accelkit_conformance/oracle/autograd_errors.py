@@ -21,7 +21,7 @@ def _leaf(device: torch.device) -> torch.Tensor:
 def _changed(
     device: torch.device, change: Callable[[torch.Tensor], Any], save: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
-    """Save an intermediate result for the backward pass, change it, and run the backward pass."""
+    """Compute an intermediate result that ``save`` saves for the backward pass, apply ``change`` to it, and run the backward pass."""
     leaf = _leaf(device)
     saved = leaf * 2
     result = save(saved, leaf)

@@ -103,8 +103,10 @@ def _forward_mode(function: Function, name: str, given: Sequence[torch.Tensor]) 
 
 
 def _vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the results of a function for three sets of inputs at once. For each set, also return the gradient of a loss of the result
-    with respect to the first input."""
+    """Apply ``torch.vmap`` to a function and to its gradient, with three sets of inputs.
+
+    Return the stacked results of the function, and the stacked gradients of a scalar loss with respect to the first input.
+    """
     several = [torch.stack([one, one.flip(-1), one * 0.5]) for one in given]
     loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
     return [torch.vmap(function)(*several), torch.vmap(torch.func.grad(loss))(*several)]

@@ -43,11 +43,11 @@ PROMOTING: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 def check_type_promotion(subject: Subject, first: str, second: str) -> None:
     """Compare the results of the calls in ``PROMOTING`` on arguments of two different dtypes with the results on the CPU.
 
-    Differences are recorded in the subject.
+    Differences are recorded in the subject. Calls that the CPU does not support are skipped.
 
     Args:
         subject: The plugin under test, with its device.
-        first, second: The dtypes of the arguments, in either order.
+        first, second: The names of the two dtypes, such as ``float32``. Each call is made with the dtypes in both orders.
     """
     for name, call in PROMOTING.items():
         for description, given in (*_arguments(first, second), *_arguments(second, first)):

@@ -1,9 +1,9 @@
-"""Detect the cluster environment from a process's variables, and record every candidate. This module does not import torch.
+"""Select the cluster environment of this process, and record every candidate. This module does not import torch.
 
 The argument ``cluster`` of ``select_cluster`` takes precedence over the variable ``ACCELKIT_CLUSTER``, which takes precedence over
-detection. Detection queries the built-in environments and hook plugins. An environment or plugin that recognises the process's variables
-answers with a claim, a ``ClusterDetection``. A third-party environment is used only if the argument or ``ACCELKIT_CLUSTER`` names it, or if
-a hook plugin that the user enabled claims the process for this environment.
+detection. Detection asks the built-in environments and hook plugins. An environment or plugin that recognises the environment variables of
+the process answers with a claim, a ``ClusterDetection``. A third-party environment is used only if the argument or ``ACCELKIT_CLUSTER``
+names it, or if a hook plugin that the user enabled claims the process for this environment.
 """
 
 from __future__ import annotations

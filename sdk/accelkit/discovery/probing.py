@@ -173,7 +173,7 @@ class _Child:
         return self._limit == "build"
 
     def _follow_stages(self) -> None:
-        """Restart the clock if the child has reached a stage with a different time limit, such as importing torch or building."""
+        """Restart the clock with the time limit of the child's stage if this limit has changed, for example because ``build`` has begun."""
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK_SECONDS

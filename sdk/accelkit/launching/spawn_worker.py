@@ -134,7 +134,10 @@ def _variables(place: Place, port: int, run_id: str) -> dict[str, str]:
 
 
 def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
-    """Return the modules and optimizers in a function's arguments, including nested ones, in the same order on every process."""
+    """Return the modules and optimizers in a function's arguments, each once and in the same order on every process.
+
+    Containers such as lists and dicts are searched too.
+    """
     import torch
 
     found: list[Any] = []

@@ -199,7 +199,8 @@ def _called(optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
 def governed_step(cls: type) -> dict[str, Any]:
     """Return a dict with the method ``step`` for a subclass of the optimizer class ``cls``.
 
-    This method makes a ``Stepping`` object run the steps of the optimizer.
+    The method lets the optimizer's ``Stepping`` run the step, and does nothing while gradients are being accumulated. A copy of a prepared
+    optimizer has no ``Stepping`` and steps as usual.
     """
     original: Any = cls
 
@@ -216,7 +217,8 @@ def governed_step(cls: type) -> dict[str, Any]:
 def governed_optimizer(cls: type) -> dict[str, Any]:
     """Return a dict with the methods ``step`` and ``zero_grad`` for a subclass of the optimizer class ``cls``.
 
-    These methods make a ``Stepping`` object run the steps of the optimizer and reset the optimizer's gradients.
+    These methods let the optimizer's ``Stepping`` run the step and reset the gradients, and do nothing while gradients are being
+    accumulated. A copy of a prepared optimizer has no ``Stepping`` and behaves as usual.
     """
     original: Any = cls
 

@@ -13,10 +13,10 @@ from accelkit.tracking.tracker import FolderTracker, Outcome
 class MetricsFileTracker(FolderTracker):
     """Base class of trackers that write two files in one folder: a file with the logged values, and ``hyperparameters.json``.
 
-    The file with the logged values stays open until ``close``.
+    The method ``open`` of a subclass must open the file with the logged values and assign it to ``_file``. ``close`` closes the file.
 
     Attributes:
-        file_name: The name of the file with the logged values.
+        file_name: The name of the file with the logged values. Set by the subclass.
     """
 
     file_name: ClassVar[str]

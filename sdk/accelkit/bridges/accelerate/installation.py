@@ -37,10 +37,13 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         name, devices: The accelerator and its devices, as for the function ``accelerator`` of this package.
 
     Returns:
-        The Runtime of the device. Its attribute ``decision`` tells why this device was selected.
+        The Runtime of the device. Its attribute ``decision`` says why this device was selected.
 
     Raises:
-        ContradictionError: If the bridge is already installed with other arguments, or Accelerate has already chosen a device.
+        ContradictionError: If the bridge is already installed with other arguments, Accelerate has already selected a device, or a
+            variable such as ``ACCELERATE_USE_CPU`` contradicts the accelerator.
+        UnsupportedError: If Accelerate cannot use the device, or the strategy that the accelerator or ACCELKIT_STRATEGY selects.
+        UsageError: If this process was forked by a launcher after its parent process had selected a device.
         AccelkitError: If Runtime raises an error.
     """
     global _is_installed, _variable_before

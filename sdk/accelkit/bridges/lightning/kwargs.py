@@ -113,7 +113,7 @@ def make_arguments(
     cluster: str | ClusterEnvironment | None,
     plugins: Any,
 ) -> dict[str, Any]:
-    """Return the same arguments as ``trainer_kwargs`` or ``fabric_kwargs``, for this framework.
+    """Return arguments for the Trainer or Fabric of ``framework``. The parameters are described in ``trainer_kwargs``.
 
     If the environment variables do not say on which machine each process runs, the processes exchange this information here. All processes
     of the job must therefore call this function.

@@ -202,7 +202,7 @@ class Collectives:
         The data is pickled. Every process must make this call, which is not verified.
 
         Raises:
-            CollectiveError: If a signature shows that no process of this job sent the data.
+            CollectiveError: If the received data is not signed by rank 0 with this job's secret.
         """
         if self._num_processes == 1:
             return data

@@ -49,7 +49,7 @@ def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> A
     The data of the other processes are ignored. The call is not verified: use it only where every process is certain to make the same call.
 
     Raises:
-        CollectiveError: If a signature shows that no process of this job sent the object.
+        CollectiveError: If the received object is not signed by process ``from_process`` with this job's secret.
     """
     is_source = communicator.ranks[communicator.rank] == from_process
     mine = _pickled(data, from_process) if is_source else b""
@@ -72,7 +72,7 @@ def receive(rank: int, group: dist.ProcessGroup | None = None) -> Any:
     """Receive an object from the process whose rank in the job is ``rank``. That process must call ``send``.
 
     Raises:
-        CollectiveError: If a signature shows that no process of this job sent the object.
+        CollectiveError: If the received object is not signed by that process with this job's secret.
     """
     device = _travelling_on(group)
     length = torch.empty(_LENGTH.size, dtype=torch.uint8, device=device)

@@ -105,7 +105,8 @@ def carried(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
 def on_communicator_device(communicator: Communicator, tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor on a device for which the group has a backend.
 
-    The devices are tried in this order: the tensor's device, the device of this process, and the host.
+    If the group has a backend for the tensor's own device, the result is the tensor itself. Otherwise, it is a copy on the device of this
+    process or, if the group has no backend for that device either, on the host.
     """
     if communicator.can_move(tensor):
         return tensor

@@ -101,10 +101,10 @@ def prepare_loader(
 
 
 def check_split(loader: DataLoader[Any], num_processes: int) -> None:
-    """Check that ``split_batches`` can give each process an equal share of every batch of a loader.
+    """Check that ``split_batches`` can give each process an equal share of every full batch of a loader.
 
     Raises:
-        PrepareError: If the batch size is unknown or not a multiple of the number of processes.
+        PrepareError: If there are several processes, and the batch size is unknown or not a multiple of their number.
     """
     size = batch_size_of(loader)
     if num_processes > 1 and (size is None or size % num_processes):
