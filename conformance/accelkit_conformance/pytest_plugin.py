@@ -47,7 +47,7 @@ class Tests(pytest.File):
 
 
 class Test(pytest.Item):
-    """One test, run in a worker process."""
+    """A pytest item that runs one test of the suite in a worker process, or in several if the test needs several ranks."""
 
     def __init__(self, *, suite: Suite, **given: object) -> None:
         super().__init__(**given)  # type: ignore[arg-type]

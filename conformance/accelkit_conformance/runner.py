@@ -156,9 +156,10 @@ class Runner:
         return sum(executor.num_workers for executor in self.executors)
 
     def run(self, tests: Sequence[str]) -> Generator[Result | Started, None, None]:
-        """Yield a Started event and a Result for each test, in the order in which they occur.
+        """Run the tests. Yield a Started event when a test starts, and its Result when it ends.
 
-        Closing the iterator kills the workers.
+        Tests that need several processes run first. Events of tests that run at the same time are interleaved. Closing the iterator kills
+        the workers. A Runner can run only once.
 
         Raises:
             BrokenPluginError: If no worker can be started for the plugin at all.

@@ -38,7 +38,7 @@ class CPUAccelerator(Accelerator):
         return Availability.usable(f"{os.cpu_count()} logical cores")
 
     def device(self, index: int) -> torch.device:
-        """Return ``torch.device("cpu")`` for any index. torch gives the CPU no index."""
+        """Return ``torch.device("cpu")`` for any index, because the device of a CPU tensor has no index."""
         import torch
 
         return torch.device("cpu")

@@ -22,7 +22,7 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 
 
 def fill(module: torch.nn.Module) -> None:
-    """Initialise this process's shards of the parameters with the ``reset_parameters`` method of each module.
+    """Initialise this process's shards of the parameters, and all buffers, with the ``reset_parameters`` methods of the modules.
 
     All processes use the same seed. For one module after another, a process creates the full parameters on the CPU, initialises them, and
     copies its own part of each parameter into its shard. The shards are not initialised directly: on a device whose random number generator

@@ -80,9 +80,9 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("ignored_values", "IGNORED"))
 def ignored_values(subject: Subject, name: str) -> None:
-    """Functions give the same results as on the CPU if numbers that they must ignore are NaN. Such numbers are the addend of ``addmm`` and
-    similar functions with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``,
-    ``copy_`` or ``scatter_reduce`` with ``include_self=False`` overwrite."""
+    """Functions give the same results as on the CPU if numbers that they must ignore are NaN. Examples are the addend of ``addmm`` with
+    ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
+    ``scatter_reduce`` with ``include_self=False`` overwrite."""
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
     check_ignored_values(subject, name)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @check("smoke", kind="precision")
 def parameters_are_stored_as_declared(subject: Subject) -> None:
-    """The parameters of a prepared module have the dtype that the precision's name states, as in ``bf16-true``. If the name states no
-    dtype, each parameter has the dtype of a ``dtype.*`` entry in ``required_capabilities``, or float32 if there is no such entry. The
-    gradient and the optimizer state of a parameter have the same dtype as the parameter."""
+    """The floating-point parameters of a prepared module have the dtype that the precision's name states, as in ``bf16-true``. If the name
+    states no dtype, each of them has the dtype of a floating-point ``dtype.*`` entry in ``required_capabilities``, or float32 if there is
+    no such entry. The gradient and the optimizer state of a parameter have the same dtype as the parameter."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short

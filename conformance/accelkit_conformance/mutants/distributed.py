@@ -1,4 +1,4 @@
-"""Collectives with wrong results. The functions of torch.distributed are replaced."""
+"""Faults of collectives, of the averaging of gradients in DDP and FSDP, and of the synchronisation of buffers in DDP."""
 
 from __future__ import annotations
 

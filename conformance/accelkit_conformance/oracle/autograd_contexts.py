@@ -96,7 +96,7 @@ def check_leaf_gradients_stay(subject: Subject) -> None:
 
 
 def check_custom_functions(subject: Subject) -> None:
-    """Check that a custom function can save tensors, and that its ``backward`` gets tensors on the device."""
+    """Check that ``backward`` of a custom ``torch.autograd.Function`` gets saved tensors and the output gradient on the device."""
 
     class Square(torch.autograd.Function):
         @staticmethod

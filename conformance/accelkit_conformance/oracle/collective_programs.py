@@ -143,8 +143,8 @@ def _orders(subject: Subject) -> None:
 
 
 def _alternating(subject: Subject) -> None:
-    """Make calls, each of which differs from the previous one in length, dtype or reduction. A backend that caches plans might overlook the
-    change."""
+    """Alternate between collectives, reductions, lengths and dtypes. A backend that caches the plan of a collective might use a plan that
+    does not fit."""
     n, rank = subject.world_size, subject.rank
     for repeat in range(3):
         for length in (3, 5, 4096, 3):

@@ -67,11 +67,16 @@ def _num_bits(dtype: torch.dtype) -> int:
 
 
 def check_every_copy(subject: Subject, direction: str) -> None:
-    """Copy in one direction, in every case whose dtypes the device has.
+    """Check copies in one direction: the cases of ``cases`` whose dtypes the device supports, and copies of lazily conjugated views.
+
+    Failures are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
         direction: ``to_device``, ``to_host``, ``within_a_device`` or ``between_devices``.
+
+    Raises:
+        NotSupported: If ``direction`` is ``between_devices`` and there is only one device.
     """
     start, end = _ends(subject, direction)
     for case in cases():
@@ -98,10 +103,9 @@ def _ends(subject: Subject, direction: str) -> tuple[torch.device, torch.device]
 
 
 def check_broadcasts(subject: Subject, direction: str) -> None:
-    """Check copies of tensors that are broadcast to the shapes of their targets. The arguments are those of ``check_every_copy``.
+    """Check copies of tensors that are broadcast to the shapes of their targets.
 
-    Raises:
-        AssertionError: If a copy has wrong values.
+    The arguments and the error are those of ``check_every_copy``. Failures are recorded in the subject.
     """
     start, end = _ends(subject, direction)
     targets, dtypes = [(), (4,), (3, 4), (2, 3, 4)], [name for name in ("float32", "float16", "int64") if not subject.lacks(name)]

@@ -1,4 +1,4 @@
-"""Checks of samplers: parameters that are tensors, every dtype, wide ranges of integers, and rare categories."""
+"""Checks of random samplers: parameters given as tensors, results of every dtype, integers from wide ranges, and rare categories."""
 
 from __future__ import annotations
 

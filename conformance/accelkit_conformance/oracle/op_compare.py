@@ -204,7 +204,7 @@ def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
 
 
 class _Draws(TorchDispatchMode):
-    """Dispatch mode that sets ``are_seen`` to True when an operator draws from a generator."""
+    """Dispatch mode that sets ``are_seen`` to True if an ATen operator with the tag ``nondeterministic_seeded`` is called."""
 
     def __init__(self) -> None:
         super().__init__()

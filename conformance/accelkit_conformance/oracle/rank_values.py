@@ -18,10 +18,10 @@ def tensor_of(subject: Subject, *values: float, dtype: str = "float32") -> torch
 
 
 def check_equal(subject: Subject, tensor: torch.Tensor, *expected: float) -> None:
-    """Assert that a tensor is on the device and has these values.
+    """Check that a tensor is on the subject's device, and that its elements, flattened, exactly equal the expected numbers.
 
     Raises:
-        AssertionError: If the tensor is on another device, or has other values.
+        AssertionError: If the tensor is on another device, or has other elements.
     """
     subject.assert_on_device(tensor)
     found = [float(value) for value in tensor.flatten().tolist()]

@@ -169,7 +169,10 @@ class Membership:
 
 
 def join_job(job: Job) -> Membership:
-    """Connect this machine to the other machines of a job whose number of machines may change.
+    """Connect this machine to the store of a job whose number of machines may change, and start to write heartbeats.
+
+    If ``job.rdzv_endpoint`` is an address of this machine and its port is free, this process hosts the store. Otherwise, this function
+    waits up to ``job.join_timeout`` seconds for the machine that hosts the store. It does not wait for any other machine.
 
     Raises:
         RendezvousConnectionError, DistError: If the store cannot be reached.

@@ -104,10 +104,11 @@ def try_again(record: PluginRecord) -> Availability:
 
 
 def require_usable(answer: Availability, record: PluginRecord) -> Availability:
-    """Return ``answer``, the result of a probe or trial, if it is ``usable``.
+    """Return ``answer``, the result of a probe or trial, if its status is ``usable``.
 
     Raises:
-        BrokenPluginError, UnavailableError: If the plugin is not usable. The error has the reason and the hint of ``answer``.
+        UnavailableError: If the status is ``absent``. The error has the reason and the hint of ``answer``.
+        BrokenPluginError: If the status is ``broken``. The error has the reason and the hint of ``answer``.
     """
     if answer.is_usable:
         return answer

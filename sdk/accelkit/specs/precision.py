@@ -127,13 +127,13 @@ class Precision:
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
         """Run a step of a prepared optimizer, and return the result of the step.
 
-        Called by the optimizer's ``step``, except while the step still needs further backward passes. An implementation that does not call
-        ``step`` skips the optimizer's step and the steps of its schedulers.
+        Called by the optimizer's ``step``, except while gradients are still being accumulated, or if an EngineStrategy runs the step. An
+        implementation that does not call ``step`` skips the step of the optimizer and of its schedulers.
 
         Args:
             optimizer: The user's optimizer.
-            step: The optimizer's original ``step``, which takes the closure.
-            closure: The closure given by the user.
+            step: The optimizer's original ``step``, to be called as ``step()`` or ``step(closure)``.
+            closure: The closure that the user passed to the optimizer's ``step``, or None.
         """
         return step(closure) if closure is not None else step()
 

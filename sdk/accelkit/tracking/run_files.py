@@ -43,7 +43,7 @@ def set_aside(file: Path) -> None:
 def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
     """Write hyperparameters to ``hyperparameters.json`` in ``folder``. An existing file is replaced.
 
-    A value that JSON cannot represent is written as ``str(value)``.
+    A value of a type that the module ``json`` does not support is written as ``str(value)``.
     """
     with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
         file.write_text(json.dumps(values, indent=2, default=str) + "\n", "utf-8")

@@ -141,7 +141,7 @@ class Trackers:
         return state
 
     def _key(self, tracker: Tracker) -> str:
-        """Return the key of a tracker in checkpoints. Trackers of the same name are numbered."""
+        """Return a tracker's key in checkpoints: its name and its index among the trackers with this name, such as ``csv_0``."""
         alike = [one for one in self._trackers if one.name == tracker.name]
         number = next(index for index, one in enumerate(alike) if one is tracker)
         return f"{tracker.name}_{number}"

@@ -56,7 +56,10 @@ class Engine:
 
 
 def saver_of(strategy: Strategy) -> str:
-    """Return the name of the class that writes the engines' files, or "" if the strategy has no engine or leaves saving to the Runtime."""
+    """Return the name of the class in which a strategy overrides ``save_engine`` or ``load_engine``.
+
+    Return "" if the strategy has no engines, or overrides neither method and so leaves saving to the Runtime.
+    """
     if not isinstance(strategy, EngineStrategy) or not overrides(strategy, EngineStrategy, "save_engine", "load_engine"):
         return ""
     return next(cls.__qualname__ for cls in type(strategy).__mro__ if vars(cls).keys() & {"save_engine", "load_engine"})

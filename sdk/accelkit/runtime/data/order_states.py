@@ -123,9 +123,11 @@ class OrderStates:
             )
 
     def load_state_dict(self, state: Mapping[str, Any], *, is_active: bool) -> None:
-        """Restore the loader's own generators from ``state``, and set the attribute ``start``.
+        """Restore a state returned by ``state_dict``: set the states of the loader's own generators, and the attribute ``start``.
 
-        ``start`` gets the saved states if they were saved during a pass (``is_active``), and None otherwise.
+        Args:
+            state: The saved state, which ``check`` accepted.
+            is_active: Whether the state was saved during a pass. If True, ``start`` is set to the saved states, otherwise to None.
         """
         self._set_generators(state["generators"])
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None

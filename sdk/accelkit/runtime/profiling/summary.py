@@ -264,7 +264,7 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the parts of forward passes during which the thread ``thread`` runs Python code rather than an operator."""
+    """Return the parts of forward passes in which the thread with the ID ``thread`` runs no operator, but only Python code."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)
