@@ -107,8 +107,8 @@ class LSFEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
 
-        The number is known from the start if all processes run on one host, or if the file lists two hosts and the processes run on both.
-        Otherwise, the processes work out the number when they join the process group.
+        The number is known from the start if ``local_world_size`` is known, and either equals ``world_size`` (one host), or is smaller and
+        the file lists two hosts. Otherwise, the processes work out the number when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

@@ -32,10 +32,10 @@ class FourBitOptions:
 
 
 class Bitsandbytes4Bit(QuantizedPrecision):
-    """4-bit weights of bitsandbytes.
+    """Frozen 4-bit weights of ``Linear`` layers, quantised by bitsandbytes.
 
     Args:
-        options: How weights are quantised.
+        options: How weights are quantised. None means ``FourBitOptions()``.
 
     Raises:
         UsageError: If an option has an invalid value.

@@ -30,10 +30,10 @@ class EightBitOptions:
 
 
 class Bitsandbytes8Bit(QuantizedPrecision):
-    """int8 weights of bitsandbytes.
+    """Frozen int8 weights of ``Linear`` layers, quantised by bitsandbytes.
 
     Args:
-        options: How products with int8 weights are computed.
+        options: How products with int8 weights are computed. None means ``EightBitOptions()``.
 
     Raises:
         UsageError: If an option has an invalid value.

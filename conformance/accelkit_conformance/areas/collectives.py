@@ -205,7 +205,7 @@ def asynchronous(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def subgroups(subject: Subject, size: str) -> None:
-    """``all_reduce`` in a group of several ranks, or of a single rank, sums only the tensors of the ranks in the group."""
+    """``all_reduce`` in a group of two ranks, or of a single rank, sums only the tensors of the ranks in the group."""
     import torch.distributed as dist
 
     rank = subject.rank

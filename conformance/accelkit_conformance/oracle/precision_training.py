@@ -30,7 +30,10 @@ def mean_square(result: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def model_and_data(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
-    """Return a model, a batch and its targets on the CPU in float32. Every call with the same arguments returns equal values."""
+    """Return the model ``MODELS[name]``, and a batch and its targets, both of shape ``(rows, FEATURES)``, on the CPU in float32.
+
+    Seeds torch's default generator, so that every call with the same arguments returns equal values.
+    """
     torch.default_generator.manual_seed(0)
     return MODELS[name](), torch.randn(rows, FEATURES), torch.randn(rows, FEATURES)
 

@@ -56,8 +56,13 @@ _PAIRWISE = re.compile(r"[cp]dist")
 class Variations:
     """Variations of the arguments of a recorded call.
 
-    ``arguments(size, values)`` returns one variation, or None if the call cannot have this size. ``condition_rows`` lists the sizes and
-    values.
+    ``arguments(size, values)`` returns one variation, as ``(args, kwargs)``, or None if the call cannot have this size. ``size`` and
+    ``values`` are conditions from the module ``condition_rows``, such as ``many rows`` and ``all NaN``.
+
+    Args:
+        func: The functional ATen overload.
+        args: The recorded positional arguments, on the CPU.
+        kwargs: The recorded keyword arguments.
     """
 
     def __init__(self, func: Any, args: Any, kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""A measurement that can be made on any device."""
+"""Measurements whose definitions do not depend on the device."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Tick:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Point:
-    """A result: its position in pixels, and its value as text."""
+    """A result: its position in pixels, and its size and value as text, such as ``64 KiB: 1.25``."""
 
     x: float
     y: float

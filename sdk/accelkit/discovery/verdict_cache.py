@@ -173,7 +173,11 @@ def _folder() -> Path:
 
 
 def _surroundings() -> tuple[object, ...]:
-    """Return everything outside the plugin on which a verdict depends: Python, torch, the visible devices, and ACCELKIT_IMPORT."""
+    """Return the part of a cache key that is the same for all plugins.
+
+    It contains the version and the prefix of Python, the version of torch, the variables that limit which devices a process sees, and the
+    value of ACCELKIT_IMPORT.
+    """
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
     return (sys.version, sys.prefix, installed_version("torch"), *devices)
 

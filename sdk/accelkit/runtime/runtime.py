@@ -735,9 +735,9 @@ class Runtime:
     # -- experiment tracking -------------------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values with all trackers, on the main process only. The first call opens the trackers; load any checkpoint before that.
+        """Record values with all trackers, on the main process only. The first call opens the trackers.
 
-        A checkpoint records how far each tracker has logged, so a program that loads the checkpoint continues the curves of the saved run.
+        To continue the curves of a saved run, load its checkpoint before the first call. A checkpoint records the position of each tracker.
 
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
@@ -745,7 +745,7 @@ class Runtime:
             step: The step of the optimizer. If None, it is the previous call's step plus 1, or 0 in the first call of the run.
 
         Raises:
-            UsageError: On the main process, if a value is of an unsupported type, or if the step is not a whole number.
+            UsageError: On the main process, if a value is of an unsupported type, or if the step is negative or not an integer.
         """
         self._trackers.log(values, step)
 

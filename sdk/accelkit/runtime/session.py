@@ -75,7 +75,10 @@ class Session:
         return self._device is not None
 
     def start(self) -> torch.device:
-        """Start the device, unless it has started, and return the device."""
+        """Start the device, unless it has started, and return it.
+
+        Initialises the driver. If the strategy is distributed, also joins the process group.
+        """
         return self._device if self._device is not None else self._start()
 
     @property

@@ -35,15 +35,16 @@ def generic_record(name: str) -> PluginRecord:
 
 
 def accelerator_record(name: str) -> PluginRecord:
-    """Return the record of an accelerator, whether or not it works.
+    """Return the record of an accelerator, without checking that the accelerator works.
 
     Args:
         name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnavailableError: If no plugin provides the accelerator, and ``known_devices.py`` lists it under ``retired``, because the package
-            that added the device to torch is no longer developed.
-        UnknownNameError, PluginError: If the name does not refer to an accelerator.
+        UnavailableError: If no available plugin provides the accelerator, and ``known_devices.py`` lists it under ``RETIRED``, because the
+            package that added the device to torch is no longer developed.
+        UnknownNameError: If no plugin provides the accelerator.
+        PluginError: If the plugin is disabled, incompatible or broken, or if several distributions provide the name.
     """
     if (ended := device_table.retirement(name)) and not _is_offered(name):
         raise UnavailableError(f"the accelerator {name!r} cannot be used", why=ended[0], hint=ended[1])

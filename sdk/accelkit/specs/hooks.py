@@ -121,7 +121,7 @@ class RuntimeHooks:
 
     @hookspec
     def runtime_created(self, state: RuntimeState) -> None:
-        """Called once at the end of ``Runtime.__init__`` on every process. The driver has not been initialised yet."""
+        """Called once at the end of ``Runtime.__init__`` on every process. The Runtime has not initialised the driver yet."""
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:

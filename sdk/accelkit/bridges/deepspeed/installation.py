@@ -184,10 +184,10 @@ def _plugin_accelerator(accelerator: Accelerator) -> Any:
 
 
 def _keeping_parameters(initialize: Callable[..., Any], accelerator: Accelerator) -> Callable[..., Any]:
-    """Return a function that moves the model to the device, keeps the model's Parameter objects, and then calls ``initialize``.
+    """Return a function that moves a model from the CPU to the device, keeps the model's Parameter objects, and calls ``initialize``.
 
     DeepSpeed itself moves the model with ``Module.to``, which creates new Parameters on some devices. An optimizer that the program
-    created earlier would then train the old Parameters.
+    created earlier would then train the old Parameters. Models that ``deepspeed.zero.Init`` has partitioned are not moved.
     """
     from accelkit.bridges.parameter_swapping import keeping_parameters
 

@@ -1,7 +1,7 @@
 """``install()``, which makes ``Trainer(accelerator="acme")`` and ``Fabric(accelerator="acme")`` use accelkit's plugins.
 
-Only the ``__init__`` methods of these two classes are replaced. The replacements translate arguments that Lightning does not support into
-the arguments that ``trainer_kwargs`` or ``fabric_kwargs`` returns. No private part of Lightning is changed.
+Only the ``__init__`` methods of these two classes are replaced. If accelkit handles the accelerator, the replacement uses the arguments
+that ``trainer_kwargs`` or ``fabric_kwargs`` would return. No private part of Lightning is changed.
 """
 
 from __future__ import annotations

@@ -138,7 +138,10 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 # it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Importing huggingface_hub
 # takes 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
-    """Yield lists of consecutive keys whose tensors have at most ``limit`` bytes in total. A larger tensor has its own list."""
+    """Yield lists of consecutive keys. The tensors of a list have at most ``limit`` bytes in total.
+
+    A tensor that is larger than ``limit`` gets a list of its own. If there are no tensors, one empty list is yielded.
+    """
     keys: list[str] = []
     total = 0
     for key, tensor in tensors.items():

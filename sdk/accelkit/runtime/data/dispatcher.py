@@ -51,12 +51,13 @@ class _Message:
 
 
 class DispatchedBatches(Sharded):
-    """Loader for a job in which only rank 0 reads the data. In each round, rank 0 sends every other process one batch.
+    """Loader for a job in which only rank 0 reads the data. In each round, rank 0 sends every other process at most one batch.
 
     Iterating over the loader is a collective: every process must request the same number of batches. If one process stops early, the
     other processes wait until the timeout of the process group, and then raise a CollectiveError that names the process that stopped.
 
-    Tensors of any dtype are sent via gloo and arrive on the CPU. Everything else is pickled by rank 0.
+    Dense tensors of any dtype are sent via gloo and arrive on the CPU. Everything else, such as sparse, quantised and empty tensors, is
+    pickled by rank 0.
 
     Args:
         loader: The loader that rank 0 reads. Other ranks only use its length. For a map-style dataset, the loader yields the batches of

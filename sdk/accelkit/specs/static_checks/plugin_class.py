@@ -36,7 +36,7 @@ class PluginClass:
     def specified(self) -> Mapping[str, Any]:
         """The public members of the specifications, by name. Properties are not evaluated.
 
-        The value of an attribute that is annotated but not assigned is ``Parameter.empty``.
+        The value of an attribute that is annotated but not assigned is ``inspect.Parameter.empty``.
         """
         found: dict[str, Any] = {}
         for one in reversed(self.specifications):

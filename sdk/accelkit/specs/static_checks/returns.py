@@ -95,7 +95,10 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
 
 
 def _type_of(value: ast.expr | None) -> str:
-    """Return the name of the built-in type that an expression certainly has, or "" if the type is not certain."""
+    """Return the name of the built-in type that an expression certainly has, or "" if the type is not certain.
+
+    For a variable that is read with ``get`` or ``getenv``, the result is the type of the default, or ``str`` if there is no default.
+    """
     if value is None:
         return "None"
     if isinstance(value, ast.Constant):
