@@ -37,6 +37,7 @@ _MODULES = (
     "copies",
     "kept_values",
     "ordering",
+    "event_times",
     "mixed_precision",
     "many_tensors",
     "optimizer_steps",

@@ -6,7 +6,6 @@ In the mutants that do not wait, copies are slow, so that a missing wait causes 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 from accelkit_conformance.mutants import mutant
@@ -74,67 +73,6 @@ class EventsAreNeverDone(Broken):
                 return False
 
         torch.Event = Event  # type: ignore[misc]
-
-
-class _AnotherTime(Broken):
-    """The base class of mutants whose Event.elapsed_time is a multiple of the right time.
-
-    Attributes:
-        factor: The factor by which the time is multiplied.
-    """
-
-    factor: float
-
-    def install(self) -> None:
-        import torch
-
-        factor = self.factor
-
-        class Event(torch.Event):
-            def elapsed_time(self, end: Any) -> float:
-                return factor * super().elapsed_time(end)
-
-        torch.Event = Event  # type: ignore[misc]
-
-
-@mutant("streams", "events")
-class TimeRunsBackwards(_AnotherTime):
-    """Event.elapsed_time is negative."""
-
-    factor = -1.0
-
-
-@mutant("streams", "events")
-class MeasuresSeconds(_AnotherTime):
-    """Event.elapsed_time is in seconds instead of milliseconds."""
-
-    factor = 0.001
-
-
-@mutant("streams", "times of events")
-class StopsTheClockWhenIdle(Broken):
-    """Event.elapsed_time is 0 if no operator ran on the device between the two events."""
-
-    def install(self) -> None:
-        super().install()
-        import torch
-
-        self.count = 0
-        mutant = self
-
-        class Event(torch.Event):
-            def record(self, *args: Any) -> None:
-                super().record(*args)
-                self.recorded_after = mutant.count
-
-            def elapsed_time(self, end: Any) -> float:
-                return super().elapsed_time(end) if end.recorded_after > self.recorded_after else 0.0
-
-        torch.Event = Event  # type: ignore[misc]
-
-    def fault(self, name: str, call: Callable[[], Any], args: Any, kwargs: Any, func: Any) -> Any:
-        self.count += 1
-        return call()
 
 
 @mutant("streams", "handles")

@@ -169,8 +169,8 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return a store through which the processes of the job exchange data. Each call returns a store with a new key prefix.
 
     Because of the prefix, a process group does not find the keys of an earlier process group. All processes must make the same calls in the
-    same order, so that they get the same prefixes. All stores at the same address share one connection, which stays open until this process
-    exits. A new connection could reach the server of an earlier process group while that server shuts down.
+    same order. All stores at the same address share one connection, which stays open until this process exits. A new connection could reach
+    the server of an earlier process group while that server shuts down.
 
     Args:
         what: The purpose of the store, which is part of the prefix.
