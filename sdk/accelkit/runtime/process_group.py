@@ -168,9 +168,8 @@ _num_stores: collections.Counter[tuple[str, str, int]] = collections.Counter()
 def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timedelta) -> Store:
     """Return a store through which the processes of the job exchange data. Each call returns a store with a new key prefix.
 
-    Because of the prefix, a process group does not find the keys of an earlier process group. All processes must make the same calls in the
-    same order. All stores at the same address share one connection, which stays open until this process exits. A new connection could reach
-    the server of an earlier process group while that server shuts down.
+    The prefix hides the keys of earlier process groups. All processes must make the same calls in the same order. All stores at the same
+    address share one connection until the process exits: a new one could reach the server of an earlier group that is shutting down.
 
     Args:
         what: The purpose of the store, which is part of the prefix.
@@ -268,8 +267,8 @@ _left: list[Any] = []
 def _leave_at_exit() -> None:
     """Leave the process group when this process exits, unless an uncaught error ended the program.
 
-    After an uncaught error, this process does not leave the group, because other processes may be waiting inside a collective. In either
-    case, this function waits until torch's threads are idle.
+    After an uncaught error, this process does not leave the group, because others may be waiting in a collective. In either case, this
+    function waits until torch's threads are idle.
     """
     if not hasattr(sys, "last_type"):
         _destroy()
@@ -278,9 +277,9 @@ def _leave_at_exit() -> None:
 
 
 def leave(user: object) -> None:
-    """End the use of the process group by the Runtime ``user``. If no other Runtime uses the group and ``join`` created it, destroy it.
+    """End the use of the process group by the Runtime ``user``.
 
-    Does not wait for the other processes.
+    Destroys the group if ``join`` created it and no other Runtime uses it. Does not wait for the other processes.
     """
     global _own_group
     _users.discard(user)
