@@ -90,6 +90,26 @@ def test_what_cannot_be_saved_is_refused_before_the_background(tmp_path, error_t
     rt.wait_for_saves()
 
 
+def test_trackers_are_closed_even_if_the_last_save_fails(tmp_path):
+    closed = []
+
+    class Recorder(accelkit.tracking.Tracker):
+        def log(self, values, step):
+            pass
+
+        def close(self, outcome):
+            closed.append(outcome)
+
+    rt = accelkit.Runtime(accelerator="cpu", trackers=[Recorder()])
+    rt.prepare(nn.Linear(2, 2))
+    rt.log({"loss": 1.0}, step=0)
+    (tmp_path / "LATEST.tmp").mkdir()  # where the last file of a save is written
+    rt.save_state(tmp_path, is_async=True)
+    with pytest.raises(CheckpointError):
+        rt.teardown()
+    assert closed == ["finished"]
+
+
 PROGRAM = """
 import sys, torch, accelkit
 rt = accelkit.Runtime(accelerator="cpu", strategy="single_device")

@@ -289,10 +289,12 @@ def refused():
             shared.load_state_dict(shared.state_dict() | other)
         except accelkit.CheckpointError as error:
             found.append(str(error))
-    try:
-        passed(prepared(DataLoader(Failing(), batch_size=1)))
-    except (OSError, accelkit.CollectiveError) as error:
-        found.append(str(error))
+    failing = prepared(DataLoader(Failing(), batch_size=1))
+    for loader in (failing, skip_batches(failing, 9)):
+        try:
+            passed(loader)
+        except (OSError, accelkit.CollectiveError) as error:
+            found.append(str(error))
     return found
 
 

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from accelkit import untrusted_json
+from accelkit import __version__, untrusted_json
 from accelkit.atomic_file import atomic_file
 from accelkit.discovery import device_table, machine_state
 from accelkit.discovery.metadata import installed_version
@@ -175,11 +175,11 @@ def _folder() -> Path:
 def _surroundings() -> tuple[object, ...]:
     """Return the part of a cache key that is the same for all plugins.
 
-    It contains the version and the prefix of Python, the version of torch, the variables that limit which devices a process sees, and the
-    value of ACCELKIT_IMPORT.
+    It contains the version and the prefix of Python, the versions of accelkit and torch, the variables that limit which devices a process
+    sees, and the value of ACCELKIT_IMPORT.
     """
     devices = (device_table.visible_devices_variables(os.environ), os.environ.get(IMPORT_VARIABLE, ""))
-    return (sys.version, sys.prefix, installed_version("torch"), *devices)
+    return (sys.version, sys.prefix, __version__, installed_version("torch"), *devices)
 
 
 def _file_name(record: PluginRecord, surroundings: tuple[object, ...], is_probe: bool) -> str:

@@ -1007,11 +1007,13 @@ class Runtime:
 
     def teardown(self) -> None:
         """Finish saves, verify what was loaded, close trackers, tear down plugins and leave the process group. The Runtime stays usable."""
-        self._checkpointing.close()
-        self._trackers.close("finished")
-        self._preemption.forget()
-        self._session.stop()
-        self.__dict__.pop("backward", None)
+        try:
+            self._checkpointing.close()
+        finally:  # even if the last save failed
+            self._trackers.close("finished")
+            self._preemption.forget()
+            self._session.stop()
+            self.__dict__.pop("backward", None)
 
     def _shorten_calls(self) -> None:
         """If the device has started, bind ``backward`` and ``accumulate``, unless overridden, to the functions that they call."""
@@ -1020,11 +1022,7 @@ class Runtime:
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse to be pickled. The objects that a Runtime prepared can be pickled; a Runtime cannot.
-
-        Raises:
-            UnsupportedError: Always.
-        """
+        """Refuse to be pickled, with an UnsupportedError. The objects that a Runtime prepared can be pickled."""
         raise UnsupportedError(
             "a Runtime cannot be pickled",
             why="it holds the device and the process group of this process, which another process does not have",

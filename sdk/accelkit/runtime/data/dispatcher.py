@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -122,10 +123,10 @@ class DispatchedBatches(Sharded):
         self.remainder = -1
         if self.process_index:
             return self._received()
-        batches = iter(self.loader)
-        shares = self._rounds(batches)
-        for _ in itertools.islice(shares, self.first):
-            pass
+        with self._error_sent():
+            shares = self._rounds(iter(self.loader))
+            for _ in itertools.islice(shares, self.first):
+                pass
         return self._sent(shares)
 
     def _rounds(self, batches: Iterator[Any]) -> Iterator[tuple[list[Any], int]]:
@@ -142,14 +143,20 @@ class DispatchedBatches(Sharded):
     def _sent(self, all_shares: Iterator[tuple[list[Any], int]]) -> Iterator[Any]:
         is_over = False
         while not is_over:
-            try:
+            with self._error_sent():
                 shares, self.remainder = next(all_shares, ([], self.remainder))
-            except Exception as error:
-                self._send([], error=f"{type(error).__name__}: {error}")
-                raise
             is_over = len(shares) < self.num_processes
             self._send(shares, is_over=is_over)
             yield from shares[:1]
+
+    @contextlib.contextmanager
+    def _error_sent(self) -> Iterator[None]:
+        """Context manager that sends an error inside it to the other processes, which would otherwise wait for the next batch."""
+        try:
+            yield
+        except Exception as error:
+            self._send([], error=f"{type(error).__name__}: {error}")
+            raise
 
     def _send(self, shares: list[Any], is_over: bool = True, error: str = "") -> None:
         with watching(self._call()):
