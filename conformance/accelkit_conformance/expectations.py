@@ -8,7 +8,7 @@ point is the name of the accelerator, and the value of the entry point is ``pack
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of globs
     dtypes = ["float32", "bfloat16"]       # optional
     sample = "ndim == 0"                   # optional: Python expression that selects inputs by shape, ndim, args, kwargs, input or dtype
-    error = "NotImplementedError"          # optional: class of the error; SIGSEGV if the process dies, timeout if it hangs
+    error = "NotImplementedError"          # optional: class of the error, signal that kills the process, such as SIGSEGV, or timeout
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
     issue = "https://..."

@@ -26,7 +26,7 @@ class CompilationUnit:
 
     @property
     def arguments(self) -> list[str]:
-        """The compiler's arguments that name the sources."""
+        """The arguments with which the compiler gets the sources: ``-c`` with the last, and ``-include`` with each of the others."""
         *before, last = map(str, self.sources)
         return [*(word for path in before for word in ("-include", path)), "-c", last]
 

@@ -163,9 +163,9 @@ class Float16Mixed(AutocastPrecision):
         return step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scaler's state: ``scale``, ``_growth_tracker`` and the options of the scaler.
+        """Return the entries of ``GradScaler.state_dict``. Waits for the device.
 
-        ``scale`` and ``_growth_tracker`` have the values that they will have during the next backward pass.
+        If an optimizer has stepped since the last backward pass, ``scale`` and ``_growth_tracker`` are already updated for the next one.
         """
         state: dict[str, Any] = self._scaler.state_dict()
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers

@@ -105,7 +105,7 @@ class DDPStrategy(Strategy):
         return wrapped
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module inside DistributedDataParallel."""
+        """Return the module inside DistributedDataParallel, or ``module`` itself if it is not wrapped."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.module if isinstance(module, DistributedDataParallel) else module

@@ -195,7 +195,7 @@ class DeepSpeedStrategy(EngineStrategy):
         deepspeed_checkpoint.load(module, folder, self.plugin)
 
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Return the module inside the engine."""
+        """Return the module inside the engine, or ``module`` itself if it is not an engine."""
         deepspeed = sys.modules.get("deepspeed")
         if deepspeed is None or not isinstance(module, deepspeed.DeepSpeedEngine):
             return module

@@ -1,4 +1,4 @@
-"""Faults that show on a device that is not current, in another thread, or after an error."""
+"""Faults in the choice of the device or stream, in the names and properties of devices, in errors, and in ``torch.save``."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class LeavesTheDefaultDtype(BFloat16):
 
 @mutant("precision_dtypes", "contexts", kind="precision", base="64-true")
 class CreatesAnotherDtype(Float64):
-    """Inside ``module_init_context``, modules are created with float16 parameters instead of float64 parameters."""
+    """Inside ``tensor_init_context`` and ``module_init_context``, the default dtype is float16 instead of float64."""
 
     def tensor_init_context(self) -> AbstractContextManager[None]:
         import torch

@@ -85,8 +85,10 @@ def check_seeds_of_generators(subject: Subject) -> None:
 def check_wrong_generators(subject: Subject) -> None:
     """Check that ``set_state`` with a state of the wrong form raises an error, as does drawing with a generator of another device.
 
+    If drawing raises no error, or changes the CPU's generator, the failure is recorded in the subject.
+
     Raises:
-        AssertionError: If there is no error, if ``set_state`` changes the state, or if drawing on the device changes the CPU's generator.
+        AssertionError: If ``set_state`` raises no error or another error, or if it changes the state.
     """
     generator = _new(subject).manual_seed(8)
     state = generator.get_state()

@@ -65,9 +65,10 @@ class ElasticAgent(Agent):
         return RunResult(WorkerState.HEALTHY)
 
     def _change(self, size: int) -> str:
-        """Return why the processes have to stop for a new rendezvous, or "" if they may continue.
+        """Return why the processes have to stop for a new rendezvous, or "". Request one if a machine is lost or waits to join the job.
 
-        This is called only while no process of this machine has failed. ``size`` is the number of machines.
+        The result is "" if no rendezvous is requested, if another machine has ended the job, or if all processes have finished. This is
+        called only while no process of this machine has failed. ``size`` is the number of machines in the current round.
         """
         store = self._membership.rendezvous.store
         if size > 1:

@@ -226,7 +226,7 @@ def _stores_unshared() -> Iterator[None]:
 
 
 def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
-    """Wait until every machine of the round has called this function, but at most for ``seconds``.
+    """Wait until all ``size`` machines of the round have called this function, but for at most ``seconds`` seconds.
 
     Without this wait, the process that hosts the store could exit while other machines still read from the store.
     """

@@ -206,8 +206,8 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
     """Return the indices of the devices in ``wanted``. If ``wanted`` is None, choose the devices.
 
-    If each process sees only its own device (``srun --gpus-per-task=1``), choose one device. Otherwise, if the number of processes on this
-    machine is known, choose one device for each. If not, choose the devices 0 to n, where n is the index of this process's device.
+    Choose one device if no external launcher starts the processes, or if each process sees only its own (``srun --gpus-per-task=1``).
+    Otherwise, choose one device per process on this machine. If the number of processes is not known, choose ``local_rank + 1`` devices.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

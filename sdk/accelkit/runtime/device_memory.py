@@ -9,8 +9,8 @@ from accelkit.runtime.session import Session
 class DeviceMemory:
     """The device memory that tensors of this process use, as the accelerator reports it.
 
-    The values are those of ``Accelerator.memory_stats``. Reading them does not wait for the device: call ``Runtime.synchronize`` first
-    if queued work may still free or allocate memory.
+    The values are those of ``Accelerator.memory_stats``. Reading them starts the device if it is not in use yet, but does not wait for
+    queued work. Call ``Runtime.synchronize`` first if that work may still free or allocate memory.
     """
 
     def __init__(self, session: Session) -> None:

@@ -83,7 +83,7 @@ class Session:
 
     @property
     def device(self) -> torch.device:
-        """The device of this process, as tensors report it."""
+        """The device of this process, as tensors report it: with an index, except for the CPU."""
         return self.start()
 
     @property

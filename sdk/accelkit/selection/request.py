@@ -40,7 +40,8 @@ class Selection:
 
     Attributes:
         accelerator: The accelerator instance. Its attributes ``name`` and ``plugin`` are set.
-        devices: The user's ``devices`` argument as written, to be parsed by ``accelerator.parse_devices``. None if it was not given.
+        devices: The argument ``devices`` of ``select``, to be parsed by ``accelerator.parse_devices``. If it was None and ``cpu`` was
+            False, the value of the environment variable ACCELKIT_DEVICES, or None if the variable is not set.
         decision: The explanation of the choice.
     """
 

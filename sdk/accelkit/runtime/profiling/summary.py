@@ -90,17 +90,17 @@ class Summary:
     Attributes:
         device: The device.
         num_steps: The number of profiled steps.
-        step_ms: The time of a step in ms, on average.
-        phases: The time in ms per step by phase. The sum is ``step_ms``. The times are measured on the host: a device that works
-            asynchronously may still be working on an earlier phase.
+        step_ms: The average time of a step in ms.
+        phases: The time in ms per step of each phase: ``data``, ``forward``, ``backward``, ``optimizer``, ``copies``, ``collectives`` and
+            ``other``. The sum is ``step_ms``. The times are measured on the host: the device may still be working on an earlier phase.
         device_ms: The time in ms per step in which the device was working. None if torch.profiler does not record this device.
-        operators: The operators that take the most time.
-        copies: The copies between devices.
+        operators: The eight operators that take the most time on the device, sorted by that time and then by the time on the host.
+        copies: The copies between types of devices.
         fallbacks: The operators that ran on the CPU because the device does not implement them.
         peak_bytes: The highest number of bytes allocated on the device during the steps. None if the device's allocator reports
             nothing to torch.profiler.
-        peak_at: The phase and the operator in which the peak was reached.
-        findings: What stands out, one sentence for each finding.
+        peak_at: The phase and, if any, the operator in which the peak was reached: ``backward, aten::mm``. None if ``peak_bytes`` is None.
+        findings: What stands out in these numbers, in some cases with advice. Empty if nothing stands out.
     """
 
     device: str
