@@ -151,7 +151,7 @@ class CppLibrary:
         return found
 
     def _other_torches(self) -> list[str]:
-        """Return the minor versions of torch for which the wheel contains this library."""
+        """Return the minor versions of torch, such as ``2.13``, for which the wheel contains a library of these sources and flags."""
         pattern = self._prebuilt("*")
         return sorted(path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name))
 

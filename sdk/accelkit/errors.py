@@ -182,7 +182,11 @@ class HookError(PluginError):
 
 
 class PrepareError(AccelkitError):
-    """``prepare`` was given an object that it cannot prepare, or an optimizer whose parameters are in no prepared module."""
+    """``prepare`` was given an object that it cannot prepare, or an optimizer with a parameter that belongs to no prepared module.
+
+    Also raised if a prepared loader cannot split a batch among the processes, if an object without ``state_dict`` or ``load_state_dict``
+    is registered for checkpointing, or if ``gradient_accumulation_steps`` is less than 1.
+    """
 
 
 class UnsupportedError(AccelkitError):

@@ -27,7 +27,10 @@ _barrier: Callable[[], _Barrier | None] = lambda: None  # noqa: E731 # replaced 
 
 
 def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
-    """Set the job whose ranks the loggers of this process use. Every new Runtime calls this, so the job of the newest Runtime counts."""
+    """Set the ranks and the barrier that all loggers of this process use.
+
+    Each new Runtime calls this, so the ranks and the barrier are those of the newest Runtime. Only a weak reference to ``barrier`` is kept.
+    """
     global _ranks, _barrier
     _ranks, _barrier = ranks, weakref.ref(barrier)
 

@@ -16,15 +16,14 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
     """Import a module that a precision needs, and return it.
 
     Args:
-        precision: The precision. The message of the error contains the name of the precision.
-        module: The name of the module, such as ``torchao.float8``. If its top-level package, such as ``torchao``, is not
-            found, the error says that the distribution is not installed.
+        precision: The precision that needs the module, named in errors.
+        module: The full name of the module, such as ``torchao.float8``.
         distribution: The name of the distribution that provides the module.
-        minimum: The oldest version that is sufficient.
-        install: The command that installs the distribution.
+        minimum: The oldest supported version of the distribution. Not checked if the distribution has no metadata.
+        install: The command that installs the distribution, shown in errors.
 
     Raises:
-        UnavailableError: If the module is not installed, is too old, or cannot be imported.
+        UnavailableError: If the distribution is not installed or is too old, or if the module cannot be imported.
     """
     what, package = f"precision {precision.name!r} cannot be used", module.partition(".")[0]
     if importlib.util.find_spec(package) is None:

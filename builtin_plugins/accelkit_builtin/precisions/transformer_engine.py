@@ -1,4 +1,4 @@
-"""``transformer-engine``: float8 with ``Linear`` and ``LayerNorm`` of NVIDIA Transformer Engine; everything else is as in ``bf16-true``."""
+"""``transformer-engine``: matrix products in float8, by layers of NVIDIA Transformer Engine; everything else is as in ``bf16-true``."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class FSDPStrategy(Strategy):
         Parameters are sharded in the dtype in which the precision stores them. Autocast works as it does without sharding.
 
         Raises:
-            UnsupportedError: If weights are int8, because bitsandbytes stores their scales on the parameters, and sharding replaces
-                the parameters.
+            UnsupportedError: If the precision is ``bitsandbytes-8bit``. bitsandbytes stores the scales of int8 weights on the parameters,
+                which sharding replaces.
         """
         precision = yield
         if isinstance(precision, Bitsandbytes8Bit):

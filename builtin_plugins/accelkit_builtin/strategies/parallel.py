@@ -53,7 +53,7 @@ class ParallelOptions:
         plan: How layers are parallelized if ``tensor`` is more than 1: a mapping from names of modules to the styles of
             ``torch.distributed.tensor.parallel``, such as ``{"layers.*.linear1": ColwiseParallel()}``. In a name, ``*`` stands for any text
             without a dot. None means the plan in the model's attribute ``_tp_plan``, which models of Hugging Face's ``transformers`` have.
-            Without that attribute, the feed-forward parts of layers of ``torch.nn.Transformer`` are parallelized.
+            If the model has no such plan, the feed-forward parts of torch's own transformer encoder and decoder layers are parallelized.
         fsdp: The options of ``fully_shard``, as for the strategy ``fsdp``. ``fully_shard`` is applied even if ``shard`` is 1.
         pipeline: Must be 1. There is no pipeline parallelism, and the error for any other size says what to use instead.
         expert: Must be 1. There is no expert parallelism, and the error for any other size says what to use instead.

@@ -154,7 +154,7 @@ def leaf_gradients_stay(subject: Subject) -> None:
 def rejected(subject: Subject) -> None:
     """Misuse of autograd raises RuntimeError or TypeError. Most messages must contain a certain word, such as ``leaf``. The check changes
     leaves, inference tensors, saved tensors and outputs of ``unbind`` in place, uses gradients of a wrong shape or dtype, makes integers
-    require gradients, asks for gradients of unused inputs, and calls ``deepcopy`` and ``numpy`` on tensors that require gradients."""
+    require gradients, asks for gradients of unused inputs, deep-copies a non-leaf, and converts a leaf that requires gradients to NumPy."""
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)

@@ -1,4 +1,4 @@
-"""Devices that work in a plain loop, but not in a framework."""
+"""Devices that work in a plain training loop, but not with Lightning or Accelerate."""
 
 from __future__ import annotations
 

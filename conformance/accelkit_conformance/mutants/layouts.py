@@ -192,7 +192,7 @@ class ReadsTheFirstElementOnTheCPU(Broken):
 
 @mutant("layout", "alignment")
 class FillsAlignedBytes(Broken):
-    """``fill_`` of a contiguous view of bytes begins at the last address before the view that is a multiple of four."""
+    """``fill_`` of a contiguous view with one-byte elements starts too early: at the view's offset, rounded down to a multiple of four."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         view = args[0] if args else None

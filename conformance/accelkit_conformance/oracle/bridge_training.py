@@ -26,11 +26,11 @@ QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": 
 
 
 def make_loader(batch_size: int = 8, *, is_shared: bool = False) -> DataLoader[Any]:
-    """Return a loader of 32 samples, by default in four batches of eight. Each sample is a pair: a row of numbers, and their sum.
+    """Return a loader of a dataset of 32 samples. Each sample is a pair: a row of four numbers, and their sum.
 
     Args:
-        batch_size: The number of samples in a batch.
-        is_shared: Whether the samples are distributed among the processes, so that this loader has only the samples of this process.
+        batch_size: The number of samples in each batch of this process.
+        is_shared: Whether the samples are divided among the processes of the job. If False, every process loads all 32 samples.
     """
     rows = torch.randn(8 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
     data = TensorDataset(rows, rows.sum(1, keepdim=True))

@@ -84,8 +84,9 @@ class Case:
     def run(self, collective: str) -> None:
         """Call a collective and check its result.
 
-        The device must support calls with contiguous float32 tensors. If the collective reduces, this holds only for SUM. The device may
-        reject any other call by raising an error on every rank.
+        The device must support contiguous float32 tensors with the reduction SUM. In any other case, the call may instead raise a
+        RuntimeError, ValueError or NotImplementedError on every rank. This also applies to collectives that do not reduce, although they
+        ignore the reduction of their case. Does nothing on ranks outside the group.
 
         Raises:
             AssertionError: If the result is wrong, or if the device rejects a call that it must support.

@@ -49,11 +49,11 @@ def ways_to_enter(subject: Subject) -> list[tuple[Callable[[], Any], Callable[[A
 
 
 def check_contexts(subject: Subject) -> None:
-    """Check that entering a stream makes it current, and that leaving it, also through an error, restores the previous stream.
+    """Check that entering a stream makes it current, and that leaving it, even through an error, restores the previous stream.
 
     Raises:
-        AssertionError: If another stream is current inside the context or after it.
-        NotSupported: If the device has only one stream and does not declare streams.
+        AssertionError: If the entered stream is not current inside the context, or the previous stream is not current after it.
+        NotSupported: If the plugin does not declare the capability ``streams``, and the device has only one stream.
     """
     before = identity(current_stream(subject))
     for make, enter in ways_to_enter(subject):

@@ -85,7 +85,7 @@ def _functional_calls(device: torch.device) -> Any:
 
 
 class _Stateful(nn.Module):
-    """A module with an extra state, a list of parameters, a dict of parameters, and a buffer that is not saved."""
+    """A module with two ``Linear`` layers, a ParameterList, a ParameterDict, extra state, and two buffers, one of them not persistent."""
 
     def __init__(self) -> None:
         super().__init__()

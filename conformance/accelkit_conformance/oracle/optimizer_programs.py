@@ -179,7 +179,10 @@ def _hooks(device: torch.device) -> Any:
 
 
 def _steps_in(device: torch.device, dtypes: tuple[torch.dtype, ...]) -> Any:
-    """Take optimizer steps with parameters of several dtypes in one group, and return the parameters."""
+    """Take three steps with each of several optimizers, with and without ``foreach``, and return the parameters of each optimizer.
+
+    Each optimizer has one group of six parameters. ``dtypes`` are the dtypes of the parameters, repeated as often as needed.
+    """
     found = []
     for make, options in ((torch.optim.SGD, {"momentum": 0.9}), (torch.optim.AdamW, {"amsgrad": True}), (torch.optim.RMSprop, {})):
         for is_foreach in (False, True):

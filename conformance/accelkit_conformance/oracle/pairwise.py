@@ -1,7 +1,8 @@
-"""Pairwise covering arrays: small sets of combinations of settings. For any two settings, every pair of their values is in a combination.
+"""Pairwise covering arrays: small sets of combinations of settings.
 
-Most faults depend on one or two settings, so that testing all pairs detects nearly as many faults as testing all combinations (D. R. Kuhn,
-D. R. Wallace, A. M. Gallo, "Software fault interactions and implications for software testing", IEEE TSE 30(6), 2004).
+For any two settings, every pair of their values is in at least one combination. Most faults depend on only one or two settings, so testing
+all pairs detects nearly as many faults as testing all combinations (D. R. Kuhn, D. R. Wallace, A. M. Gallo, "Software fault
+interactions and implications for software testing", IEEE TSE 30(6), 2004).
 """
 
 from __future__ import annotations

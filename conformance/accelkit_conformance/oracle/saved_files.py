@@ -93,8 +93,8 @@ def check_kinds_of_tensors(subject: Subject, way: str) -> None:
 
 
 def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield views of two equal tensors, ``there`` on the device and ``here`` on the CPU: a name, a view of ``there``, and the same view of
-    ``here``."""
+    """Yield ``(name, view, expected)`` for each kind of view: ``view`` is a view of ``there``, which is on the device, and ``expected`` is
+    the same view of ``here``, an equal tensor on the CPU."""
     yield "whole", there, here
     yield "strided", there[:, ::2], here[:, ::2]
     if here.is_complex():

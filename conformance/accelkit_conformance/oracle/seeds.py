@@ -66,7 +66,7 @@ def check_fork_rng(subject: Subject) -> None:
     """Check that ``fork_rng`` restores the random state of the device.
 
     Raises:
-        AssertionError: If draws inside ``fork_rng`` change the numbers that are drawn after it.
+        AssertionError: If drawing or seeding inside ``fork_rng`` changes the numbers that are drawn after it.
     """
     if subject.device_type == "cpu":
         context = torch.random.fork_rng(devices=[])

@@ -1,9 +1,9 @@
 """A digest of the state that decides whether a device is present. Computing it takes much less time than a probe in a child process.
 
-The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears or disappears; if the permissions of a
-device file change; if a package or system library is installed; and if an environment variable changes, except for a few such as PWD and
-RANK. It does not change if, for example, a server on the network is started. Results that are cached with a digest must therefore also
-expire after some time.
+The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears or disappears; if the owner or the
+permissions of a device file change; if a package or system library is installed; if an environment variable changes, except for a few such
+as PWD and RANK; and if the user or the user's groups change. The digest does not cover everything on which a device depends: it does not
+change, for example, if a server on the network starts or stops. Results that are cached with a digest must therefore also expire.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     """Return the torch device of an accelerator, ready for use.
 
     The function selects the accelerator in the same way as ``Runtime``, loads it, checks it, and makes its device current. It initialises
-    the driver and does not join a process group. Call it before the first backward pass of the process.
+    the driver and does not join a process group. Call it before the first backward pass of the process, on any device: torch counts the
+    devices at that pass and never again.
 
     Args:
         name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None means ACCELKIT_ACCELERATOR, or
@@ -28,7 +29,9 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     Raises:
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what
             to do.
-        DevicesError: If there is no device with that index.
+        DevicesError: If there is no device with that index, or ACCELKIT_DEVICES is invalid.
+        ContradictionError: If ``index`` is None, and more processes were started on this machine than the accelerator has devices.
+        UnknownPlacementError: If ``index`` is None, and the local rank is not known before the processes join a process group.
     """
     selection = select(name)
     accelerator = selection.accelerator

@@ -47,9 +47,9 @@ class Placement:
 
 
 def this_machine() -> tuple[str, str]:
-    """Return the host name of this machine, and an identifier of this machine.
+    """Return the host name and an identifier of this machine.
 
-    The identifier consists of the host name and, on Linux, the boot id, because cloned machines may have the same host name.
+    The identifier consists of the host name and, on Linux, the boot ID, because cloned machines may have the same host name.
     """
     host, boot = socket.gethostname(), ""
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A callback that saves the device's random state. ``transformers.Trainer`` itself does this only for some kinds of devices."""
+"""A callback that saves and restores the device's random state, which ``transformers.Trainer`` itself does only for some device types."""
 
 from __future__ import annotations
 

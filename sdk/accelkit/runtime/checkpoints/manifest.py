@@ -155,7 +155,7 @@ def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found
 
 
 def data_files(manifest: Mapping[str, Any]) -> set[str]:
-    """Return the names of the files in the step's folder ``data``, without ``data/``."""
+    """Return the names of the files that the manifest lists in the folder ``data``, without the prefix ``data/``."""
     return {name.removeprefix(f"{DATA}/") for name in manifest["files"] if name.startswith(f"{DATA}/")}
 
 

@@ -186,7 +186,10 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
 
 
 def references(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield, for every tensor in an encoded value, its path and the key under which the checkpoint stores the tensor.
+    """Yield ``(path, key)`` for each tensor in an encoded value. The checkpoint stores the tensor under ``key``.
+
+    Empty tensors are left out, because their encoding is complete without a stored tensor. Tied tensors have different paths and equal
+    keys.
 
     Args:
         value: The result of ``Encoder.encode``, or a part of it.

@@ -76,7 +76,7 @@ def _named(text: str) -> str | None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove leftovers of saves that were killed. If a leftover is a symbolic link, its target is kept."""
+    """Remove each ``step-N.tmp`` in ``root``, which a killed save has left behind. The target of a symbolic link is kept."""
     for entry in root.iterdir():
         if _LEFTOVER.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():

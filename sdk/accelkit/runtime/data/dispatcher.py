@@ -194,7 +194,10 @@ class DispatchedBatches(Sharded):
 
 
 def _packer(tensors: list[torch.Tensor]) -> Callable[[Any], Any]:
-    """Return a function that appends each dense tensor to ``tensors`` and replaces the tensor with a ``_Slot``. Used with ``tree_map``."""
+    """Return a function for ``tree_map`` that replaces a dense tensor with a ``_Slot`` and appends the tensor to ``tensors``.
+
+    The function clones other tensors, such as sparse, quantised and empty ones, and returns everything else unchanged.
+    """
 
     def pack(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):

@@ -1,7 +1,7 @@
 """The rule about the values that methods return. It reports a method if the specification does not allow the type of a returned value.
 
-The rule reads the source of the method without running it. A method is reported only if the type of the value is certain. For example, the
-rule reports ``return None`` in a method that has to return a module.
+The rule reads the return annotation and the source of the method, and does not run the method. It reports a method only if a built-in type
+is annotated, or if the type of a returned value is certain, as in ``return None`` in a method that has to return a module.
 """
 
 from __future__ import annotations
