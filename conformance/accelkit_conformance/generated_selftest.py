@@ -50,7 +50,8 @@ class Outcome:
 class _Examiner:
     """Runs tests in a worker process, on one mutant after another.
 
-    If the process cannot run the next test, for example because a fault has spoilt the process, a new process is started.
+    A new process replaces the worker if the worker cannot run the next test, for example because a fault has crashed it, or if a test has
+    failed in it without a fault.
     """
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:

@@ -1,4 +1,4 @@
-"""The stages in which a new device is built, as listed in ``stages.toml``. Each stage has tests that show whether it is complete."""
+"""The stages in which support for a new device is built, as listed in ``stages.toml``. The tests of a stage show whether it is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accelkit_conformance.results import BAD, Result
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stage:
-    """One of the stages in which a new device is built.
+    """One of the stages in which support for a new device is built.
 
     Attributes:
         name: A phrase that says what a device can do once the stage has passed, such as ``computes``.
@@ -30,7 +30,7 @@ class Stage:
 
 
 def read() -> list[Stage]:
-    """Return the stages in which a new device is built, as listed in ``stages.toml``: in the order in which a device should pass them."""
+    """Return the stages that ``stages.toml`` lists, in the order in which a new device should pass them."""
     found = tomllib.loads(Path(__file__).with_name("stages.toml").read_text("utf-8"))["stage"]
     return [Stage(**{**one, "tests": tuple(one["tests"])}) for one in found]
 

@@ -164,7 +164,10 @@ def _kill_group(leader: int) -> None:
 def run(
     arguments: Sequence[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Like ``subprocess.run`` without ``check``, but no process in the child's group outlives the call or this process.
+    """Like ``subprocess.run``, but no process in the child's group outlives the call or this process.
+
+    On Windows, only the child itself is killed. ``options`` are arguments of ``subprocess.Popen``, so ``check`` and ``capture_output`` are
+    not supported. The child's standard input is ``input``, or empty if ``input`` is None.
 
     Raises:
         subprocess.TimeoutExpired: If the process runs for longer than ``timeout`` seconds.

@@ -92,7 +92,7 @@ class TorchDeviceAccelerator(Accelerator):
 
 
 def _registered() -> str:
-    """Return the device type that a package registered in torch's only slot for out-of-tree devices, or "" if the slot is free."""
+    """Return the device type for which a package uses PrivateUse1, torch's only slot for out-of-tree devices; "" if the slot is free."""
     import torch
 
     name = torch.device("privateuseone").type

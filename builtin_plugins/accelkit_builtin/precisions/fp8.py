@@ -1,8 +1,9 @@
 """``fp8``: matrix products of ``Linear`` layers in float8, with the package torchao; everything else is as in ``bf16-mixed``.
 
-Parameters, gradients and the optimizer's state stay in float32. Before each product, in the forward and in the backward pass, torchao
-scales both operands to the range of their float8 dtype. This dtype is e4m3 for inputs and weights. For gradients, it is by default e5m2,
-which has more range and less precision. The result of a product is bfloat16.
+Only layers whose ``in_features`` and ``out_features`` are multiples of 16 compute in float8. Parameters, their gradients and the
+optimizer's state stay in float32. Before each product, in the forward and in the backward pass, torchao scales both operands to the range
+of their float8 dtype. This dtype is e4m3 for inputs and weights. For output gradients, it is by default e5m2, which has more range and less
+precision. The result of a product is bfloat16.
 """
 
 from __future__ import annotations

@@ -67,9 +67,11 @@ class TransformerEngine(NarrowPrecision):
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Replace ``Linear`` and ``LayerNorm`` layers of the module with layers of Transformer Engine, and return the module.
 
+        If the module itself is such a layer, return the new layer. Floating-point parameters and buffers are cast to bfloat16.
+
         A ``Linear`` layer is replaced if its ``in_features`` and ``out_features`` are multiples of 16. A ``LayerNorm`` layer is replaced if
-        it has a weight and a bias. Layers that ``ignore`` selects are not replaced. A new layer gets copies of the replaced layer's
-        parameters, but not the replaced layer's hooks. Layers of Transformer Engine that the module already contains are kept.
+        it has a weight and a bias. Instances of subclasses, and layers that ``ignore`` selects, are not replaced. A new layer gets copies
+        of the replaced layer's parameters, but not its hooks. Layers of Transformer Engine that the module already contains are kept.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no ``Linear`` layer that can be replaced and none of these layers

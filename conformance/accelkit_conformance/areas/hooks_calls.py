@@ -128,7 +128,7 @@ def training_is_unchanged(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="hooks")
 def process_is_unchanged(subject: Subject) -> None:
     """Calling the plugin's hooks (except ``detect_cluster`` and ``requeue``) changes neither ``os.environ``, nor the working directory, nor
-    torch's default dtype and grad mode."""
+    torch's default dtype or grad mode."""
     calls = HookCalls(subject)
     for hook in calls.implemented((*_EVENTS, "get_device_stats", "doctor_checks", "make_precision")):
         calls.call(hook)

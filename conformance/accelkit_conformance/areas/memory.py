@@ -25,8 +25,8 @@ def _block(subject: Subject, num_bytes: int = _BYTES) -> torch.Tensor:
 
 @check("smoke", requires=["memory_statistics"])
 def allocating_is_counted(subject: Subject) -> None:
-    """Creating a tensor of n bytes increases the number of allocated bytes by at least n and at most 2 n, and freeing the tensor restores
-    the previous number."""
+    """Creating a tensor of 8 MiB increases the number of allocated bytes by at least 8 MiB and at most 16 MiB, and freeing the tensor
+    restores the previous number."""
     before = subject.allocated_before()
     block = _block(subject)
     during = subject.allocated()

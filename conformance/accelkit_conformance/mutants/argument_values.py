@@ -102,7 +102,8 @@ class AddsToOldMemory(Broken):
 
 @mutant("operators", "memory that was not written")
 class AddsToTheOutput(Broken):
-    """``mm``, ``bmm`` and ``addmm`` multiply the tensor of ``out=`` by zero and add the result to it, instead of overwriting it."""
+    """``mm``, ``bmm`` and ``addmm`` do not overwrite the tensor of ``out=``, but multiply its old elements by zero and add them to the
+    result. The result is NaN where the old element was NaN or infinite."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("mm.out", "bmm.out", "addmm.out"):

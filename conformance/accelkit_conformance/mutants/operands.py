@@ -74,7 +74,7 @@ class WritesBeforeItReads(Broken):
 
 @mutant("layout", "storages")
 class LosesOldElements(Broken):
-    """``resize_`` to a larger size allocates new memory and does not copy the old elements."""
+    """If ``resize_`` makes the storage larger, it fills the tensor with zeros instead of keeping the old elements."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         before = args[0].untyped_storage().nbytes() if name == "resize_" else 0

@@ -203,8 +203,8 @@ def _modes(device: torch.device) -> Any:
 
 
 class _Scaled(torch.autograd.Function):
-    """A function with three results: ``x * factor + y``, the sign of ``x`` (not differentiable), and ``x.exp()``. The gradient of ``y`` is
-    computed only if it is needed."""
+    """A function with three results: ``x * factor + y``, the bool tensor ``x > 0`` (not differentiable), and ``x.exp()``. The gradient of
+    ``y`` is computed only if it is needed."""
 
     @staticmethod
     def forward(ctx, x, y, factor):  # type: ignore[no-untyped-def]

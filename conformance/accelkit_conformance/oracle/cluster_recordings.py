@@ -138,7 +138,8 @@ def _filled(text: str, values: Mapping[str, Any]) -> str:
 
 
 def folder_of(cls: type) -> Path | None:
-    """Return the first folder ``sample_jobs`` in the packages of the class and its base classes, in the order of the MRO."""
+    """Return the first folder ``sample_jobs`` in the packages of the class and its base classes, in the order of the MRO; None if there is
+    none."""
     for one in cls.__mro__:
         for name in (one.__module__, one.__module__.rpartition(".")[0]):
             module = sys.modules.get(name)

@@ -218,8 +218,8 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results (once in their own dtypes and once in double precision), and the largest number of terms
-        that may be summed in one element of a result. Return None if the CPU cannot make the call."""
+        """Return the arguments, the CPU's results in their own dtypes, its results in double precision, and the number of summed terms per
+        element that the tolerance allows for. Return None if the call cannot have this size or if the CPU rejects the call."""
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None

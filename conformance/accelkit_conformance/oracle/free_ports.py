@@ -14,7 +14,10 @@ RANGE = range(15000, 30000)
 
 
 def free_ports(count: int, within: range = RANGE) -> list[int]:
-    """Return ``count`` distinct ports in ``within`` that no process of this machine is using."""
+    """Return ``count`` distinct ports that are free on this machine, chosen at random from ``within``.
+
+    Does not return if ``within`` contains fewer free ports.
+    """
     source = random.SystemRandom()  # another process may have set the same seed
     found: dict[int, None] = {}
     while len(found) < count:

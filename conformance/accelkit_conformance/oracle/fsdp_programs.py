@@ -171,7 +171,7 @@ def _tensor_parallel(subject: Subject) -> None:
 
 
 def _tensors(subject: Subject) -> None:
-    """Check operators on DTensors whose rows or columns are divided unevenly."""
+    """Check the results and gradients of operators on DTensors whose rows or columns are divided unevenly among the processes."""
     mesh = DeviceMesh(subject.device_type, list(range(subject.world_size)))
     torch.default_generator.manual_seed(1)
     x, y = torch.randn(5, 7), torch.randn(5, 7)

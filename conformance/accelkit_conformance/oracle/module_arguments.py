@@ -52,7 +52,7 @@ class _Packed(nn.Module):
 
 
 def _convolutions(cls: Any, ndim: int) -> list[Example]:
-    """Return examples of a convolution with ``ndim`` dimensions, with different strides, padding, dilation and groups."""
+    """Return examples of a convolution over ``ndim`` spatial dimensions: various strides, paddings, padding modes, dilations and groups."""
     size = (9, 8, 7)[:ndim]
     modes = ("circular", "reflect", "replicate") if ndim < 3 else ("circular", "replicate")
     return [

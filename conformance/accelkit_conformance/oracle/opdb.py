@@ -1,6 +1,7 @@
-"""torch's own database of operators, modules and optimizers. It is private to torch; only this module imports it.
+"""torch's own database of operators, modules and optimizers. It is private to torch, so no other module of the suite imports it.
 
-``torch.testing._internal`` ships in torch's wheel, needs ``expecttest`` and takes a second to import.
+The database is in ``torch.testing._internal``, which ships in torch's wheel, needs the package ``expecttest`` and takes about a second to
+import.
 """
 
 from __future__ import annotations

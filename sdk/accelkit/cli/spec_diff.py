@@ -1,6 +1,6 @@
-"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications of plugins since version OLD of accelkit.
+"""``accelkit info [NAME] --spec-diff OLD``: show what has changed in the specifications since version OLD of accelkit.
 
-Also show what must change in plugins: in the plugin NAME if NAME is given, otherwise in all plugins.
+For each change, also show what plugins must do about it. If NAME is given, show only the changes to which the plugin NAME must adapt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve the newest sample to Prometheus."""
+"""Serve the newest sample of the devices' statistics to Prometheus."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _INVALID = re.compile("[^a-zA-Z0-9_]")
 class Exporter:
     """HTTP server in a thread of this process. It serves one gauge for each statistic, such as ``accelkit_board_power_watts``.
 
+    The values are those of the sample that was last passed to ``show``. Before the first call of ``show``, there are no gauges.
+
     Args:
         accelerator: The name of the accelerator, for the label ``accelerator``.
         address: The address to listen on.
         port: The port to listen on. 0 selects a free port.
 
     Raises:
-        UsageError: If ``prometheus-client`` is not installed, or the port cannot be used.
+        UsageError: If ``prometheus-client`` is not installed, or the server cannot listen on this address and port.
     """
 
     def __init__(self, accelerator: str, address: str, port: int) -> None:

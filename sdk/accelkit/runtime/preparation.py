@@ -200,8 +200,8 @@ class Preparation:
     def _check_others(self, objects: Sequence[object]) -> None:
         """Make optimizers check at their next step whether anything in the program still holds parameters that ``prepare`` has replaced.
 
-        If an optimizer itself holds replaced parameters, its next step raises an error. If an object that is not an optimizer holds
-        replaced parameters, the next step of a prepared optimizer warns.
+        If an optimizer itself holds replaced parameters, its next step raises an error, unless the optimizer is prepared before that step.
+        If an object that is not an optimizer holds replaced parameters, the next step of a prepared optimizer warns.
 
         Args:
             objects: The objects of one call of ``prepare``. The first optimizer among them gives the warning. If ``objects`` contains no

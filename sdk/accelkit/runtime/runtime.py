@@ -388,13 +388,13 @@ class Runtime:
         return prepared[0] if len(prepared) == 1 else prepared
 
     def unwrap_model(self, model: torch.nn.Module, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True) -> torch.nn.Module:
-        """Return the model without the wrapper of the strategy. On one device, return the model itself.
+        """Return the model without the wrapper of the strategy, if it has one.
 
         Args:
             model: A prepared model.
             keep_fp32_wrapper: Whether the forward pass of the returned model runs in the Runtime's precision. If False, the model's
                 original class is restored in place, and the model computes in the dtypes of its parameters.
-            keep_torch_compile: Whether to keep the wrapper of ``torch.compile``.
+            keep_torch_compile: Whether to keep the wrapper of ``torch.compile``. If False, the module inside that wrapper is returned.
 
         Raises:
             UnsupportedError: If ``keep_fp32_wrapper`` is False and the strategy changed the class of the model, as ``fsdp`` does.
@@ -557,8 +557,8 @@ class Runtime:
                 same point in its sequence of collectives.
 
         Raises:
-            CollectiveError: If the tensors differ in structure, dtype or shape. The error gives the shapes on each rank.
-                ``pad_across_processes`` makes first dimensions equal.
+            TypeError: If a leaf of ``tensor`` is not a tensor. ``gather_for_metrics`` accepts other objects.
+            CollectiveError: If the tensors differ in structure, dtype or shape. ``pad_across_processes`` makes first dimensions equal.
         """
         return self._collectives.gather(tensor, group=group, sync_grads=sync_grads)
 

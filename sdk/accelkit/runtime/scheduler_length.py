@@ -140,7 +140,7 @@ def _warn(text: str) -> None:
 
 
 def _warn_at_second_step(scheduler: LRScheduler, text: str) -> None:
-    """Warn at the second step of the scheduler's optimizer if the scheduler stepped between the first and the second step."""
+    """Warn with ``text`` at the second step of the scheduler's optimizer if the scheduler stepped between the first step and the second."""
     positions: list[int] = []
 
     def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -43,7 +43,7 @@ _REFUSED = {"fsdp": _FSDP, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 if TYPE_CHECKING:
 
     class Theirs:
-        """The part of Lightning's strategies that is used here. All of it is public."""
+        """For type checkers, the attributes and methods of Lightning's strategies that the mixins below use. All of them are public."""
 
         accelerator: Any
         cluster_environment: Any

@@ -187,9 +187,10 @@ def _digest(text: str) -> bytes:
 
 
 def _tell_each_other(communicator: Communicator, call: call_log.Call, mine: str) -> dict[int, str]:
-    """Send the description ``mine`` to all processes, and return the description of each process, by rank.
+    """Send the description ``mine`` to all processes of the group, and return the description of each process, by its rank in the job.
 
-    All processes have compared the same digests. So if one process finds a difference and calls this function, every process does.
+    Descriptions are cut off after 500 characters. All processes have compared the same digests. So if one process finds a difference and
+    calls this function, every process does.
     """
     told = exchange(communicator, call, json.dumps(mine[:500]).encode())
     return {rank: json.loads(text) for rank, text in zip(communicator.ranks, told, strict=True)}

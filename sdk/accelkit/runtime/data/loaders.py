@@ -88,7 +88,10 @@ class PreparedLoader:
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or of the next epoch if no pass is active."""
+        """The number of the current epoch, counted from 0. Between two passes, the number of the next epoch.
+
+        After a pass that was interrupted, for example by ``break``, this is the number of the interrupted pass until the next pass begins.
+        """
         return self.epochs.epoch
 
     @property
