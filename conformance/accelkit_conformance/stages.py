@@ -41,8 +41,8 @@ class Outcome:
 
     Attributes:
         stage: The stage.
-        num_tests: The number of tests of the stage.
-        failed: The tests that failed. The stage has passed if no test failed.
+        num_tests: The number of tests that gave a result.
+        failed: The results of the tests that failed. The stage has passed if there are none.
     """
 
     stage: Stage

@@ -135,7 +135,7 @@ def validate_hooks(plugin: object, owner: str) -> None:
 
     Raises:
         HookError: If ``plugin`` is a class instead of an instance, if it implements a hook that does not exist, or if an implementation
-            has an argument that its hook does not have.
+            requires an argument that its hook does not have.
     """
     if isinstance(plugin, type):
         hint = f"register an instance: {plugin.__name__}()"

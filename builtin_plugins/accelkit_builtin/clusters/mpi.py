@@ -12,7 +12,15 @@ _SHARED = ("PMI_RANK", "PMI_SIZE")
 
 
 class _Dialect(NamedTuple):
-    """One launcher's variables for rank, size, local rank and local size. Not every launcher sets the last two."""
+    """An MPI launcher, and the names of the environment variables in which it tells each process its rank and the size of the job.
+
+    Attributes:
+        launcher: The name of the launcher.
+        rank, size: The names of the variables for the global rank and the world size.
+        local_rank, local_size: The names of the variables for the local rank and the number of processes on the machine. Not every
+            launcher sets these.
+        processes_flag: How to set the number of processes on each machine, such as ``mpirun -ppn {}``. ``{}`` stands for the number.
+    """
 
     launcher: str
     rank: str

@@ -225,8 +225,9 @@ class DeepSpeedStrategy(EngineStrategy):
             A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping.
 
         Raises:
-            UnsupportedError: If ``norm_type`` is not 2, if ``parameters`` lacks a trainable parameter of the model, or if a value in
-                ``kwargs`` is true.
+            UnsupportedError: If no model was prepared together with its optimizer, if ``norm_type`` is not 2, if ``parameters`` lacks a
+                trainable parameter of the model, if ``error_if_nonfinite`` or ``foreach`` is true, or if DeepSpeed's configuration sets
+                ``compute_grad_norm`` to false.
             ContradictionError: If ``gradient_clipping`` in DeepSpeed's configuration is neither 0 nor ``max_norm``.
             UsageError: If ``max_norm`` is not positive.
         """

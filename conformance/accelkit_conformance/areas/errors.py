@@ -112,9 +112,9 @@ def factorisations_that_fail(subject: Subject) -> None:
 
 @check("training")
 def one_matrix_of_a_batch(subject: Subject) -> None:
-    """If one matrix of a batch, at any place, has no factorisation or inverse, ``cholesky``, ``inv``, ``solve`` and ``lu_factor`` raise
-    RuntimeError or a subclass, such as LinAlgError. ``cholesky_ex`` and ``inv_ex``, if the device has them, return an ``info`` that is
-    nonzero for this matrix only."""
+    """If one matrix of a batch is singular, whichever it is, ``cholesky``, ``inv``, ``solve`` and ``lu_factor`` raise RuntimeError or a
+    subclass, such as LinAlgError. ``cholesky_ex`` and ``inv_ex``, if the device has them, return an ``info`` that is nonzero for this
+    matrix only."""
     from accelkit_conformance.oracle.invalid_calls import check_batches_of_matrices
 
     check_batches_of_matrices(subject)

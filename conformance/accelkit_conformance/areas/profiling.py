@@ -22,9 +22,9 @@ _RECORDINGS = 3
 
 
 def _long_matmul(subject: Subject) -> Callable[[], float]:
-    """Return a function that calls a matmul, waits until the device has finished it, and returns the seconds that this took.
+    """Return a function that runs a matmul, waits until the device has finished it, and returns the elapsed time in seconds.
 
-    The matrices grow until the matmul takes 10 ms, or until they have 8192 rows.
+    The matrices are square, with 256 rows at first. The number of rows is doubled until the matmul takes at least 10 ms, or up to 8192.
     """
     import torch
 

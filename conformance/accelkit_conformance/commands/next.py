@@ -85,7 +85,7 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) ->
 
 
 def _package_of(record: PluginRecord) -> Path:
-    """Return the folder of the package that contains the plugin.
+    """Return the folder of the top-level package that contains the plugin.
 
     Raises:
         UsageError: If no package contains the plugin, for example because the plugin is a single-file module.

@@ -20,7 +20,7 @@ class AutocastsAnotherDevice(Broken):
 
 @mutant("precision", "autocast")
 class LowersSoftmax(Broken):
-    """Under autocast, softmax, ``exp``, ``log``, ``pow`` and ``mse_loss`` return results in the dtype of autocast instead of float32."""
+    """Under autocast, softmax, ``exp``, ``log``, ``pow`` and ``mse_loss`` return results in the autocast dtype instead of float32."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -72,7 +72,7 @@ class ForgetsToUnscale(Broken):
 
 @mutant("precision", "values under autocast")
 class RoundsWhatNeedsRange(Broken):
-    """Under autocast, the float32 results of softmax, layer_norm, ``mse_loss`` and other functions are rounded to the dtype of autocast."""
+    """Under autocast, the float32 results of softmax, layer_norm, ``mse_loss`` and other functions are rounded to the autocast dtype."""
 
     def install(self) -> None:
         _change_under_autocast(
@@ -91,7 +91,7 @@ class MultipliesWrongly(Broken):
 
 @mutant("precision", "autocast's lists")
 class KeepsVectorsInFloat32(Broken):
-    """Under autocast, ``mv``, ``addmv`` and ``addr`` return float32 instead of the dtype of autocast."""
+    """Under autocast, ``mv``, ``addmv`` and ``addr`` return float32 instead of the autocast dtype."""
 
     def install(self) -> None:
         _change_under_autocast(("mv", "addmv", "addr"), lambda result, lower: result.float())
@@ -99,7 +99,7 @@ class KeepsVectorsInFloat32(Broken):
 
 @mutant("precision", "autocast's lists")
 class LowersSomeLosses(Broken):
-    """Under autocast, the Huber loss, the Kullback-Leibler divergence and cosine similarity return results in the dtype of autocast instead
+    """Under autocast, the Huber loss, the Kullback-Leibler divergence and cosine similarity return results in the autocast dtype instead
     of float32."""
 
     def install(self) -> None:
@@ -108,7 +108,7 @@ class LowersSomeLosses(Broken):
 
 @mutant("precision", "autocast's lists")
 class PromotesToTheNarrowest(Broken):
-    """Under autocast, results of addcdiv, addcmul, dot and tensordot have the dtype of autocast, not the widest dtype of the arguments."""
+    """Under autocast, results of addcdiv, addcmul, dot and tensordot have the autocast dtype, not the widest dtype of the arguments."""
 
     def install(self) -> None:
         _change_under_autocast(("addcdiv", "addcmul", "dot", "tensordot"), lambda result, lower: result.to(lower))

@@ -70,11 +70,10 @@ _COPY: dict[str, _Call] = {
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check that each call returns what it should (its argument itself, a tensor that shares memory with the argument, or a copy), with the
-    right values.
+    """Check that each call returns what it should: its argument itself, a tensor that shares memory with the argument, or a copy.
 
-    Raises:
-        AssertionError: If a result is on the wrong device, has wrong values or, for example, is a copy although it should share memory.
+    A failure is recorded in the subject if a result is on the wrong device, has wrong values or, for example, is a copy although it should
+    share memory.
     """
     groups: tuple[tuple[str, dict[str, _Call]], ...] = (
         ("itself", _RETURN_THEMSELVES), ("shared memory", _SHARE_MEMORY), ("a copy", _COPY),
@@ -103,8 +102,7 @@ def check_aliases(subject: Subject) -> None:
 def check_gradients_of_copies(subject: Subject) -> None:
     """Check gradients through copies between the host and the device, between devices, and between dtypes.
 
-    Raises:
-        AssertionError: If a gradient has a different device, dtype or shape than its leaf, or wrong values.
+    A failure is recorded in the subject if a gradient has a different device, dtype or shape than its leaf, or wrong values.
     """
     host, device = torch.device("cpu"), subject.device
     ways: dict[str, tuple[torch.device, Callable[[torch.Tensor], torch.Tensor]]] = {
@@ -151,8 +149,10 @@ def _assigned(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 def check_dlpack(subject: Subject) -> None:
     """Check that ``torch.from_dlpack`` returns a tensor on the device that equals its argument and shares memory with it.
 
+    A failure is recorded in the subject if a result is on another device, has a wrong dtype, shape, stride or value, or does not share
+    memory.
+
     Raises:
-        AssertionError: If a result is on another device, has a wrong dtype, shape, stride or value, or does not share memory.
         NotSupported: If the device does not support DLPack.
     """
     base = torch.arange(24.0, device=subject.device).view(4, 6)

@@ -30,10 +30,10 @@ LOWER_EVERYWHERE = (
     *(f"nn.functional.conv{kind}{ndim}d" for kind in ("", "_transpose") for ndim in (1, 2, 3)),
     "nn.functional.scaled_dot_product_attention",
 )  # fmt: skip
-"""Operators that are computed in the dtype of autocast on every device, including the CPU."""
+"""Operators that are computed in the autocast dtype on every device, including the CPU."""
 
 LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
-"""Further operators that are computed in the dtype of autocast on torch's devices."""
+"""Further operators that are computed in the autocast dtype on torch's devices."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt",
@@ -48,7 +48,7 @@ FLOAT32 = (
         "poisson_nll", "smooth_l1", "soft_margin", "triplet_margin",
     )),
 )  # fmt: skip
-"""Operators that autocast computes in float32, even if their arguments have the dtype of autocast.
+"""Operators that autocast computes in float32, even if their arguments have the autocast dtype.
 
 ``linalg.matrix_norm``, on which ``norm`` for matrices relies, is on torch's list too, but torch refuses arguments in bfloat16 and float16
 before autocast can cast them.
@@ -66,17 +66,15 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
 
     On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. The
     results and the gradients of all floating-point arguments are compared, for a few samples of torch's ``op_db``. Operators that are
-    computed in the dtype of autocast are called once more after autocast has ended.
+    computed in the autocast dtype are called once more after autocast has ended.
+
+    Failures are recorded in the subject. If the dtype of a result is wrong, and is one of the dtypes of the floating-point arguments
+    (float32 or ``dtype``), autocast seems to have no effect on the operator. ``Absent`` is then recorded.
 
     Args:
         subject: The plugin under test, with its device.
         name: The operator, from one of the lists of this module.
-        dtype: The dtype of autocast: ``bfloat16`` or ``float16``.
-
-    Raises:
-        Absent: If a result has a different dtype on the device than on the CPU, and its dtype on the device is float32 or ``dtype``. The
-            floating-point arguments have these dtypes too, so autocast seems to have no effect on the operator.
-        AssertionError: If the dtype of a result or gradient differs in any other way, or if a value differs from the CPU's.
+        dtype: The autocast dtype: ``bfloat16`` or ``float16``.
     """
     lower = opdb.dtype_of(dtype)
     is_lower = name in LOWER_EVERYWHERE or name in LOWER

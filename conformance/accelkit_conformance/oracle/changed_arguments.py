@@ -10,14 +10,18 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_inputs(there: Any, here: Any, given: Any) -> None:
-    """Check that a call on the device has left the whole storage of an argument unchanged if the same call on the CPU has done so.
+    """Check that a call on the device has changed no argument, and no memory around it, that the same call on the CPU has left unchanged.
 
     On a device whose tensors have no data pointer, such as XLA, only the values of the arguments are compared, not the memory around them.
+    Arguments that are not strided, or whose storage has another size on the device, are not checked.
 
     Args:
         there: The arguments of the call on the device, after the call.
         here: The arguments of the call on the CPU, after the call.
         given: The arguments before the calls, on the CPU.
+
+    Raises:
+        AssertionError: If the call on the device has changed such an argument, or the memory around it.
     """
     for mine, theirs, original in zip(tensors(there), tensors(here), tensors(given), strict=True):
         if original.layout is torch.strided and not has_memory(mine):

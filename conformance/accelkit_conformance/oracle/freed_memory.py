@@ -36,6 +36,7 @@ def check_operator(subject: Subject, name: str) -> None:
 
     Raises:
         AssertionError: If more memory is allocated after the third run than after the first.
+        Exception: If the first run of an operator in ``CORE`` fails. Other operators that fail are skipped, as other tests report them.
     """
     op = opdb.operators()[name]
     has_gradients = opdb.supports(op, "float32", backward=True)

@@ -116,10 +116,12 @@ def check_two_devices(subject: Subject, place: str) -> None:
 
 
 def check_batches_of_matrices(subject: Subject) -> None:
-    """Check that functions of linear algebra report a matrix that has no factorisation or no inverse, wherever it is in a batch.
+    """Check that functions of linear algebra report a singular matrix, wherever it is in a batch.
+
+    A failure is recorded in the subject if ``cholesky``, ``inv``, ``solve`` or ``lu_factor`` does not raise RuntimeError.
 
     Raises:
-        AssertionError: If a function raises no error, or reports the wrong matrix.
+        AssertionError: If ``cholesky_ex`` or ``inv_ex`` reports no matrix or the wrong matrices.
         NotSupported: If the device lacks int32, the dtype in which torch's kernels say which factorisations failed.
     """
     subject.needs("int32")

@@ -32,13 +32,14 @@ uninitialised."""
 
 
 def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of an operator on the device with those on the CPU, for operands that have the conjugate bit (if the dtype is
-    complex) or the negative bit (otherwise).
+    """Compare the results of an operator on the device with those on the CPU, for operands whose conjugate bit (if the dtype is complex) or
+    negative bit (otherwise) is set.
 
-    The operator is called with this bit on all operands of the dtype. If there are several such operands, it is called again with the bit
+    The bit is set on all strided operands of the dtype. If there are several such operands, the operator is called again with the bit set
     on only the last of them.
 
-    One sample of the operator is used, or two samples if the dtype is complex. Differences are recorded in the subject.
+    One sample is used, or two if the dtype is complex. Samples in which no such operand has more than one element are skipped. Differences
+    are recorded in the subject.
     """
     op, num_seen = opdb.operators()[name], 0
     for sample in possible_samples(subject, op, opdb.samples(op, dtype, 12)):

@@ -1,4 +1,4 @@
-"""The report as an SVG badge: ``accelkit conformance | training certified``."""
+"""The report as an SVG badge, such as ``accelkit conformance | training certified``."""
 
 from __future__ import annotations
 

@@ -164,7 +164,11 @@ def first(endings: Sequence[Ending]) -> Ending | None:
 
 
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
-    """Return the traceback of the cause, followed by how each process ended."""
+    """Return the traceback of the cause, followed by how each process ended.
+
+    If the cause raised no exception, the last lines of its standard error replace the traceback. If it lost a peer, a final line says for
+    which ranks it was possibly waiting.
+    """
     lines = ["", *_evidence(cause), ""]
     for ending in sorted(endings, key=lambda ending: ending.rank):
         after = ending.failed_at - cause.failed_at

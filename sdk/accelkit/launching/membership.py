@@ -144,7 +144,11 @@ class Members:
 
 
 def ask_to_stop(store: dist.Store, reason: str) -> str:
-    """Ask all machines of the round to stop their processes for a new rendezvous. Return the reason of the first machine that asked."""
+    """Ask all machines of the current round to stop their processes for a new rendezvous.
+
+    Returns:
+        The reason that the first machine gave. This is ``reason``, unless another machine asked earlier in this round.
+    """
     return str(json.loads(store.compare_set(_STOP, "", json.dumps(reason))))
 
 

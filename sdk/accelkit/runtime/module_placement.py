@@ -112,7 +112,7 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 
     Args:
         optimizer: The optimizer, which is changed in place.
-        moves: The record of new parameters.
+        moves: The mapping from the original parameters of prepared modules to the current parameters.
         has_to_know: Whether every parameter must be in a prepared module. If False, the optimizer keeps a parameter that is in no
             prepared module.
 

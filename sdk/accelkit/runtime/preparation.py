@@ -246,7 +246,7 @@ def unwrap_model(
 
 
 def user_module(model: torch.nn.Module, strategy: Strategy) -> torch.nn.Module:
-    """Return the user's own module, without the wrappers of the strategy and of ``torch.compile``, whichever of them is outside."""
+    """Return the user's own module, without the wrappers of the strategy and of ``torch.compile``, in whichever order they are nested."""
     inner = unwrap_model(model, strategy, keep_torch_compile=False)
     return inner if inner is model else user_module(inner, strategy)
 

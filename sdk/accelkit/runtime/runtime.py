@@ -337,9 +337,9 @@ class Runtime:
         self, function: None = None, local_process_index: int = ...
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_local_process(self, function: Any = None, local_process_index: int = 0) -> Any:
-        """Decorate a function so that it runs on one process of each machine only: ``@rt.on_local_process(local_process_index=2)``.
+        """Decorate a function so that it runs on one process of each machine only and returns None elsewhere.
 
-        A job of one process runs the function regardless of the index.
+        Write ``@rt.on_local_process(local_process_index=2)``. A job of one process runs the function regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_local_process, local_process_index=local_process_index)

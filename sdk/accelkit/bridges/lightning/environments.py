@@ -86,7 +86,7 @@ def make_environment(framework: Framework, cluster: ClusterEnvironment) -> Any:
 
 
 class LightningCluster(ClusterEnvironment):
-    """A Lightning cluster environment as an accelkit cluster environment. It has only what a process needs to join the process group."""
+    """A Lightning cluster environment as an accelkit cluster environment. It has only the properties needed to join the process group."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__()

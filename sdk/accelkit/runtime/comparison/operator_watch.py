@@ -69,7 +69,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     @property
     def not_compared(self) -> tuple[NotCompared, ...]:
-        """The overloads that have calls which were not compared, with the reasons."""
+        """The calls that were not compared, grouped by overload and reason."""
         return tuple(NotCompared(name, reason, *found) for (name, reason), found in self._not_compared.items())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -43,7 +43,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotCompared:
-    """An operator that has calls which were not compared.
+    """Calls of an operator that were not compared, all for the same reason.
 
     Attributes:
         overload: The name of the operator with its overload.
@@ -66,9 +66,9 @@ class Comparison:
         accelerator: The name of the accelerator.
         device: The device.
         precision: The name of the precision.
-        findings: The operators that gave wrong results, in the order of their first wrong calls. Wrong calls of the forward pass come
-            before those of the backward pass.
-        not_compared: The operators that have calls which were not compared, with the reasons.
+        findings: The operators that gave wrong results, one item for each overload, in the order of their first wrong calls. Wrong calls of
+            the forward pass come before those of the backward pass.
+        not_compared: The calls that were not compared, grouped by overload and reason.
         num_compared: The number of calls that were compared.
         num_operators: The number of different operators among the calls that were compared.
         has_backward: Whether a backward pass was compared.

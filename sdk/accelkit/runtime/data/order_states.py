@@ -29,14 +29,16 @@ class OrderStates:
         rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch.
             ``torch`` means torch's host generator, and the device type means the device's generator. On ranks other than 0, these two
             generators get rank 0's states at the start of each epoch and do not return to their earlier states.
-        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type.
+        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type. If it is None, no generator
+            is synchronised.
         device: The device of the accelerator's generator; None means the current device.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the log of
             collective calls.
 
     Attributes:
         start: A dict of the states at the start of the current pass: ``host`` has the states of the generators of Python, NumPy and
-            torch, and ``generators`` has the states of the loader's own generators. None if no pass is active.
+            torch (only torch's if the samplers use no other), and ``generators`` has the states of the loader's own generators. None if no
+            pass is active.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = 
 
 
 def _is_unrecorded(base: type) -> bool:
-    """Return whether this base class has no record of its own. Its members are then recorded with those of its subclass."""
+    """Return whether a base class is one of accelkit's but has no record of its own, so that its subclass's record includes its members."""
     return base.__module__.startswith(_OWN_PACKAGE) and base not in SPECIFICATIONS
 
 
@@ -211,10 +211,10 @@ def read(old: str) -> Record:
 
 
 def _path_of(version: str) -> Path:
-    """Return the path of the record of a version.
+    """Return the path of the record that accelkit includes for a version. ``1.2.0.dev3`` has the same record as ``1.2.0``.
 
     Raises:
-        UsageError: If accelkit does not include a record of the version.
+        UsageError: If accelkit includes no record for the version, or if ``version`` is not a valid version.
     """
     try:
         return next(path for path in _carried() if Version(path.stem) == Version(Version(version).base_version))
