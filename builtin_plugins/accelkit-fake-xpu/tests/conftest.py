@@ -17,7 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give accelkit a temporary cache folder, so that the tests neither read nor write the user's cache."""
+    """Give accelkit a temporary cache folder and unset the user's ACCELKIT_ variables, so that the tests do not depend on them."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ACCELKIT_")]:
             patch.delenv(name)

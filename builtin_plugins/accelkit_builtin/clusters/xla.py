@@ -22,13 +22,13 @@ class XLAEnvironment(ClusterEnvironment):
     nodes_flag = "torch_xla.launch(function) on each of {} machines"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) that ranks below the claim of torchrun and above the claim of MPI.
+        """Return a ``ClusterDetection`` if PJRT_LOCAL_PROCESS_RANK is set, otherwise None.
 
-        A process that torchrun started may also have the variables of torch_xla.launch. If MPI started a program that calls
-        torch_xla.launch, the variables of MPI describe that program and not the processes that torch_xla.launch started.
+        Its priority is lower than that of torchrun, because a process that torchrun started may also have the variables of
+        torch_xla.launch. It is higher than that of MPI, because the variables of MPI describe the program that calls torch_xla.launch, and
+        not the processes that torch_xla.launch started. If torch's variables were set by hand, that of MPI is higher (see ``by_hand``).
 
-        Without PJRT_LOCAL_PROCESS_RANK, the result is None. If only TPU_PROCESS_ADDRESSES is missing and XLA does not use the CPU, the
-        ``ClusterDetection`` has a negative priority and is never used.
+        If TPU_PROCESS_ADDRESSES is not set and XLA does not use the CPU, the priority is negative, so the ``ClusterDetection`` is not used.
         """
         if not environ.get(_LOCAL_RANK):
             return None

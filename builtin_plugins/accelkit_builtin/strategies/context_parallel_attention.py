@@ -93,7 +93,7 @@ class DividedAttention(TorchFunctionMode):
     def begin(self) -> None:
         """Begin a forward pass.
 
-        If gradients are disabled, as in evaluation, the next causal attention checks again that the processes have different keys (see
+        If gradients are disabled, as in evaluation, the next causal attention checks again that not all processes have the same keys (see
         ``_check_is_divided``), because the inputs may come from a different loader than in training.
         """
         self._was_checked &= torch.is_grad_enabled()
@@ -251,7 +251,7 @@ class DividedAttention(TorchFunctionMode):
         return mask
 
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
-        """Check that the processes have different keys.
+        """Check that not all processes have the same keys.
 
         Only these calls of causal attention are checked: the first call, and the first call in each forward pass that runs with gradients
         disabled.

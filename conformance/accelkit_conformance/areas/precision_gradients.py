@@ -1,5 +1,5 @@
-"""Gradients, optimizer steps and accumulation in a precision match those in float64, within the tolerance of the dtype in which the
-precision computes."""
+"""Gradients, optimizer steps and accumulation in a precision match those in float64, within a tolerance that depends on the dtypes and
+quantised formats that the precision declares."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def gradients_match_float64(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["convolution", "attention", "normalization"])
 def gradients_of_layers_match_float64(subject: Subject, name: str) -> None:
-    """The gradients of a model match gradients that the CPU computes in float64, within the tolerance of the dtype in which the precision
-    computes. The model is a small convolutional network, a transformer layer, or a model with batch and layer normalisation."""
+    """The gradients of a model match gradients that the CPU computes in float64, within the tolerance of ``gradients_match_float64``. The
+    model is a small convolutional network, a transformer layer, or a model with batch and layer normalisation."""
     _check_gradients(subject, name)
 
 
@@ -33,8 +33,8 @@ def _check_gradients(subject: Subject, name: str) -> None:
 
 @check("smoke", kind="precision")
 def a_step_matches_float64(subject: Subject) -> None:
-    """After one step of SGD, the parameters match the parameters after the same step in float64, within the tolerance of the dtype. The
-    check fails if the step is taken twice or with scaled gradients."""
+    """After one step of SGD, the parameters match the parameters after the same step in float64, within the tolerance of
+    ``gradients_match_float64``. The check fails if the step is taken twice or with scaled gradients."""
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, trainer, weights_of
 
     trained = trainer(subject)

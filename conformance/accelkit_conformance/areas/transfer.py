@@ -230,8 +230,8 @@ def between_devices(subject: Subject) -> None:
 
 @check("smoke")
 def host_scalars_are_operands(subject: Subject) -> None:
-    """An operator that gets a tensor of shape () on the CPU as one operand, in the first or the second place, uses the value of this
-    tensor. The result is on the device, with the dtype of the other operand.
+    """If the first or the second operand of an operator is a CPU tensor of shape () and the other operand is on the device, the operator
+    uses the value of the CPU tensor. The result is on the device. Both operands and the result are float32.
     """
     import torch
 

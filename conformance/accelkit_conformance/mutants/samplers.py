@@ -1,4 +1,4 @@
-"""Samplers and dropout that are wrong for some parameters, dtypes or inputs, and faults of generators."""
+"""Faults of samplers and dropout that appear only for some parameters, dtypes or inputs, and faults of generators."""
 
 from __future__ import annotations
 

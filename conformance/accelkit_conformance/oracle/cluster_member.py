@@ -1,4 +1,4 @@
-"""One process of a job. It reads its rank from a cluster environment, joins the other processes and reduces a tensor with them.
+"""One process of a job. It reads its rank from a cluster environment, joins the process group and takes part in an all_reduce.
 
 ``cluster_jobs.run_job`` runs this module in a child process for each process of the job.
 """
@@ -19,7 +19,7 @@ UNSET = dict.fromkeys(("ACCELKIT_ACCELERATOR", "ACCELKIT_DEVICES", "ACCELKIT_NUM
 
 
 def _join(record: PluginRecord, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """Join the other processes, reduce a tensor with them and leave. Return the rank, the number of processes, the backend and the sum."""
+    """Join the process group, all_reduce a tensor and leave. Return the rank, the number of processes, the backend and the sum."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,5 @@
-"""Checks of deep copies, files and pickles of several tensors, and of the devices to which files are loaded."""
+"""Check that deep copies, saved files and pickles of views, modules and optimizers keep their structure, and ``torch.load`` with several
+forms of ``map_location``."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class HookCalls:
         self.manager.add(self._plugin, subject.record.plugin)
 
     def implemented(self, hooks: Sequence[str]) -> list[str]:
-        """Return those of the hooks that the plugin implements or wraps."""
+        """Return those of the named hooks for which the plugin has an implementation or a hook wrapper."""
         return [hook for hook in hooks if getattr(self.manager.hook, hook).get_hookimpls()]
 
     def wrapped(self) -> list[str]:
-        """Return the hooks that the plugin wraps."""
+        """Return the names of the hooks for which the plugin has a hook wrapper."""
         every = [one.name for one in self.manager.get_hookcallers(self._plugin) or ()]
         return [hook for hook in every if any(one.wrapper or one.hookwrapper for one in getattr(self.manager.hook, hook).get_hookimpls())]
 
@@ -132,7 +132,10 @@ def new_plugin(subject: Subject) -> object:
 
 
 def _arguments(hook: str, folder: Path) -> dict[str, Any]:
-    """Return the arguments with which a Runtime on the CPU calls the hook."""
+    """Return the arguments that a Runtime on the CPU passes to the hook, with ``folder`` as the path.
+
+    ``detect_cluster`` gets no environment variables.
+    """
     import torch
 
     from accelkit import Runtime

@@ -99,7 +99,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def _expected(report: Report) -> list[list[object]]:
-    """Return the rows of the table of expected failures: the area, the reason, the number of tests, and the expiry date.
+    """Return the rows of the table of expected failures: area or pattern, reason and issue, number of results explained, expiry date.
 
     Expected failures of one area that differ only in their tests share a row.
     """

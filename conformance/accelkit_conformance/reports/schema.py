@@ -40,7 +40,7 @@ def checked(report: Report, origin: Path) -> Report:
     """Return ``report`` if it follows the schema.
 
     Raises:
-        UsageError: If it does not follow the schema.
+        UsageError: If it does not follow the schema. The message names ``origin``, the file from which the report was read.
     """
     if found := problems(report):
         raise UsageError(

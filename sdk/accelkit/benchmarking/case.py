@@ -42,7 +42,7 @@ class NotSupportedError(Exception):
 
 
 def reason_of(error: Exception) -> str:
-    """Return the class and the message of an error in one line, as the reason why a measurement is missing."""
+    """Return the reason why a measurement is missing: the error's class and at most 300 characters of its message, in one line."""
     return f"{type(error).__name__}: {message_in_one_line(error)[:300]}"
 
 

@@ -93,11 +93,11 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return samples of the overlap of a copy and a matmul: the percentage of the shorter operation that the longer operation hides.
+    """Return samples of the overlap of a copy to the device and matmuls: the percentage of the shorter one that the longer one hides.
 
-    Each sample is ``100 * (copy + matmul - both) / min(copy, matmul)``. ``copy`` and ``matmul`` are the times of the two operations run
-    separately, and ``both`` is the time of the two operations run together on different streams. Noise can make a sample
-    slightly less than 0 or more than 100.
+    Each sample is ``100 * (copy + matmuls - both) / min(copy, matmuls)``. ``copy`` and ``matmuls`` are the times of the two when they run
+    separately, and ``both`` is the time when they run together on different streams. At most 1000 matmuls are queued, as many as take
+    about as long as the copy. A sample may be slightly less than 0 or more than 100, because the times are noisy.
     """
     import torch
 

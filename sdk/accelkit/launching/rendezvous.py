@@ -1,4 +1,4 @@
-"""Rendezvous of a job's machines. It wraps torch's rendezvous, and orders the machines as the user wants.
+"""Rendezvous of a job's machines. It wraps torch's rendezvous, and gives each machine the rank that the user specified, if any.
 
 Each rendezvous begins a new round of the job. Every round has a store of its own."""
 
@@ -33,7 +33,7 @@ _SHOWN = 8
 
 
 class OrderedRendezvous(RendezvousHandler):
-    """Wrap another rendezvous to order the machines and to use a new store in every round.
+    """Wrap another rendezvous to apply the node ranks that the user specified and to use a new store in every round.
 
     The machine with rank 0 opens a new TCPStore for every round, on a port that the system picks, and keeps it open during the round. No
     other job can take the port, and no process reads addresses that a killed process left in a store. By contrast, torch shares one
@@ -59,8 +59,8 @@ class OrderedRendezvous(RendezvousHandler):
         self.number = 0
         """The number by which ``membership.Members`` knows this machine, if the number of machines may change."""
         self.watched: list[int] = []
-        """The numbers of the machines whose heartbeats this machine watches: those that joined the current round after this machine. The
-        last machine continues with the first. If machines are lost, a machine that is left therefore watches at least one of them."""
+        """The numbers of the machines whose heartbeats this machine watches: up to eight that joined the current round directly after it.
+        The last machine continues with the first. If machines are lost, a machine that is left therefore watches at least one of them."""
 
     @property
     def use_agent_store(self) -> bool:

@@ -225,7 +225,7 @@ class Checkpointing:
     def _restore(
         self, targets: dict[str, Any], parts: dict[str, Any], source: Path, unverified: UnverifiedTensors | None, ranks: Ranks
     ) -> None:
-        """Restore the state of objects, and begin to verify the tensors that have not been verified."""
+        """Restore ``targets`` from ``parts``, by name, and begin to verify the tensors of ``unverified``. ``source`` is for messages."""
         modules, blame = self._objects.modules, _failure(f"{source} could not be restored")
         if self._unverified is not None:
             self._unverified.stop()

@@ -178,7 +178,14 @@ class Gradients:
             raise
 
     def _unscaled(self, parameters: torch.Tensor | Iterable[torch.Tensor]) -> torch.Tensor | Iterable[torch.Tensor]:
-        """Unscale the gradients of every optimizer that trains one of ``parameters``, and return ``parameters``."""
+        """Unscale the gradients of every optimizer that trains one of ``parameters``, and return the parameters.
+
+        They are returned as a list, because ``parameters`` may be an iterator. If the precision does not scale gradients, ``parameters``
+        itself is returned.
+
+        Raises:
+            UsageError: If the gradients are still being accumulated.
+        """
         if not overrides(self._session.precision, Precision, "unscale_gradients"):
             return parameters
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)

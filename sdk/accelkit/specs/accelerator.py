@@ -136,7 +136,7 @@ class Accelerator:
         """Make ``device`` current. Initialises the driver. Called each time a Runtime starts the device, before anything is placed on it.
 
         Raises:
-            UnsupportedError: If torch cannot make the device current, and the device is not device 0, which is current from the start.
+            UnsupportedError: If torch cannot select devices and ``device`` is not device 0. Device 0 is current from the start.
         """
         torch_functions.set_device(self, device)
 

@@ -121,9 +121,12 @@ def _blame(path: Path) -> Callable[[Exception], CheckpointError]:
 
 @contextlib.contextmanager
 def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the step's folder and its manifest, once every process has them.
+    """Yield the folder of the step to load and its manifest, once every process has read and checked the manifest.
 
     Until the end of the ``with`` block, rank 0 holds a lock on the step for all processes.
+
+    Raises:
+        CheckpointError: On every process, if there is no step, or if a process cannot see it or finds that it cannot be loaded.
     """
     blame = _blame(path)
     with contextlib.ExitStack() as stack:
@@ -159,7 +162,8 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
     """Verify files in a thread while the ``with`` block reads them for loading. Because of the page cache, the disk is read only once.
 
-    The future's result is a list that contains the error, or an empty list if there was no error.
+    The result of the yielded future is a list that contains the error, or an empty list if there was no error. If the block ends before
+    the verification, the verification stops and reports no damage.
     """
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:

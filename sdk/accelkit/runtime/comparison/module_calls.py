@@ -33,7 +33,7 @@ class ModulePlace:
 
     @property
     def phase(self) -> str:
-        """``forward`` or ``backward``."""
+        """The pass in which the operator was called: ``forward`` or ``backward``."""
         return "backward" if self.node else "forward"
 
     def __str__(self) -> str:

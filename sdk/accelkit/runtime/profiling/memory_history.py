@@ -1,4 +1,4 @@
-"""The allocations of a device during some steps, recorded by the device's memory module, such as ``torch.cuda.memory``."""
+"""A device's memory allocations during the profiled steps, recorded by the device's memory module, such as ``torch.cuda.memory``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from accelkit.runtime.rank_info import RankInfo
 from accelkit.specs.accelerator import Accelerator
 
 MAX_ENTRIES = 100_000
-"""How many entries of the history are kept. Of a longer history, the newest entries are kept."""
+"""The largest number of entries in a recording. When it is reached, the oldest entries are discarded."""
 
 _FUNCTIONS = ("_record_memory_history", "_snapshot")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def as_text(summary: Summary) -> str:
-    """Return the tables of a summary: phases, operators, copies, fallbacks, peak memory, and findings."""
+    """Return a summary as text: tables of phases, operators, copies and fallbacks, then the peak memory and the findings."""
     return "\n".join(_lines(summary))
 
 
