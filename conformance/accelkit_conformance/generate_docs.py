@@ -83,7 +83,7 @@ def _numbers(scores: mutation_scores.Scores) -> list[str]:
 
 
 def written(page: str) -> str:
-    """Return the text between the two markers of a page; an empty string if the markers are missing."""
+    """Return the text between the two markers of a page, or an empty string if the markers are missing."""
     found = re.search(f"{re.escape(START)}\n(.*?){re.escape(END)}", page, re.DOTALL)
     return found[1] if found else ""
 

@@ -23,9 +23,12 @@ _COLOURS = {"pass": "green", "flaky": "yellow", "expected-failure": "yellow", "u
 
 
 class Progress:
-    """Show the progress of a run on standard error.
+    """Context manager that shows the progress of a run on standard error. Call it with each event of the run.
 
-    On a terminal, it shows a bar with the current test and the remaining time; otherwise, it prints a line every ten seconds.
+    On a terminal, a bar shows the current test and the remaining time. Otherwise, at most one line is printed every ten seconds.
+
+    Args:
+        total: The number of tests in the run.
     """
 
     def __init__(self, total: int) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures. Tests use the device in pytest's process, except those that need other environment variables or that end the process."""
+"""Fixtures. Tests use the device in pytest's process, unless they need a new process: to set environment variables, to fork or to crash."""
 
 from __future__ import annotations
 

@@ -54,11 +54,11 @@ class FSDPOptions:
 class FSDPStrategy(Strategy):
     """Sharded data parallelism with torch's FSDP2.
 
-    A model that was created on the meta device never exists as a whole. Only its shards are allocated. The ``reset_parameters``
-    methods of its modules then initialise one module after another. The initial values do not depend on the number of processes.
+    A model that was created on the meta device is never allocated as a whole. Each process allocates its shards, and initialises the
+    modules one after another with their ``reset_parameters`` methods. The initial values do not depend on the number of processes.
 
     Args:
-        options: How to shard.
+        options: How to shard. None means ``FSDPOptions()``.
         device: The device or device type that the strategy is for. None means any device.
     """
 

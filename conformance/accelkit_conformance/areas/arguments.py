@@ -223,8 +223,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
-    """With 150 or 300 tensors as arguments or results, with 65,543 matrices or vectors, or with 70,003 indices that have only 11 different
-    values, a call gives the same results as on the CPU. In a case that is named ``backward_of_...``, the gradient is compared."""
+    """A call gives the same results as on the CPU, even if it takes or returns 150 or 300 tensors, or if it takes 65,543 matrices or
+    vectors, or 70,003 indices with only 11 different values. A case named ``backward_of_...`` compares the gradient of the weights."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)

@@ -1,5 +1,5 @@
-"""Behavior of a cluster environment in a job: the processes of the job find each other, ``is_preempted`` returns within a time limit, and
-``requeue`` without a scheduler raises an error or returns False or None. The checks send no requests to a scheduler."""
+"""Behaviour of a cluster environment in a job: the processes of the job find each other, ``is_preempted`` returns within a time limit, and
+``requeue`` does not return True if it cannot reach the scheduler. The checks send no requests to a scheduler."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def clip_by_value(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None:
-    """With ``16-mixed``, an infinite gradient of rank 0 leaves the weights and the learning rate of every process as they are, and
-    ``optimizer_step_was_skipped`` is true. The next step takes place."""
+    """With ``16-mixed``, if rank 0 has infinite gradients, all processes skip the step: weights and learning rate do not change, and
+    ``optimizer_step_was_skipped`` is True. The next step, with finite gradients, changes both, and the property is False."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches

@@ -74,12 +74,12 @@ DIFFERENTIATED: Mapping[str, Call] = {
 
 
 def run(call: Call, device: torch.device) -> Any:
-    """Change an intermediate result in place, and run a backward pass.
+    """Change an intermediate result in place. Then run two backward passes, one through the result and one through a view of it.
 
     Returns:
-        The changed tensor, a view of it that existed before the change, and the gradients of both inputs. These are followed by three
-        booleans: whether the version counter of the tensor has increased, whether the view has the same version, and whether the tensor is
-        still the base of the view.
+        The changed tensor, the view, which was created before the change, and a list of the gradients of both inputs. These are followed by
+        three booleans: whether the version counter of the tensor has increased, whether the view has the same version, and whether the
+        tensor is still the base of the view.
     """
     leaves = [torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).to(device).requires_grad_() for seed in (1, 2)]
     x = leaves[0] * 1.5

@@ -100,12 +100,12 @@ class Case:
         """Measure a target, and return the samples in the unit of the case.
 
         Args:
-            target: The target.
+            target: The device to measure.
             plan: How long to measure.
-            peaks: The peak rates of the target's resources, as far as they are known.
+            peaks: The known peak rates of the target, by resource, in bytes or FLOP per second (see ``BYTES``).
 
         Raises:
-            NotSupportedError: If the target lacks a capability, or a call would take too long.
+            NotSupportedError: If the measurement is not possible on the target, or if one call would take too long.
         """
         for key in self.needs:
             if target.capabilities[key] == "none":

@@ -209,7 +209,7 @@ def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -
 
 
 def _meant(group: str) -> str:
-    """Return ``group`` if it is in ``GROUPS``. Otherwise, return the most similar name in ``GROUPS``, or "" if no name is similar."""
+    """Return the name in ``GROUPS`` that ``group`` equals or probably misspells, or "" if it is another group."""
     if group in GROUPS or group == _CONFORMANCE_GROUP:
         return group if group in GROUPS else ""
     if not _may_be_meant(group):

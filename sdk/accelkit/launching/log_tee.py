@@ -52,7 +52,7 @@ class Screen:
     def flush(self, has_to_end: bool = False) -> None:
         """End rank 0's unfinished line, and show the lines of other ranks that are waiting for it to end.
 
-        Does nothing if no line is waiting. If ``has_to_end`` is False, it also does nothing until a line has waited for 0.3 seconds.
+        Does nothing if no line is waiting, or if ``has_to_end`` is False and no line has waited for more than 0.3 seconds.
         """
         if self._waiting and (has_to_end or time.monotonic() - self._since > _PATIENCE_SECONDS):
             self._show(b"\n")

@@ -146,7 +146,7 @@ def strategy_or_default(given: str | Strategy | None, default: str) -> str | Str
 
 
 class _NamedPrecision:
-    """The default implementation of the hook ``make_precision``, called after all others. It returns the precision selected by the user."""
+    """The default implementation of the hook ``make_precision``, called if all others return None. It returns the selected precision."""
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision

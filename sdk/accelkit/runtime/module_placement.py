@@ -55,7 +55,7 @@ class ParameterMoves:
         return [before for before, now in self._now.items() if (new := now()) is not None and new is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether the optimizer still has a replaced parameter. Steps of the optimizer would not train the new parameter."""
+        """Return whether the optimizer still has a replaced parameter. If so, its steps do not train the new parameter."""
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
 

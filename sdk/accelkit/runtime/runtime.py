@@ -322,9 +322,9 @@ class Runtime:
     @overload
     def on_process(self, function: None = None, process_index: int = ...) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
     def on_process(self, function: Any = None, process_index: int = 0) -> Any:
-        """Decorate a function so that it runs on one process only and returns None elsewhere: ``@rt.on_process(process_index=2)``.
+        """Decorate a function so that it runs on one process only and returns None elsewhere.
 
-        A job of one process runs the function regardless of the index.
+        Write ``@rt.on_process(process_index=2)``. A job of one process runs the function regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_process, process_index=process_index)

@@ -84,10 +84,10 @@ class _Steps:
     def mistaken_units(self, length: int) -> Iterator[int]:
         """Yield wrong numbers of steps per epoch from which the program may have computed the scheduler's length by mistake.
 
-        Each yielded number is greater than ``per_epoch``, and the length is a multiple of it. The length may still be right. For example,
-        if an epoch has 20 steps, but the loader had 40 batches before ``prepare``, a length of 400 may be 20 epochs of 20 steps or, by
-        mistake, 10 epochs of 40 steps. Nothing is yielded if the length is a multiple of ``per_epoch`` and the program has called ``len``
-        on the prepared loader.
+        Each yielded number is greater than ``per_epoch`` and divides the length. The length may still be right. For example, if an epoch
+        has 20 steps, but the loader had 40 batches before ``prepare``, a length of 400 may be 20 epochs of 20 steps or, by mistake, 10
+        epochs of 40 steps. Nothing is yielded if the length is a multiple of ``per_epoch`` and the program has called ``len`` on the
+        prepared loader.
 
         Args:
             length: The length of the scheduler, in steps.

@@ -154,7 +154,7 @@ class Accelerator:
         return torch.device(self.device_type, index)
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Convert the user's ``devices`` argument (an int, ``-1``, ``"auto"``, a list or ``"0,2"``) to device indices.
+        """Convert ``devices`` (``n`` for the first n devices, ``-1`` or ``"auto"`` for all, a list, or ``"0,2"``) to device indices.
 
         Called by the constructor of a Runtime, and by a launcher, which may fork after the call. Must not initialise the driver.
 
@@ -213,7 +213,7 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether ``error`` says that memory ran out. The default reads the message. Called by ``rt.find_executable_batch_size``."""
+        """Return whether memory ran out (default: MemoryError, or text "out of memory"). Called by ``rt.find_executable_batch_size``."""
         return is_out_of_memory(error)
 
     @hookimpl

@@ -104,7 +104,8 @@ class Strategy:
     def num_processes(self, num_devices: int, num_nodes: int) -> int:
         """Return the number of processes in a job with ``num_devices`` devices on each of ``num_nodes`` machines.
 
-        Called by the constructor of a Runtime. Does not initialise the driver.
+        The default is one process for each device, or a single process if the strategy is not distributed. Called by a Runtime before it
+        uses a device, unless a launcher has started the processes. Does not initialise the driver.
         """
         return num_devices * num_nodes if self.is_distributed else 1
 

@@ -59,7 +59,12 @@ class Tracker(abc.ABC):
 
     @abc.abstractmethod
     def log(self, values: Mapping[str, Scalar], step: int) -> None:
-        """Record values. Every value is a plain bool, int, float or str."""
+        """Record values. Called by ``rt.log``.
+
+        Args:
+            values: The values by name. Every value is a plain bool, int, float or str.
+            step: The step to which the values belong, at least 0. It may be the same as in an earlier call, or less.
+        """
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:  # noqa: B027 # need not be overridden
         """Record hyperparameters, a dict that may contain further dicts.

@@ -123,7 +123,8 @@ def set_accelerator(accelerator: Accelerator) -> Any:
 def set_accelerator_on_import(accelerator: str | Accelerator) -> None:
     """Make DeepSpeed use the device of ``accelerator`` when this process imports DeepSpeed.
 
-    Does nothing if DeepSpeed was imported already, or has an accelerator of its own for the device type.
+    Also makes ``deepspeed.initialize`` move a model from the CPU to the device without replacing its Parameter objects. Does nothing if
+    DeepSpeed was imported already, or has an accelerator of its own for the device type.
 
     Args:
         accelerator: A loaded accelerator, or the name of an accelerator. Given a name, this function selects the accelerator in the same

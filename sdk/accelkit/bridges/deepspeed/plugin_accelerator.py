@@ -208,7 +208,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return _BUILDERS
 
     def get_op_builder(self, class_name: str) -> type[Any]:
-        """Return the builder of an operator. The builder's ``load`` raises an error unless the operator works on tensors in host memory."""
+        """Return the class that builds an operator. Its ``load`` raises UnsupportedError unless the operator works on host tensors."""
         builders = importlib.import_module(_BUILDERS)
         if class_name in _ON_THE_HOST:
             return getattr(builders, class_name)  # type: ignore[no-any-return]

@@ -2,7 +2,8 @@
 
 A save has the stages of ``SavePlanner`` and ``StorageWriter``: local plan, global plan, write, finish. ``TensorWriter`` has a method for
 each stage, so that the processes can communicate through ``coordinator.Ranks`` between two stages. If a process dies, ``Ranks`` raises an
-error that names the process.
+error that names the process. If there are very many shards, no global plan is made: each process uses ``plan_alone`` and writes
+its own index.
 """
 
 from __future__ import annotations

@@ -104,12 +104,14 @@ def save_weights(model: torch.nn.Module, folder: Path, *, max_shard_size: int | 
 
 
 def size_in_bytes(size: int | str) -> int:
-    """Return a size in bytes. For example, ``5GB`` is 5,000,000,000.
+    """Return a size in bytes. For example, ``"5GB"`` is 5,000,000,000.
 
-    The units are B, KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024).
+    Args:
+        size: A positive number of bytes, or a string with a positive integer and a unit: B, KB, MB, GB, TB (powers of 1000) or KiB, MiB,
+            GiB, TiB (powers of 1024). Upper and lower case are not distinguished, and no unit means bytes.
 
     Raises:
-        UsageError: If ``size`` is not a positive size.
+        UsageError: If ``size`` has another form, or is not positive.
     """
     match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", str(size))
     if isinstance(size, bool) or match is None or match[2].upper() not in _UNITS or int(match[1]) == 0:

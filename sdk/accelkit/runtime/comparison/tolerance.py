@@ -130,9 +130,11 @@ def difference(
 
 
 def as_reals(values: torch.Tensor, *, phase: bool = False) -> torch.Tensor:
-    """Return the values as a one-dimensional float64 tensor: real and imaginary parts, or absolute values if ``phase`` is True.
+    """Return the values as a one-dimensional float64 tensor. Each complex number becomes two elements, its real and its imaginary part.
 
-    ``phase`` means that the elements are unique only up to sign or phase.
+    Args:
+        values: A tensor of real or complex numbers.
+        phase: Whether the values are unique only up to sign or phase. If True, each value becomes one element, its absolute value.
     """
     if values.is_complex():
         values = values.to(torch.complex128)
