@@ -12,7 +12,7 @@
     ├── UnavailableError                 4  the requested device, or something else that is needed, cannot be used here
     │   └── AmbiguousError               4  'auto' found several accelerators; the user must choose one
     ├── PluginError                      3  the fault lies with a plugin
-    │   ├── BrokenPluginError            3  it cannot be imported, probed or loaded, or its code raised an unexpected error
+    │   ├── BrokenPluginError            3  it cannot be imported, probed or loaded, or its code raised an error or returned a wrong value
     │   ├── IncompatiblePluginError      3  the installed packages do not meet its requirements
     │   ├── DisabledPluginError          3  the allow or deny list excludes it
     │   ├── NameConflictError            3  two distributions claim the name
@@ -162,7 +162,7 @@ class PluginError(AccelkitError):
 
 
 class BrokenPluginError(PluginError):
-    """A plugin cannot be imported, probed or loaded, or its code raised an unexpected error."""
+    """A plugin cannot be imported, probed or loaded, or its code raised an unexpected error or returned an invalid value."""
 
 
 class IncompatiblePluginError(PluginError):

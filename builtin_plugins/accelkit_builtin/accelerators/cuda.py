@@ -181,8 +181,9 @@ class CUDAAccelerator(Accelerator):
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
         """Return ``declared_capabilities``. With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
 
-        On NVIDIA GPUs, bfloat16 is native from compute capability 8.0 on, and float8 is native from compute capability 8.9 on. On AMD
-        GPUs, bfloat16 is native, and float8 is native in the families gfx94, gfx95 and gfx120.
+        On NVIDIA GPUs, bfloat16 is native from compute capability 8.0 on, and emulated on older GPUs; float8 and Transformer Engine are
+        native from compute capability 8.9 on. On AMD GPUs, bfloat16 is native, float8 is native in the families gfx94, gfx95 and gfx120,
+        and Transformer Engine is not supported.
         """
         if device is None:
             return self.declared_capabilities

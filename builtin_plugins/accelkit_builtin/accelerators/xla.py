@@ -240,10 +240,10 @@ class XLAAccelerator(Accelerator):
 
 
 def pjrt_device() -> str | None:
-    """Return the kind of device that XLA drives on this machine, or None.
+    """Return the kind of device that XLA drives on this machine, such as ``TPU``, or None if there is none.
 
-    The result is the value of PJRT_DEVICE if set, else ``TPU`` if the machine has a TPU chip, else ``NEURON`` if the package libneuronxla
-    is installed.
+    The result is the value of PJRT_DEVICE in upper case if it is set, else ``TPU`` if the machine has a TPU chip, else ``NEURON`` if the
+    package libneuronxla is installed.
     """
     if named := os.environ.get(PJRT_DEVICE):
         return named.upper()

@@ -211,7 +211,7 @@ class CountsChannelsIn16Bits(Broken):
 
 @mutant("arguments", "rounding of conversions")
 class TruncatesDigits(Broken):
-    """Conversions from float32 to bfloat16 cut off the lower digits instead of rounding."""
+    """Conversions from float32 to bfloat16 truncate the significand instead of rounding it."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

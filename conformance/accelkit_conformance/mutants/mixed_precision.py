@@ -157,7 +157,7 @@ class LooksAtTheFirstGradient(Broken):
 
 @mutant("precision", "recomputation")
 class RepeatsInFloat32(Broken):
-    """When activation checkpointing repeats the forward pass, autocast is disabled."""
+    """When activation checkpointing recomputes the forward pass, autocast is disabled."""
 
     def install(self) -> None:
         from torch.utils import checkpoint

@@ -112,10 +112,12 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 
 
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
-    """Check that the mask drops elements independently of each other, and with the same probability everywhere.
+    """Check that elements are dropped independently of each other, and with the probability ``_P`` everywhere.
 
-    ``num_together`` is the number of trailing dimensions along which elements are dropped together. If it is not 0, check that the elements
-    of a channel are dropped together, and that channels are dropped independently of each other and with the same probability everywhere.
+    Args:
+        mask: A tensor of 64 samples with 48 channels of 12 elements: 1 for each element that is kept, and 0 for each that is dropped.
+        num_together: The number of trailing dimensions along which elements are dropped together. If it is not 0, the elements of a channel
+            must be dropped together, and channels must be dropped independently of each other, with the probability ``_P``.
     """
     if num_together:
         single = mask.flatten(2)[..., 0]

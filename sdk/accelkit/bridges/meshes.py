@@ -16,7 +16,7 @@ from accelkit.device_mesh import make_mesh_of_shape
 def meshes_of_any_device_type(*importers: Any) -> Iterator[None]:
     """Inside the ``with`` block, make ``init_device_mesh`` accept device types with characters other than letters, such as ``fake_xpu``.
 
-    Outside the block, only torch's class ``DeviceMesh`` accepts these device types.
+    Outside the block, ``init_device_mesh`` rejects these device types, although torch's class ``DeviceMesh`` accepts them.
 
     Args:
         importers: Modules, besides torch's own, into which ``init_device_mesh`` may have been imported.

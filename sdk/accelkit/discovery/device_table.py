@@ -1,7 +1,7 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
 The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need them when they start. Therefore, the file is written
-in Python, which loads faster than TOML. ``other_names.toml`` lists names that are used elsewhere, were used before, or are planned.
+in Python, which loads faster than TOML. ``other_names.toml`` lists alternative spellings of names, and names that accelkit does not offer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BUILTIN_PACKAGE = "accelkit_builtin"
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
     """Return, as (reason, hint), why accelkit has no plugin named ``name`` and what to use instead; None if the name is not listed.
 
-    ``other_names.toml`` lists such names for each kind of plugin: names from other frameworks, former names and planned names.
+    ``other_names.toml`` lists such names for each kind of plugin: names that other frameworks use or used.
     """
     entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None

@@ -123,13 +123,13 @@ class Preemption:
         self._has_to_requeue = has_to_requeue
 
     def watch(self) -> None:
-        """Catch the signals that ``StopSignals`` describes, and poll the cluster environment if it overrides ``is_preempted``.
+        """Catch SIGTERM and SIGUSR1 (see ``StopSignals``), and poll the cluster environment if it overrides ``is_preempted``.
 
-        Further calls have no effect.
+        Further calls have no effect until ``forget`` is called.
 
         Raises:
-            UsageError: If the signals cannot be caught in this thread.
-            BrokenPluginError: If the cluster environment does not return a valid polling interval.
+            UsageError: If the signals are not caught yet, and this is not the main thread.
+            BrokenPluginError: If the cluster environment has to be polled and its ``preemption_poll_seconds`` is invalid.
         """
         self.signals.listen()
         if self._has_notices and self._poll is None:

@@ -206,16 +206,16 @@ def backend_of(device: torch.device, backend: str | None) -> str:
 
 
 def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -> None:
-    """Check that all processes run with the same accelerator, precision, strategy, options, versions and verification of collectives.
+    """Check that all processes have the same settings, strategy options, ACCELKIT_VERIFY_COLLECTIVES, and versions of accelkit and torch.
 
     Args:
-        mine: The settings of this process by name. They are compared with those of rank 0.
-        options: The options of the strategy by name. They are compared only if the settings are the same on all processes.
+        mine: The settings of this process by name, such as the accelerator and the strategy. They are compared with those of rank 0.
+        options: The options of the strategy by name. They are compared only if everything else is the same on all processes.
         device: The device of this process.
 
     Raises:
         CollectiveError: If the settings of a process are not signed with the secret of this job (see ``job_secret``).
-        ContradictionError: On every process, if settings differ. The error names the ranks that differ.
+        ContradictionError: On every process, if anything differs. The error lists the first differences, with their ranks.
     """
     mine = mine | {"accelkit": accelkit.__version__, "torch": torch.__version__, verification.VARIABLE: verification.job_mode()}
     message = json.dumps([socket.gethostname(), mine, options]).encode()

@@ -887,14 +887,14 @@ class Runtime:
             model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.
             batch: The batch. It is moved to the device.
             loss: A function ``loss(model, batch)`` that returns the loss. If None, the batch is passed to the model (a dict as keywords, a
-                tuple or list as positional arguments). The loss is the model output's ``loss``, or else a weighted mean of the outputs.
+                tuple or list as positional arguments). The loss is the output's ``loss``, or else a randomly weighted sum of all outputs.
             folder: The folder for programs that reproduce wrong results. None creates a temporary folder if a result is wrong.
 
         Returns:
             The report: ``print(report)`` shows it, and ``report.first`` is the first difference, or None.
 
         Raises:
-            UsageError: If the model is not on the device, or ``loss`` does not return a loss.
+            UsageError: If a part of the model is not on the device, or ``loss`` does not return a tensor with one element.
             UnsupportedError: If the model is sharded.
         """
         from accelkit.runtime.comparison.comparison import compare_to_cpu

@@ -27,7 +27,8 @@ class Tracker(abc.ABC):
     Runtime warns once and no longer calls the tracker.
 
     Attributes:
-        name: The name of the tracker in warnings and checkpoints, and in ``Runtime(trackers=[name])``.
+        name: The name of the tracker in warnings and checkpoints. Only accelkit's own trackers can also be selected by name, as in
+            ``Runtime(trackers=["csv"])``.
         package: The package to install with pip. An empty string if the tracker needs none.
         module: The name under which the package is imported. ``check`` looks for a module of this name.
     """

@@ -26,7 +26,7 @@ def save_hook(models: list[Any], weights: list[Any], folder: str) -> None:
 def load_hook(models: list[Any], folder: str) -> None:
     """Restore the random state of this process's device. Used with ``Accelerator.register_load_state_pre_hook``.
 
-    If the checkpoint does not contain this state, the generator is left unchanged.
+    If the checkpoint does not contain this state, warns and leaves the generator unchanged.
     """
     load_random_state(folder, current_runtime())
 
@@ -46,7 +46,10 @@ def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
 
 
 def load_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
-    """Restore the state that ``save_random_state`` wrote. Warns if the checkpoint has no such state."""
+    """Restore the random state of this process's device from ``state_file(folder, runtime)``, or warn if the file does not exist.
+
+    Does nothing on the CPU, whose state Accelerate restores, or on a device without a generator. Initialises the driver.
+    """
     if _is_host(runtime) or runtime.accelerator.get_rng_state(runtime.device) is None:
         return
     file = state_file(folder, runtime)

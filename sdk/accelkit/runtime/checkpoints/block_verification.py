@@ -21,17 +21,17 @@ Block = tuple[str, int]
 
 
 class BlockVerification:
-    """Verifies each block once, in the first thread that reaches it.
+    """Verifies each block of a checkpoint's files once, in the first thread that reaches the block.
 
-    The constructor opens the files, and they stay open until all blocks are verified. In the meantime, a shared lock protects the
-    checkpoint, so that saves with the option ``keep_last`` do not remove it. If something else removes the checkpoint, the open files
-    can still be read.
+    The constructor opens the files. They are closed when a thread of ``start`` sees that every block is verified, or else when this object
+    is garbage-collected. Until then, a shared lock protects the checkpoint, so that saves with the option ``keep_last`` do not remove it.
+    If something else removes the checkpoint, the open files can still be read.
 
     Args:
         step: The folder of the checkpoint (``step-N``).
         manifest: The manifest of the checkpoint, which must have the checksums of the blocks.
-        blocks_of: The blocks that contain each tensor, by the tensor's key.
-        order: The blocks to verify, in this order.
+        blocks_of: The blocks that contain each tensor, by the tensor's key. Every block must also be in ``order``.
+        order: All blocks, in the order in which to verify them.
 
     Raises:
         OSError: If a file cannot be opened.

@@ -70,7 +70,7 @@ def _member(cls: Any, name: str) -> enum.Enum:
 
 
 def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metadata:
-    """Return an index, which gives the file and the offset of each part of each tensor.
+    """Read an index, which gives the file and the offset of each part of each tensor.
 
     Args:
         folder: The folder that holds the index.
@@ -78,8 +78,9 @@ def read_index(folder: Path, files: Collection[str], name: str = NAME) -> Metada
         name: The name of the index file.
 
     Raises:
-        UnpicklingError: If the file does not contain an index, if the pickle in the file refers to anything that is not part of an index,
-            or if the files that the index lists are not exactly ``files``.
+        UnpicklingError: If the file contains something other than an index, if the pickle in the file refers to anything that is not part
+            of an index, or if the files that the index lists are not exactly ``files``.
+        Exception: If the pickle is damaged. The exception may be of any class.
     """
     with open(open_regular(folder / name), "rb") as file:
         found = _Unpickler(file).load()

@@ -35,10 +35,10 @@ class TensorFiles:
         self._can_map = os.name == "posix"  # elsewhere, a file that is mapped cannot be removed
 
     def load(self, where: Any, *, is_mapped: bool) -> torch.Tensor:
-        """Return one tensor.
+        """Load one tensor to the CPU.
 
         Args:
-            where: An entry of the index, which says in which part of which file the tensor is.
+            where: The storage data of the tensor in the index: the name of the file, and the offset and the length of the tensor in bytes.
             is_mapped: Whether to return a mapped tensor, if possible. The memory of a mapped tensor is not necessarily aligned.
         """
         with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:
@@ -78,7 +78,7 @@ def mark(tensor: torch.Tensor) -> None:
 
 
 def is_mapped(tensor: Any) -> bool:
-    """Return whether a value is a tensor that is marked as mapped."""
+    """Return whether ``tensor``, which may be any value, is a tensor that ``mark`` has marked as mapped."""
     return isinstance(tensor, torch.Tensor) and _MARK in tensor.__dict__
 
 

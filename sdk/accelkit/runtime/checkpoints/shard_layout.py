@@ -68,8 +68,8 @@ def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
 def keys_to_write(tensors: Mapping[str, torch.Tensor]) -> set[str]:
     """Return the keys of the tensors that this rank writes. For a DTensor, the rank writes only its own shard.
 
-    If several ranks have the same shard of a tensor, one of them writes the shard; for the next tensor, it is the turn of another rank.
-    Empty shards are not written. The keys of plain tensors are always in the result.
+    If several ranks have the same shard, only one of them writes it. These ranks take turns from one DTensor to the next. Empty shards are
+    not written. The keys of plain tensors are always in the result.
     """
     sharded = _sharded(tensors)
     left = {key for number, (key, tensor) in enumerate(sharded.items()) if not _writes(tensor, number)}

@@ -161,7 +161,11 @@ class OperatorCall:
         return Outcome(tree_leaves(self.operator(*args, **kwargs)), _tensors(arguments))
 
     def _in_double(self, perturb: torch.Generator | None = None) -> Any:
-        """Return the arguments in float64. With ``perturb``, each value is changed by a random fraction of its rounding error."""
+        """Return copies of the arguments on the CPU, with the dtypes in ``DOUBLE`` replaced by float64 and complex128.
+
+        With ``perturb``, each value that is converted is also multiplied by a random factor between ``1 - eps`` and ``1 + eps``. ``eps`` is
+        the machine epsilon of the original dtype.
+        """
 
         def convert(tensor: torch.Tensor) -> torch.Tensor:
             double = tensor.to(DOUBLE.get(tensor.dtype, tensor.dtype), copy=True)

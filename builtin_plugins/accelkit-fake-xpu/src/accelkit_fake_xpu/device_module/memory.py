@@ -71,10 +71,10 @@ def _record_memory_history(  # noqa: PLR0917 # the signature of torch.xpu
     clear_history: bool = False,
     skip_actions: Sequence[str] | None = None,
 ) -> None:
-    """Start to record the allocations of all devices, with the arguments of ``torch.xpu.memory._record_memory_history``.
+    """Start to record the memory history of all devices. The arguments are those of ``torch.xpu.memory._record_memory_history``.
 
-    ``enabled=None`` ends the recording and discards what it has recorded. Only Python frames are recorded, and only those of allocations,
-    whatever ``stacks`` and ``context`` are.
+    ``enabled=None`` stops the recording and discards the recorded history. Only Python frames are recorded, whatever ``stacks`` is. Frees
+    are recorded without frames, even with ``context="all"``.
 
     Raises:
         ValueError: If ``torch.xpu.memory._record_memory_history`` does not allow the value of an argument.
