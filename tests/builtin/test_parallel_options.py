@@ -26,7 +26,8 @@ def test_the_rest_of_the_processes():
         ({"tensor": 0}, "tensor=0"),
         ({"shard": True}, "shard=True"),
         ({"context": 0.5}, "context=0.5"),
-        ({"replicate": -1}, "replicate and shard"),
+        ({"replicate": -1}, "replicate and shard are both -1"),
+        ({"replicate": -1, "tensor": -1}, "replicate and shard and tensor are all -1"),
         ({"plan": ["linear1"]}, "plan="),
     ],
 )

@@ -8,7 +8,7 @@ import torch
 import accelkit
 from accelkit.discovery.catalog import find
 from accelkit.runtime.comparison.tolerance import relative_error
-from accelkit_conformance.oracle import op_compare, opdb, sample_transfer
+from accelkit_conformance.oracle import op_compare, opdb, precision_training, sample_transfer
 from accelkit_conformance.oracle.tolerance import check_form, check_result, check_values
 from accelkit_conformance.results import WrongValues
 from accelkit_conformance.subject import Subject
@@ -251,3 +251,19 @@ def test_creating_samples_neither_searches_the_stack_nor_seeds_devices(monkeypat
     first, second = (list(opdb.samples(op, "float32", 3)) for _ in range(2))
     assert called == []
     assert all(torch.equal(one.input, other.input) for one, other in zip(first, second, strict=True))
+
+
+def test_parameters_of_wrapped_and_compiled_models_are_found_in_the_bare_model():
+    model, *_ = precision_training.model_and_data()
+    names = [name for name, _ in model.named_parameters()]
+
+    def compiled(module):
+        return torch.compile(module, backend="eager")
+
+    for wrapped in (
+        torch.nn.DataParallel(model),
+        compiled(model),
+        compiled(torch.nn.DataParallel(model)),
+        torch.nn.DataParallel(compiled(model)),
+    ):
+        assert [precision_training.bare_name(name) for name, _ in wrapped.named_parameters()] == names

@@ -104,6 +104,13 @@ def test_a_name_claimed_twice_names_both_and_can_be_qualified(plugin_site, error
     assert catalog.find("accelerator", "Vendor_Two:good").plugin == "vendor-two==2.0"
 
 
+def test_a_name_claimed_three_times_is_claimed_by_all(plugin_site):
+    for name in ("one", "two", "three"):
+        plugin_site.install(f"vendor-{name}", GOOD, accelerators={"good": "Good"})
+    (reason,) = {row.reason for row in rows("good")}
+    assert reason.endswith("==1.0 all claim the name good")
+
+
 @pytest.mark.parametrize("name", ["cpu", "auto", "gpu", "xla"])
 def test_a_third_party_cannot_take_a_builtin_or_reserved_name(plugin_site, name, error_text):
     plugin_site.install("vendor-greedy", GOOD, accelerators={name: "Good"})

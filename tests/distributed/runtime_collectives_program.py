@@ -206,6 +206,9 @@ def pad():
     same(rt.pad_across_processes(wide["a"].t(), dim=-2)[:, 0], padded["a"][0])
     many = rt.pad_across_processes([torch.ones(rank)] * 30)
     assert all(tensor.shape == (size - 1,) for tensor in many)
+    flat = torch.ones(2) if rank else torch.ones(2, 3)
+    for dim in (1, -1):
+        raises(accelkit.CollectiveError, lambda: rt.pad_across_processes([torch.ones(1), flat], dim=dim), "1, 2", "1, 1")  # noqa: B023
     gathered = rt.gather(rt.pad_across_processes(torch.ones(rank + 1)))
     assert gathered.sum() == sum(other + 1 for other in everyone)
 

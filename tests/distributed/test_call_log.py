@@ -86,6 +86,15 @@ def test_the_last_entry_is_written_early_when_a_call_fails_and_when_the_process_
     assert store.requests == 2
 
 
+def test_the_last_entry_is_written_if_the_writer_is_stopped_before_its_thread_waits():
+    store, writer = CountedStore(), call_log.EntryWriter()
+    writer.put(store, "entry", {"last": 0}, seconds=3600.0)
+    writer._is_stopping.set()
+    writer.put(store, "entry", {"last": 1}, seconds=3600.0)
+    writer._thread.join(60)
+    assert store.last("entry") == 1
+
+
 def entries_of(counts):
     return {
         rank: {"at": f"host, process {rank}", "last": f"call {count}", "group": "0", "groups": {"0": count}}

@@ -172,3 +172,5 @@ def test_what_has_no_shares():
         input_shares.share_of({"a": [1], "b": [1, 2]}, 0, 2, is_padded=False)
     with pytest.raises(TypeError, match="not str"):
         input_shares.share_of("text", 0, 2, is_padded=False)
+    with pytest.raises(TypeError, match="not dict in a dict"):
+        input_shares.share_of({"a": {"x": [1, 2], "y": [3, 4]}, "b": [5, 6]}, 0, 2, is_padded=False)

@@ -81,6 +81,26 @@ class Plain:
         return self.size
 
 
+class Keyed(Plain):
+    """Its copies are made by ``__new__`` with a keyword argument."""
+
+    def __new__(cls, *args, size):
+        return super().__new__(cls)
+
+    def __init__(self, *, size):
+        super().__init__(size)
+
+    def __getnewargs_ex__(self):
+        return (), {"size": self.size}
+
+
+class Typed(Plain):
+    """Its copies are made by a call of their type."""
+
+    def __reduce__(self):
+        return type(self), (self.size,)
+
+
 class Rebuilt(Plain):
     """Its copies are made by a call of its own."""
 
@@ -106,6 +126,13 @@ def test_a_copy_of_an_object_with_a_swapped_class_is_made_as_its_class_says(copi
     swap_class(ONE, doubling)
     assert copied(ONE) is ONE
     assert restore_class(ONE, doubling)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("make", [Plain, Typed, Keyed])
+def test_an_object_with_a_swapped_class_is_pickled_with_every_protocol(make, protocol):
+    twin = pickle.loads(pickle.dumps(swap_class(make(size=3), doubling), protocol))
+    assert (twin.step(), restore_class(twin, doubling), type(twin), twin.step()) == (6, True, type(make(size=3)), 3)
 
 
 def test_a_copied_loader_is_the_runtimes_when_it_is_prepared(prepared):

@@ -127,7 +127,28 @@ def test_the_work_and_the_memory_of_a_device_are_summarised():
 
 
 def test_a_loop_that_ends_early_is_summarised_without_its_unfinished_step():
-    assert profiled("cpu", num_steps=3, active=10).summary.num_steps == 2
+    runtime = accelkit.Runtime("cpu")
+    ones = torch.ones(2, device=runtime.device)
+    with runtime.profile(active=10) as profiler:
+        for number in range(4):
+            ones.mul(ones)
+            if number < 3:
+                profiler.step()
+    assert profiler.summary.num_steps == 2
+    assert {operator.name: operator.calls for operator in profiler.summary.operators} == {"aten::mul": 1}
+
+
+def test_work_and_memory_of_another_device_do_not_count():
+    runtime = accelkit.Runtime("fake_xpu")
+    assert runtime.device.index == 0
+    with runtime.profile(active=2) as profiler:
+        for number in range(3):
+            torch.ones(1_000_000, device="fake_xpu:1").exp()
+            if number == 1:
+                torch.ones(100, device=runtime.device)
+            profiler.step()
+    assert profiler.summary.peak_bytes < 1_000_000
+    assert profiler.summary.device_ms < sum(operator.device_ms for operator in profiler.summary.operators) / 2
 
 
 def test_a_loop_that_ends_before_the_recorded_steps_has_no_summary():

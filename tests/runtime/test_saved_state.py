@@ -77,6 +77,13 @@ def test_a_registered_compiled_model_too_and_what_an_object_says_stays_as_it_is(
     assert torch.equal(loaded[1].weight, saved[1].weight)
 
 
+def test_names_that_end_like_the_prefix_of_torch_compile_are_kept(rt):
+    layers = nn.ModuleDict({"my_orig_mod": nn.Linear(2, 2), "compiled": torch.compile(nn.Linear(2, 2), backend="eager")})
+    names = ["compiled.bias", "compiled.weight", "my_orig_mod.bias", "my_orig_mod.weight"]
+    assert sorted(rt.get_state_dict(rt.prepare(layers))) == names
+    assert sorted(rt.get_state_dict(rt.prepare(torch.compile(layers, backend="eager")))) == names
+
+
 def test_a_name_that_would_be_lost_is_an_error(rt, tmp_path, error_text):
     compiled = torch.compile(nn.Linear(2, 2), backend="eager")
     for module in (compiled, compiled._orig_mod):

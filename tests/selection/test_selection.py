@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import accelkit
-from accelkit.discovery import catalog
+from accelkit.discovery import autoload, catalog
 from accelkit.selection import auto, decide, load_named, resolve, select
 
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
@@ -303,6 +303,13 @@ def test_two_claimants_of_privateuse1_are_reported_before_torch_is_imported(plug
     assert result.stdout == error_text
     assert "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in result.stdout
     assert result.stdout.endswith("False\n")
+
+
+def test_three_claimants_of_privateuse1_all_claim_it(plugin_site):
+    for name in ("one", "two", "three"):
+        plugin_site.install(f"vendor-{name}", entry_points=f"[torch.backends]\n{name} = vendor_{name}:_autoload")
+    claimants = "vendor-one==1.0 and vendor-three==1.0 and vendor-two==1.0 all claim PrivateUse1"
+    assert autoload.privateuse1_conflict().startswith(claimants)
 
 
 def test_selection_imports_no_torch():

@@ -157,6 +157,18 @@ def test_it_asks_nine_questions_and_takes_answers(tmp_path):
     assert (package / "LICENSE").read_text().startswith("MIT License")
 
 
+def test_it_does_not_ask_for_answers_that_are_given(tmp_path):
+    given = ["vendor=Globex Inc.", "torch_device=torch:cpu", "components=accelerator", "licence=MIT", "oldest_accelkit=0.1"]
+    arguments = ["new", "--output-dir", str(tmp_path), *given, "author=Jane Doe"]
+    answer = command_runner().invoke(main, arguments, input="\nglobex\njane@globex.example\n")
+    assert answer.exit_code == 0, answer.output
+    assert "[3/3] The e-mail address of the author (opensource@globex-inc.example)" in answer.stdout
+    assert "licence" not in answer.stdout
+    package = tmp_path / "accelkit-globex-inc"
+    assert 'authors = [{ name = "Jane Doe", email = "jane@globex.example" }]' in (package / "pyproject.toml").read_text()
+    assert "class GlobexAccelerator(Accelerator)" in (package / "src" / "accelkit_globex_inc" / "accelerator.py").read_text()
+
+
 @pytest.mark.parametrize("licence", ["Apache-2.0", "BSD-3-Clause", "MIT", "LicenseRef-Proprietary"])
 def test_the_licence_is_the_one_that_was_asked_for(tmp_path, licence):
     assert new(tmp_path, "--no-input", f"licence={licence}", "author=Jane Doe").exit_code == 0

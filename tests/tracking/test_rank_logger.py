@@ -34,6 +34,19 @@ def test_before_a_runtime_the_rank_is_that_of_the_launcher_and_torch_is_not_impo
     assert "\n".join(error) == error_text
 
 
+def test_a_warning_that_was_disabled_is_logged_later(caplog):
+    accelkit.Runtime("cpu")
+    log = accelkit.get_logger("mine", log_level="error")
+    try:
+        log.warning_once("once")
+        log.setLevel(logging.WARNING)
+        for _ in range(2):
+            log.warning_once("once")
+    finally:
+        log.setLevel(logging.NOTSET)
+    assert [record.message for record in caplog.records] == ["once"]
+
+
 def test_one_process_logs_as_usual(caplog):
     accelkit.Runtime("cpu")
     log = accelkit.get_logger("mine", log_level="debug")

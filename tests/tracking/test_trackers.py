@@ -81,6 +81,22 @@ def test_a_checkpoint_of_a_run_in_another_folder_begins_a_new_run(tmp_path):
     assert (from_csv(tmp_path / "a"), from_csv(tmp_path / "b")) == ([(0, 1.0)], [(0, 2.0)])
 
 
+@pytest.mark.parametrize(("saved_with", "loaded_with"), [("jsonl", "jsonl"), ("tensorboard", "jsonl"), ("jsonl", "tensorboard")])
+def test_a_resumed_run_keeps_its_folder_if_another_tracker_has_a_folder_of_its_own(tmp_path, saved_with, loaded_with):
+    for names in ([saved_with], [saved_with, loaded_with], [loaded_with]):
+        with runtime(CSV("logs"), *dict.fromkeys(names)) as rt:
+            rt.prepare(torch.nn.Linear(1, 1))
+            rt.resume("ckpt")
+            rt.log({"loss": 1.0})
+            rt.save_state("ckpt")
+    (folder,) = (tmp_path / "runs").iterdir()
+    read = {"jsonl": from_jsonl, "tensorboard": from_tensorboard}
+    assert read[saved_with](folder)[:2] == [(0, 1.0), (1, 1.0)]
+    assert read[loaded_with](folder)[-2:] == [(1, 1.0), (2, 1.0)]
+    assert from_csv(tmp_path / "logs") == [(0, 1.0), (1, 1.0), (2, 1.0)]
+    assert [path.name for path in (tmp_path / "logs").iterdir() if path.suffix in (".csv", ".jsonl")] == ["metrics.csv"]
+
+
 @pytest.mark.parametrize(("saved_with", "loaded_with"), [(["jsonl"], []), ([], ["jsonl"])])
 def test_a_checkpoint_is_loaded_with_other_trackers(tmp_path, saved_with, loaded_with):
     with runtime(*saved_with) as rt:

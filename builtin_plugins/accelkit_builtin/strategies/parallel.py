@@ -88,7 +88,7 @@ class ParallelOptions:
         rest = [name for name, size in self._given().items() if size == -1]
         if len(rest) > 1:
             raise UsageError(
-                f"{' and '.join(rest)} are both -1 in ParallelOptions",
+                f"{' and '.join(rest)} are {'both' if len(rest) == 2 else 'all'} -1 in ParallelOptions",
                 why="only one dimension can take the rest of the processes; shard does by default",
                 hint=f"give the size of {' or '.join(rest)}, such as {rest[-1]}=1",
             )

@@ -121,7 +121,8 @@ def _narrow_views() -> Iterator[Case]:
 @check("full", requires=["dtype.{0}"], over=_narrow_views)
 def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     """A call with a contiguous view of a tensor gives the same result as on the CPU. The elements of the tensor around the view stay
-    unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes."""
+    unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. Some
+    calls also write into one element, a view without dimensions."""
     from accelkit_conformance.oracle.narrow_views import check_narrow_views
 
     check_narrow_views(subject, dtype, name)

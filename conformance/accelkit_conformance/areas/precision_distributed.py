@@ -56,14 +56,14 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of
     from accelkit_conformance.oracle.precision_models import ROWS
-    from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, sgd, weights_of, whole
+    from accelkit_conformance.oracle.precision_training import bare_name, check_close, exact, mean_square, sgd, weights_of, whole
 
     trained = _trainer(subject, strategy)
     if trained is None:
         return
     model, x, y = exact(rows=ROWS * int(size))
     mean_square(model(x), y).backward()
-    names = {name.removeprefix("module.") for name in weights_of(trained.model)}
+    names = {bare_name(name) for name in weights_of(trained.model)}
     own = [parameter for name, parameter in model.named_parameters() if name in names]
     right = float(torch.nn.utils.clip_grad_norm_(own, float("inf")))
     norms: list[Any] = []

@@ -27,6 +27,8 @@ CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "cat": lambda view: torch.cat([view, view[:1]]),
 }
 """The calls, by name. Each takes a contiguous view with one dimension. Calls with ``_`` write into the view, the others return a result."""
+_OF_ONE_ELEMENT = ("fill_", "zero_", "add_", "logical_not_")
+"""The names of calls that also take a view without dimensions."""
 
 
 def check_narrow_views(subject: Subject, dtype: str, name: str) -> None:
@@ -51,3 +53,8 @@ def check_narrow_views(subject: Subject, dtype: str, name: str) -> None:
                 expected, found = (CALLS[name](one[offset : offset + length]) for one in (whole, there))
                 assert torch.equal(found.cpu(), expected), f"{name} of {length} elements of {dtype} from element {offset} on is wrong"
                 assert torch.equal(there.cpu(), whole), f"{name} from element {offset} on changed the elements around the view"
+        if name in _OF_ONE_ELEMENT:
+            with subject.sample(f"element {offset}", {"name": name, "dtype": dtype, "offset": offset, "length": 1}):
+                for one in (whole, there):
+                    CALLS[name](one[offset])
+                assert torch.equal(there.cpu(), whole), f"{name} of the zero-dimensional view of element {offset} is wrong"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from accelkit_conformance.oracle.precision_models import FEATURES, MODELS, ROWS
 from accelkit_conformance.subject import Subject
 
 _MOST_SKIPPED = 40
+_WRAPPERS = re.compile(r"(?<![^.])(module|_orig_mod)\.")  # names of submodules; no model of the suite has a submodule ``module``
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -158,14 +160,14 @@ def exact(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Modul
 
 def freeze_like(model: torch.nn.Module, trained: torch.nn.Module) -> None:
     """Freeze those parameters of the float64 ``model`` that the precision froze in ``trained``, such as quantised weights."""
-    trainable = {_name(name) for name in weights_of(trained)}
+    trainable = {bare_name(name) for name in weights_of(trained)}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trainable)
 
 
-def _name(name: str) -> str:
-    """Return the name of a parameter without the prefix that DDP or ``torch.compile`` adds to it."""
-    return name.removeprefix("module.").removeprefix("_orig_mod.")
+def bare_name(name: str) -> str:
+    """Return the name of a parameter without the prefixes that DDP and ``torch.compile`` add to it, in any order."""
+    return _WRAPPERS.sub("", name)
 
 
 def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, torch.Tensor]:
@@ -194,7 +196,7 @@ def check_close(
     assert found, f"there are no {what}"
     scale = max(float(value.norm()) for value in truth.values())
     for name, value in found.items():
-        right = truth[_name(name)]
+        right = truth[bare_name(name)]
         error = float((value - right).norm()) / (float(right.norm()) + 0.05 * scale)
         assert error <= tolerance, (
             f"{what}: that of {name} differs from float64 by {error:.2g}, relative; "

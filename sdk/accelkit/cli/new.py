@@ -29,7 +29,7 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
     """Create a plugin package that works immediately, with tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
-    KEY=VALUE sets the default answer to a question. The keys are vendor, distribution, accelerator, torch_device, components, author,
+    KEY=VALUE answers a question, which is then not asked. The keys are vendor, distribution, accelerator, torch_device, components, author,
     email, licence and oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
     """
     template = find_template()
@@ -87,26 +87,46 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
             near = difflib.get_close_matches(name, questions, n=1)
             why = f"did you mean {near[0]}?" if near and equals else f"KEY must be one of {', '.join(questions)}"
             raise UsageError(f"{answer!r:.80} is not an answer to a question", why=why, hint="write KEY=VALUE, for example vendor=Acme")
-        if "{" in value or "}" in value:  # cookiecutter treats the given value as a default, and renders it
-            raise UsageError(f"{name}={value!r:.80} is invalid; nothing was written", why="an answer must not contain braces")
-        given[name] = value
+        given[name] = _without_braces(name, value)
     return given
+
+
+def _without_braces(name: str, value: str) -> str:
+    """Return ``value``, the answer to the question ``name``.
+
+    Raises:
+        UsageError: If ``value`` contains braces. cookiecutter treats answers as defaults, and renders them.
+    """
+    if "{" in value or "}" in value:
+        raise UsageError(f"{name}={value!r:.80} is invalid; nothing was written", why="an answer must not contain braces")
+    return value
 
 
 def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dict[str, Any]:
     """Return the value of every variable of the template.
 
-    The user is asked for the values, and can accept or replace the default of each. If ``no_input`` is True, the user is not asked, and the
-    defaults are used. The default of a variable is its value in ``given``, or the template's default if ``given`` does not contain the
-    variable.
+    The user is asked for the values that are not in ``given``, and can accept or replace the default of each. The default may depend on the
+    earlier answers. If ``no_input`` is True, the user is not asked, and the defaults are used.
+
+    Raises:
+        UsageError: If cookiecutter is not installed, or if the user enters a value with braces.
     """
     try:
         from cookiecutter.generate import generate_context
-        from cookiecutter.prompt import prompt_for_config
+        from cookiecutter.prompt import prompt_for_config, read_user_variable
     except ImportError as error:
         raise UsageError("accelkit new needs the package cookiecutter", why=str(error), hint="pip install 'accelkit[template]'") from error
-    context = generate_context(str(template / "cookiecutter.json"), extra_context=dict(given))
-    return dict(prompt_for_config(context, no_input))
+    file, answers = template / "cookiecutter.json", dict(given)
+
+    def with_defaults() -> dict[str, Any]:
+        return dict(prompt_for_config(generate_context(str(file), extra_context=answers), no_input=True))
+
+    asked = [] if no_input else [question for question in _questions(template) if question not in given]
+    texts = json.loads(file.read_text("utf-8"))["__prompts__"]
+    for number, question in enumerate(asked, 1):
+        answer = read_user_variable(question, with_defaults()[question], texts, f"  [dim][{number}/{len(asked)}][/] ")
+        answers[question] = _without_braces(question, answer)
+    return with_defaults()
 
 
 def _write(template: Path, context: Mapping[str, Any], output_dir: Path) -> None:

@@ -36,8 +36,8 @@ def privateuse1_conflict() -> str:
     names = sorted({backend.plugin for backend in claimants})
     if len(names) < 2 or not is_enabled():
         return ""
-    both = f"{' and '.join(names)} both claim PrivateUse1, which is torch's only slot for out-of-tree devices"
-    return f"{both}: {way_out([backend.distribution for backend in claimants])}"
+    claim = f"{' and '.join(names)} {'both' if len(names) == 2 else 'all'} claim PrivateUse1"
+    return f"{claim}, which is torch's only slot for out-of-tree devices: {way_out([backend.distribution for backend in claimants])}"
 
 
 def backend_of(device_type: str) -> str:

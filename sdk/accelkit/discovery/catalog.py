@@ -187,9 +187,9 @@ def _adjudicate(records: Sequence[PluginRecord]) -> Iterable[PluginRecord]:
             hint = f"ask the vendor to rename it, or uninstall {record.distribution}"
             yield record.with_status("conflict", f"the name {record.name} is reserved for accelkit", hint)
         elif len(claims[key]) > 1:
-            owners = " and ".join(other.plugin for other in claims[key])
+            owners = f"{' and '.join(other.plugin for other in claims[key])} {'both' if len(claims[key]) == 2 else 'all'}"
             hint = f"write {record.qualified_name}, or uninstall one of them"
-            yield record.with_status("conflict", f"{owners} both claim the name {record.name}", hint)
+            yield record.with_status("conflict", f"{owners} claim the name {record.name}", hint)
         else:
             yield record
 

@@ -7,13 +7,12 @@ subclass for each combination of an original class and a ``Behaviour``, a functi
 
 from __future__ import annotations
 
-import copyreg
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_NEWOBJ: Any = getattr(copyreg, "__newobj__")  # noqa: B009 # typeshed does not know it
 
 Behaviour = Callable[[type], dict[str, Any]]
 """A function that takes the original class and returns the attributes that its subclass overrides. The function must be defined at
@@ -62,19 +61,21 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 def _reduce_ex(self: Any, protocol: Any) -> Any:
     """Return what ``__reduce_ex__`` of the original class returns, but with a call that creates the subclass if needed.
 
-    No module contains the subclass, so pickle cannot find it by name. The call is needed if the result would create the instance with
-    ``copyreg.__newobj__``, as it does for most classes with protocol 2 or later. Any other result is returned unchanged.
+    No module contains the subclass, so pickle cannot find it by name. The call is needed if the result calls the subclass, or passes it as
+    the first argument to another function, as the functions of ``copyreg`` expect it. Any other result is returned unchanged.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)
     if isinstance(reduced, str):
         return reduced
     function, arguments, *rest = reduced
-    if function is _NEWOBJ and arguments and arguments[0] is swapped:
-        return (_new, (swapped._accelkit_original, swapped._accelkit_behaviour, *arguments[1:]), *rest)
+    if function is swapped:
+        function, arguments = operator.call, (swapped, *arguments)
+    if arguments and arguments[0] is swapped:
+        return (_call, (function, swapped._accelkit_original, swapped._accelkit_behaviour, *arguments[1:]), *rest)
     return (function, arguments, *rest)
 
 
-def _new(cls: type, behaviour: Behaviour, *arguments: Any) -> Any:
-    swapped = swapped_class(cls, behaviour)
-    return swapped.__new__(swapped, *arguments)
+def _call(function: Callable[..., Any], cls: type, behaviour: Behaviour, *arguments: Any) -> Any:
+    """Call ``function`` with the subclass of ``cls`` and with ``arguments``."""
+    return function(swapped_class(cls, behaviour), *arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import sys
 import warnings
@@ -49,6 +48,7 @@ class Trackers:
         self._hyperparameters: dict[str, Any] = {}
         self._states: dict[str, Any] = {}
         self._next_step = 0
+        self._run_folder: str | None = None  # for trackers without a folder of their own; None until the first of them needs it
         self._process: int | None = None
         self._is_preempted = False
 
@@ -97,14 +97,18 @@ class Trackers:
         self._hyperparameters = {}
 
     def state(self) -> dict[str, Any]:
-        """Write everything that was logged. Return what a checkpoint saves: the number of the next step, and each tracker's ``state()``."""
+        """Write everything that was logged. Return what a checkpoint saves.
+
+        This is the number of the next step, the folder of the run, and each tracker's ``state()``.
+        """
         if not self._active:
             return {}
+        common = {"next_step": self._next_step, "run_folder": self._run_folder or self._states.get("run_folder")}
         if self._process is None:
-            return {"next_step": self._next_step, "trackers": self._states.get("trackers", {})}
+            return common | {"trackers": self._states.get("trackers", {})}
         self.flush()
         states = {self._key(tracker): self._call(tracker, "state") for tracker in tuple(self._active)}
-        return {"next_step": self._next_step, "trackers": {key: state for key, state in states.items() if state}}
+        return common | {"trackers": {key: state for key, state in states.items() if state}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Make each tracker continue the run that it was recording when the loaded checkpoint was saved.
@@ -124,14 +128,17 @@ class Trackers:
         if self._process is not None:
             return
         self._process = os.getpid()
-        saved = [state["folder"] for state in self._states.get("trackers", {}).values() if "folder" in state]
-        run_folder = functools.cache(lambda: Path(saved[0]) if saved else new_run_folder())
         for tracker in tuple(self._active):
             if isinstance(tracker, FolderTracker):
-                tracker.run_folder = run_folder
+                tracker.run_folder = self._folder_of_run
             self._call(tracker, "open", self._state_of(tracker))
         self._call_each("log_hyperparameters", self._recorded_hyperparameters())
         atexit.register(self._close_at_exit)
+
+    def _folder_of_run(self) -> Path:
+        if self._run_folder is None:
+            self._run_folder = self._states.get("run_folder") or str(new_run_folder())
+        return Path(self._run_folder)
 
     def _recorded_hyperparameters(self) -> dict[str, Any]:
         return self._hyperparameters | {"accelkit": self._describe()}

@@ -160,6 +160,15 @@ def test_names_that_a_plugin_registers(pl, bare_names, plugin_site):
         assert (trainer.accelerator.plugin.mode, trainer.accelerator.plugin.plugin) == (mode, "vendor-acme==1.0")
 
 
+def test_an_install_that_fails_registers_no_names(pl, bare_names, plugin_site):
+    plugin_site.install("vendor-acme", SOURCE.format(extra="acme_quiet"), accelerators={"acme": "Acme"})
+    with pytest.raises(accelkit.UsageError, match="fake_xpu"):
+        bare_names("acme", "fake_xpu")
+    bare_names()
+    with pytest.raises(accelkit.UnknownNameError, match="acme_quiet"):
+        pl.Trainer(accelerator="acme_quiet", devices=1, logger=False, **QUIET)
+
+
 def test_a_registered_name_of_lightnings(bare_names, plugin_site, error_text):
     plugin_site.install("vendor-acme", SOURCE.format(extra="cuda"), accelerators={"acme": "Acme"})
     with pytest.raises(accelkit.NameConflictError) as caught:

@@ -34,7 +34,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
     After this call, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
     trains on its own device. Without ``install``, Lightning's default strategy for a single device of a third-party accelerator would train
-    on the CPU. If ``install`` raises an error, it changes no class.
+    on the CPU. If ``install`` raises an error, it changes no class and registers no name.
 
     Args:
         accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
@@ -55,8 +55,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
         frameworks = [find_framework(FABRICS if package == "lightning_fabric" else TRAINERS, package)]
     for framework in frameworks:
         _check(framework)
-    for name in accelerators:
-        register_all(name, frameworks[0])
+    register_all(accelerators, frameworks[0])
     for framework in frameworks:
         if framework not in _originals:
             cls, original = framework.entry_class, framework.entry_class.__init__

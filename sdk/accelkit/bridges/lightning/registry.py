@@ -5,6 +5,7 @@ The method registers accelerators under names of the plugin's choice.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from accelkit.bridges.lightning.adapter import from_lightning
@@ -14,19 +15,28 @@ from accelkit.errors import NameConflictError, UsageError
 from accelkit.selection import load_named
 from accelkit.specs.accelerator import Accelerator
 
-_offers: dict[str, tuple[Any, dict[str, Any], str]] = {}
+_Offer = tuple[Any, dict[str, Any], str]  # an accelerator class, its options, and the plugin
+_offers: dict[str, _Offer] = {}
 
 
-def register_all(name: str, framework: Framework) -> None:
-    """Load the plugin ``name``, and let the plugin register its accelerators.
+def register_all(names: Iterable[str], framework: Framework) -> None:
+    """Load the plugins ``names``, and let each plugin register its accelerators. If a plugin fails, no accelerators are registered.
 
-    The plugin receives a new, empty registry that has the same class as Lightning's own registry.
+    Each plugin receives a new, empty registry that has the same class as Lightning's own registry.
 
     Raises:
-        UsageError: If the plugin has no ``register_accelerators``.
-        NameConflictError: If the plugin registers a name that Lightning or another plugin uses.
-        UnknownNameError, PluginError: If the plugin cannot be loaded.
+        UsageError: If a plugin has no ``register_accelerators``.
+        NameConflictError: If a plugin registers a name that Lightning or another plugin uses.
+        UnknownNameError, PluginError: If a plugin cannot be loaded.
     """
+    offers = dict(_offers)
+    for name in names:
+        _register(name, framework, offers)
+    _offers.update(offers)
+
+
+def _register(name: str, framework: Framework, offers: dict[str, _Offer]) -> None:
+    """Add the accelerators that the plugin ``name`` registers to ``offers``."""
     loaded = load_named("accelerator", name)
     register = getattr(loaded.cls, "register_accelerators", None)
     if register is None:
@@ -40,7 +50,7 @@ def register_all(name: str, framework: Framework) -> None:
     with loading.plugin_errors(loaded.record.plugin, f"{loaded.cls.__name__}.register_accelerators"):
         register(registry)
     for offered, entry in registry.items():
-        taken = _offers[offered][2] if offered in _offers else framework.package if offered in framework.registry else ""
+        taken = offers[offered][2] if offered in offers else framework.package if offered in framework.registry else ""
         if taken not in ("", loaded.record.plugin):
             raise NameConflictError(
                 f"the accelerator name {offered!r} is taken",
@@ -48,7 +58,7 @@ def register_all(name: str, framework: Framework) -> None:
                 why=f"{taken} already registers it",
                 hint="ask the vendor to use another name, or omit this plugin from install()",
             )
-        _offers[offered] = (entry["accelerator"], entry["init_params"], loaded.record.plugin)
+        offers[offered] = (entry["accelerator"], entry["init_params"], loaded.record.plugin)
 
 
 def registered(name: str) -> Accelerator | None:

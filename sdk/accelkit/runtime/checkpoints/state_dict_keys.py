@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from accelkit.errors import CheckpointError
 from accelkit.plugin_calls import call
 from accelkit.specs.precision import Precision
 
-_COMPILED = "_orig_mod."
+_COMPILED = re.compile(r"(?<![^.])_orig_mod\.")  # the whole name of a submodule, and not the end of another name
 
 
 def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str, Any]:
@@ -70,4 +71,4 @@ def renamed_for(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, 
 
 
 def _bare(key: str) -> str:
-    return key.replace(_COMPILED, "")
+    return _COMPILED.sub("", key)

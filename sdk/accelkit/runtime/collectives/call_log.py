@@ -151,6 +151,7 @@ class EntryWriter:
             self._is_stopping.wait(self._may_write_at - time.monotonic())
             self._is_late.clear()
             self.flush()
+        self.flush()  # an entry that came after the last flush in the loop, and before stop()
 
 
 _writer = EntryWriter()

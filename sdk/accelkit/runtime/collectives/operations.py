@@ -18,6 +18,7 @@ from accelkit.runtime.collectives.tensors import tensors_of
 T = TypeVar("T")
 
 _ALIKE = "give every process the same structure, dtypes and shapes, on the same kind of device"
+_PADDABLE = "give every process the same structure, and tensors with the same numbers of dimensions"
 _PAD = f"{_ALIKE}: pad_across_processes before gather, or gather_for_metrics(use_gather_object=True)"
 
 
@@ -92,9 +93,10 @@ def pad(communicator: Communicator, data: T, dim: int, pad_index: float, pad_fir
     tensors = tensors_of(data, "pad_across_processes")
     sizes = [tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else 0 for tensor in tensors]
     mine = struct.pack(f"<{len(sizes)}Q", *sizes)
-    outline = f"{len(sizes)} tensors"
+    dims = ", ".join(str(tensor.dim()) for tensor in tensors)  # a negative dim means different dimensions if these differ
+    outline = f"{len(sizes)} tensors (numbers of dimensions: {dims})"
     verified = verify(
-        communicator, f"pad_across_processes (dim {dim})", outline, mine if len(mine) <= INLINE_BYTES else b"", differing=_ALIKE
+        communicator, f"pad_across_processes (dim {dim})", outline, mine if len(mine) <= INLINE_BYTES else b"", differing=_PADDABLE
     )
     everyone = verified.parts if len(mine) <= INLINE_BYTES else exchange(communicator, verified.call, mine)
     longest = [max(theirs) for theirs in zip(*(struct.unpack(f"<{len(sizes)}Q", part) for part in everyone), strict=True)]

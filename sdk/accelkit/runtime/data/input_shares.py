@@ -29,15 +29,15 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
         ValueError: If the values of a mapping differ in length.
     """
     if isinstance(inputs, Mapping):
+        if nested := [value for value in inputs.values() if isinstance(value, Mapping)]:
+            raise _unsupported(f"{type(nested[0]).__name__} in a {type(inputs).__name__}")
         lengths = {key: len(value) for key, value in inputs.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"split_between_processes expects values of equal length, got {lengths}")
         return {key: share_of(value, rank, size, is_padded=is_padded) for key, value in inputs.items()}
     is_dataset = callable(getattr(inputs, "select", None)) and hasattr(inputs, "__len__")
     if not isinstance(inputs, list | tuple | torch.Tensor) and not is_dataset:
-        raise TypeError(
-            f"split_between_processes takes a list, tuple, tensor, dict of these, or datasets.Dataset; not {type(inputs).__name__}"
-        )
+        raise _unsupported(type(inputs).__name__)
     total = len(inputs)
     each, extra = divmod(total, size)
     start = rank * each + min(rank, extra)
@@ -49,3 +49,7 @@ def share_of(inputs: Any, rank: int, size: int, *, is_padded: bool) -> Any:
         share = [*inputs[start:stop], *list(inputs[-1:]) * missing]
         return tuple(share) if isinstance(inputs, tuple) else share
     return inputs.select([*range(start, stop), *[total - 1] * missing])
+
+
+def _unsupported(what: str) -> TypeError:
+    return TypeError(f"split_between_processes takes a list, tuple, tensor, dict of these, or datasets.Dataset; not {what}")

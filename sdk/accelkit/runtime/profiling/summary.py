@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from accelkit.runtime.profiling.findings import findings
 from accelkit.runtime.profiling.intervals import Interval, clip, subtract, total, union
 
 FORWARD = "accelkit::forward"
@@ -30,9 +31,6 @@ _COLLECTIVE_OF_BACKEND = re.compile(r"\w+:(all_|reduce|broadcast|gather|scatter|
 _MOVERS = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::_to_cpu")
 _NS_PER_MS = 1e6
 _NUM_OPERATORS = 8
-_NUM_NAMES = 3
-_NOTABLE = 0.15
-_NOTABLE_HOST = 0.4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
         profiler: The profiler, after its last recorded step.
         device: The device whose work and memory are of interest.
         has_partial_step: Whether the last recorded step is incomplete, because the program left the profiler's context during it. If other
-            steps were recorded, this step does not count, except that ``Summary.operators`` includes its operators.
+            steps were recorded, this step does not count.
     """
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results
@@ -141,7 +139,9 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
         steps = steps[:-1]
     spans = [_span(step) for step in steps]
     inside = [event for event in events if any(start <= event.start_time_ns < end for start, end in spans)]
-    busy = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in results.events() if event.device_type().name != "CPU"]
+    kernels = [event for event in results.events() if event.device_type().name != "CPU"]
+    own = [event for event in kernels if device.index in (None, event.device_index())]
+    busy = [(event.start_ns(), event.start_ns() + event.duration_ns()) for event in own]
     thread = steps[0].start_tid if steps else 0
     num_steps = max(len(steps), 1)
 
@@ -154,7 +154,7 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
         num_steps=len(steps),
         step_ms=ms_per_step(spans),
         phases={phase: ms_per_step(parts) for phase, parts in _divide(spans, inside, thread).items()},
-        device_ms=ms_per_step(clip(union(busy), spans)) if busy else None,
+        device_ms=ms_per_step(clip(union(busy), spans)) if kernels else None,
         operators=_operators(profiler, num_steps),
         copies=_copies(inside, num_steps),
         fallbacks=_fallbacks(inside, num_steps),
@@ -162,7 +162,7 @@ def summarize(profiler: torch.profiler.profile, device: torch.device, *, has_par
         peak_at=peak_at,
         findings=(),
     )
-    return dataclasses.replace(found, findings=tuple(_findings(found, ms_per_step(_outside_operators(inside, thread)))))
+    return dataclasses.replace(found, findings=tuple(findings(found, ms_per_step(_outside_operators(inside, thread)))))
 
 
 def _walk(events: Iterable[Any]) -> Iterator[Any]:
@@ -210,13 +210,20 @@ def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> di
 
 
 def _operators(profiler: torch.profiler.profile, num_steps: int) -> list[Operator]:
+    """Return the operators of the first ``num_steps`` steps that take the most time."""
+    # Other events are kernels, whose time is also counted in the operators that launched them.
+    recorded: Any = profiler.events()  # type: ignore[no-untyped-call]
+    events = [event for event in recorded if event.device_type.name == "CPU"]
+    steps = sorted((event.time_range for event in events if event.name.startswith("ProfilerStep")), key=lambda step: step.start)[:num_steps]
+    sums: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0, 0])
+    for event in events:
+        if any(step.start <= event.time_range.start < step.end for step in steps):
+            for index, value in enumerate((1, event.self_cpu_time_total, event.self_device_time_total)):
+                sums[event.name][index] += value
     found = [
-        Operator(
-            each.key, each.count / num_steps, each.self_cpu_time_total * 1e-3 / num_steps, each.self_device_time_total * 1e-3 / num_steps
-        )
-        for each in profiler.key_averages()
-        if each.device_type.name == "CPU"  # the others are kernels, whose time is also counted in the operators that launched them
-        and (each.key.partition("::")[0] in ("aten", "c10d") or ("::" not in each.key and each.self_device_time_total))
+        Operator(name, calls / num_steps, host * 1e-3 / num_steps, at_work * 1e-3 / num_steps)
+        for name, (calls, host, at_work) in sums.items()
+        if name.partition("::")[0] in ("aten", "c10d") or ("::" not in name and at_work)
     ]
     return sorted(found, key=lambda each: (each.device_ms, each.host_ms), reverse=True)[:_NUM_OPERATORS]
 
@@ -254,7 +261,7 @@ def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
 
 
 def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str | None]:
-    allocations = [event for event in events if event.typed[0].name == "Allocation" and event.extra_fields.device.type == device.type]
+    allocations = [event for event in events if event.typed[0].name == "Allocation" and _is_same(event.extra_fields.device, device)]
     if not allocations:
         return None, None
     highest = max(allocations, key=lambda event: event.extra_fields.total_allocated)
@@ -263,37 +270,12 @@ def _peak(events: Iterable[Any], device: torch.device) -> tuple[int | None, str 
     return highest.extra_fields.total_allocated, _phase_around(highest) + name
 
 
+def _is_same(recorded: torch.device, device: torch.device) -> bool:
+    return recorded.type == device.type and (recorded.index == device.index or None in (recorded.index, device.index))
+
+
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
     """Return the parts of forward passes in which the thread with the ID ``thread`` runs no operator, but only Python code."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)
-
-
-def _findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
-    step, phases = summary.step_ms or 1.0, summary.phases
-
-    def takes(ms: float) -> str:
-        return f"takes {ms:.3g} ms per step ({ms / step:.0%})"
-
-    if phases["data"] >= _NOTABLE * step:
-        yield f"data: waiting for the loader {takes(phases['data'])}. Give the DataLoader more workers, or make its dataset faster"
-    if phases["copies"] >= _NOTABLE * step:
-        pairs = {f"from {each.source} to {each.target}" for each in summary.copies if each.phase == "other"}
-        what = " and ".join(sorted(pairs)) or "to other dtypes"
-        yield f"copies: copying {what} {takes(phases['copies'])}. Pass pin_memory=True to the DataLoader, or copy less"
-    fallbacks = sum(each.ms for each in summary.fallbacks)
-    if summary.fallbacks and fallbacks >= _NOTABLE / 3 * step:
-        names = ", ".join(each.operator for each in summary.fallbacks[:_NUM_NAMES])
-        yield f"fallback: {summary.device} does not implement {names}, so the CPU computes this. It {takes(fallbacks)}"
-    for each in summary.copies:
-        if each.phase in ("forward", "backward", "optimizer") and each.ms >= _NOTABLE / 3 * step and not summary.fallbacks:
-            yield f"copies: copying from {each.source} to {each.target} in the phase {each.phase} {takes(each.ms)}"
-    if forward_in_python >= _NOTABLE_HOST * step:
-        yield f"forward: Python code between the operators {takes(forward_in_python)}. torch.compile or larger batches may help"
-    if phases["collectives"] >= _NOTABLE * step:
-        yield f"collectives: waiting for other processes {takes(phases['collectives'])}"
-    if phases["other"] >= _NOTABLE_HOST * step:
-        yield f"other: code of the loop, outside all phases, {takes(phases['other'])}"
-    if summary.device_ms is not None and summary.device_ms <= _NOTABLE_HOST * step:
-        yield f"idle: {summary.device} is at work for only {summary.device_ms / step:.0%} of the time"
