@@ -108,8 +108,8 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
 def check_forms_of_locations(subject: Subject) -> None:
     """Check ``torch.load`` with several forms of ``map_location``, and ``load_state_dict(assign=True)``.
 
-    ``map_location`` is None, a device, its name, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with them are
-    recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
+    ``map_location`` is None, a device, its name, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with
+    them are recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
 
     Raises:
         AssertionError: If loading to a missing device raises no error, or if an assigned parameter is on the wrong device or does not
