@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -34,6 +35,19 @@ def test_a_file_is_read_whole_or_not_at_all(tmp_path, max_bytes, fits):
         with pytest.raises(OSError, match="larger than 6 bytes") as caught:
             read_regular(path, max_bytes)
         assert caught.value.errno == errno.EFBIG
+
+
+@pytest.mark.parametrize("has_flag", [True, False])
+def test_a_link_is_not_followed(tmp_path, monkeypatch, has_flag):
+    """Windows has no O_NOFOLLOW."""
+    if not has_flag:
+        monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_bytes(b"content")
+    link.symlink_to(path)
+    assert read_regular(path) == b"content"
+    with pytest.raises(OSError, match="not a regular file"):
+        read_regular(link)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from accelkit.discovery import device_table
+from accelkit.errors import UsageError
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -23,7 +24,13 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
     return make_mesh_of_shape(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
-def make_mesh_of_shape(device_type: str, mesh_shape: tuple[int, ...], **options: Any) -> DeviceMesh:
+def make_mesh_of_shape(
+    device_type: str,
+    mesh_shape: tuple[int, ...],
+    *,
+    mesh_dim_names: tuple[str, ...] | None = None,
+    backend_override: Mapping[int | str, Any] | None = None,
+) -> DeviceMesh:
     """Like torch's ``init_device_mesh``, but for device types of any name. All processes must call this function.
 
     ``init_device_mesh`` rejects device types that contain characters other than letters, such as the underscore in ``fake_xpu``
@@ -32,11 +39,38 @@ def make_mesh_of_shape(device_type: str, mesh_shape: tuple[int, ...], **options:
     Args:
         device_type: The torch device type.
         mesh_shape: The size of each dimension. The product of the sizes is the number of processes.
-        options: Keyword arguments of ``DeviceMesh``, such as ``mesh_dim_names``. Unlike in ``init_device_mesh``, ``backend_override``
-            is not a dict but a tuple, which contains a pair of a backend and its options for each dimension.
+        mesh_dim_names: The name of each dimension.
+        backend_override: The backend of some dimensions, by index or name: the name of the backend, its options, or a pair of both.
+
+    Raises:
+        UsageError: If the names do not fit the dimensions, or if a key of ``backend_override`` is no dimension.
     """
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
+    if mesh_dim_names is not None and (len(mesh_dim_names) != len(mesh_shape) or len(set(mesh_dim_names)) != len(mesh_dim_names)):
+        raise UsageError(
+            f"mesh_dim_names={tuple(mesh_dim_names)} is invalid",
+            why=f"the mesh has {len(mesh_shape)} dimensions",
+            hint="give each dimension a name of its own",
+        )
+    options: dict[str, Any] = {}
+    if backend_override is not None:
+        options["backend_override"] = _backends(backend_override, len(mesh_shape), mesh_dim_names or ())
     ranks = torch.arange(math.prod(mesh_shape), device=device_table.host_name())
-    return DeviceMesh(device_type, ranks.view(mesh_shape), **options)
+    return DeviceMesh(device_type, ranks.view(mesh_shape), mesh_dim_names=mesh_dim_names, **options)
+
+
+def _backends(overrides: Mapping[int | str, Any], ndim: int, names: tuple[str, ...]) -> tuple[tuple[str | None, Any], ...]:
+    """Return the name of the backend and its options for each dimension. None stands for the default."""
+    found: dict[int, tuple[str | None, Any]] = {}
+    for key, value in overrides.items():
+        dim = names.index(key) if key in names else key
+        if dim not in range(ndim) or dim in found:
+            raise UsageError(
+                f"the key {key!r} of backend_override is invalid",
+                why=f"there is another key for dimension {dim}" if dim in found else f"the mesh has {ndim} dimensions, named {names}",
+                hint="use the index or the name of each dimension at most once",
+            )
+        found[int(dim)] = (value, None) if isinstance(value, str) else tuple(value) if isinstance(value, tuple) else (None, value)
+    return tuple(found.get(dim, (None, None)) for dim in range(ndim))

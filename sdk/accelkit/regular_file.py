@@ -23,7 +23,7 @@ def open_regular(path: Path) -> int:
         if error.errno == errno.ELOOP:
             raise _not_regular(path) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or not (hasattr(os, "O_NOFOLLOW") or _is_file_itself(descriptor, path)):
         os.close(descriptor)
         raise _not_regular(path)
     return descriptor
@@ -55,6 +55,14 @@ def is_regular(path: Path) -> bool:
     """Return whether ``path`` is a regular file, and not a symbolic link. False if there is no such file or its type cannot be read."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _is_file_itself(descriptor: int, path: Path) -> bool:
+    """Return whether ``path`` is the open file and not a symbolic link to it. This is for systems without O_NOFOLLOW, such as Windows."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:
         return False
 

@@ -91,3 +91,12 @@ def test_the_first_process_of_each_recorded_host_is_on_it(tmp_path, monkeypatch,
 def test_settings_are_the_properties_of_the_specification():
     properties = {name for name, value in vars(accelkit.ClusterEnvironment).items() if isinstance(value, property)}
     assert set(SETTINGS) == properties
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "[{}]", "3", "{", '{"processes": 3}', '{"processes": [[]]}', '{"job": {}}', '{"files": 3}', '{"job": []}']
+)
+def test_a_file_that_is_no_recording_is_named(tmp_path, content):
+    (tmp_path / "odd.json").write_text(content)
+    with pytest.raises(AssertionError, match=r"odd\.json cannot be read as a recording: "):
+        cluster_recordings.read(tmp_path)

@@ -13,7 +13,7 @@ from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.changed_arguments import check_inputs
 from accelkit_conformance.oracle.factorizations import unique_parts
 from accelkit_conformance.oracle.known_differences import are_as_frequent, is_left_out, may_be_missing
-from accelkit_conformance.oracle.sample_transfer import to_device
+from accelkit_conformance.oracle.sample_transfer import has_memory, to_device
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
 
@@ -108,6 +108,36 @@ def test_an_updated_argument_may_have_another_nan():
         check_inputs(torch.tensor([math.nan, 2.0]), nan.clone(), nan)
     with pytest.raises(AssertionError, match="the call changed an argument"):
         check_inputs(torch.tensor([-0.0]), torch.tensor([0.0]), torch.tensor([0.0]))
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.complex64, torch.int32), (torch.float8_e5m2, torch.uint8)])
+def test_a_nan_with_other_bits_is_no_change_in_any_dtype(dtype, bits):
+    nan = torch.tensor([math.nan, 1.0], dtype=torch.complex64 if dtype.is_complex else torch.float32).to(dtype)
+    other = nan.clone()
+    other.view(bits)[0] ^= 1
+    assert not torch.equal(nan.view(torch.uint8), other.view(torch.uint8))
+    check_inputs(other, nan.clone(), nan)
+    check_inputs(nan, other, nan)
+    changed = other.clone()
+    changed[1] = 2.0
+    for reference in (nan, other):
+        with pytest.raises(AssertionError, match="the call changed an argument"):
+            check_inputs(changed, reference.clone(), nan)
+
+
+class Opaque(torch.Tensor):
+    def untyped_storage(self):
+        raise NotImplementedError("Cannot access storage of OpaqueTensorImpl")
+
+
+def test_an_argument_with_a_nan_and_without_an_address_is_compared():
+    nan = torch.tensor([[math.nan, 1.0], [0.0, 3.0]]).t()
+    opaque = nan.clone().as_subclass(Opaque)
+    assert not has_memory(opaque)
+    check_inputs(opaque, nan.clone(), nan)
+    opaque[1, 1] = 2.0
+    with pytest.raises(AssertionError, match="the call changed an argument"):
+        check_inputs(opaque, nan.clone(), nan)
 
 
 def test_a_sample_that_is_on_a_device_already_is_moved(subject):

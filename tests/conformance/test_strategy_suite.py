@@ -1,13 +1,16 @@
 """The conformance suite on strategies: a sample of what it finds and of what passes."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from accelkit_conformance import certification, profiles
 from accelkit_conformance.mutants import find
+from accelkit_conformance.oracle.strategy_jobs import shared_folder
 from accelkit_conformance.run import accelerators_for, find_subject
 from accelkit_conformance.runner import Executor
+from accelkit_conformance.subject import Subject
 from accelkit_conformance.worker_pool import Order
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -61,6 +64,13 @@ def test_processes_with_the_same_samples_have_the_same_dropout(tmp_path):
     assert reasons["TensorParallel"] == ("pass", "")
     assert reasons["SeedsByRank"][0] == "fail"
     assert "but their masks are not the same" in reasons["SeedsByRank"][1]
+
+
+def test_a_failed_check_leaves_no_folder():
+    subject = Subject(find_subject("single_device", "strategy"), object)
+    with pytest.raises(ZeroDivisionError), shared_folder(subject) as folder:
+        raise ZeroDivisionError
+    assert not Path(folder).exists()
 
 
 def test_an_engine_without_a_fault_passes(tmp_path):

@@ -264,3 +264,14 @@ def test_an_operator_that_pytorch_has_only_for_the_cpu_may_be_missing(run):
     missing, present = run("LacksHistograms", "operators/forward[histogram,float32]", "layout/noncontiguous_inputs[histc]")
     assert (missing.kind, "PyTorch itself implements this only for the CPU" in missing.reason) == ("unsupported", True), missing
     assert present.kind == "pass", present
+
+
+@pytest.mark.parametrize("test", ["warnings_are_no_errors", "calls_are_repeated[assignment]", "calls_are_repeated[scatter]"])
+def test_a_value_of_another_element_is_wrong(run, test):
+    (result,) = run("AssignsToTheNext", f"determinism/{test}")
+    assert (result.kind, "an element has none of the values that were assigned to it" in result.reason) == ("fail", True), result
+
+
+def test_the_name_of_a_device_is_a_location(run):
+    (result,) = run("LoadsNamesToTheCPU", "serialization/forms_of_locations")
+    assert (result.kind, "with map_location=the name of the device, a tensor was loaded to cpu" in result.reason) == ("fail", True), result

@@ -338,6 +338,26 @@ class KeepsFactories(Broken):
         return call()
 
 
+class AssignsToTheNext(Broken):
+    """A device that assigns the values of each element to the next element."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return args[0].copy_(args[0].roll(1)) if name == "index_put_" else result.roll(1) if name == "scatter.src" else result
+
+
+class LoadsNamesToTheCPU(Broken):
+    """A device to which ``torch.load`` does not load if ``map_location`` is a string."""
+
+    def install(self) -> None:
+        import torch
+
+        load = torch.load
+        torch.load = lambda file, map_location=None, **options: load(
+            file, map_location="cpu" if isinstance(map_location, str) else map_location, **options
+        )
+
+
 class OnlyVectors(Broken):
     """A device that holds only vectors and cannot be waited for."""
 

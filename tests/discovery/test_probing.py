@@ -90,6 +90,7 @@ def test_a_hang_ends_at_the_time_limit_and_harms_no_other(plugin_site, monkeypat
             "thread running (spy)",
         ),
         ("import torch; torch.add = lambda *a: 1\n", "it replaced torch.add"),
+        ("import torch; torch.Tensor.cuda = lambda self: self\n", "it replaced torch.Tensor.cuda"),  # inherited by Tensor
         ("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "it changed signal handlers (SIGTERM)"),
         ("import os; os.chdir('/')\n", "it changed the working directory"),
     ],

@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 import accelkit
+from accelkit import Capabilities
+from accelkit.runtime.configuration import select_precision
+from accelkit_builtin.accelerators.cpu import CPUAccelerator
 from accelkit_builtin.precisions.bitsandbytes_4bit import Bitsandbytes4Bit, FourBitOptions
 from accelkit_builtin.precisions.bitsandbytes_8bit import Bitsandbytes8Bit, EightBitOptions
 
@@ -263,3 +266,33 @@ def test_options_that_are_none(error_text):
         Bitsandbytes8Bit(EightBitOptions(compute_dtype="half"))
     assert "compute_dtype='half'" in caught.value.what
     assert caught.value == error_text
+
+
+class WithoutBfloat16(CPUAccelerator):
+    declared_capabilities = Capabilities.declare(none=["dtype.bfloat16"])
+
+
+class WithoutFloat16(CPUAccelerator):
+    declared_capabilities = Capabilities.declare(none=["dtype.float16"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "able"),
+    [
+        (Bitsandbytes4Bit(), [WithoutFloat16]),
+        (Bitsandbytes4Bit(FourBitOptions(compute_dtype="float16")), [WithoutBfloat16]),
+        (Bitsandbytes4Bit(FourBitOptions(compute_dtype="float32")), [WithoutBfloat16, WithoutFloat16]),
+        (Bitsandbytes8Bit(), []),
+        (Bitsandbytes8Bit(EightBitOptions(compute_dtype="float16")), [WithoutBfloat16]),
+        (Bitsandbytes8Bit(EightBitOptions(compute_dtype="float32")), [WithoutBfloat16]),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{value.options.compute_dtype}" if hasattr(value, "options") else None,
+)
+def test_a_device_needs_the_dtypes_that_are_used(precision, able):
+    """Weights are converted to float16 before they are quantised to int8."""
+    for accelerator in (WithoutBfloat16, WithoutFloat16):
+        if accelerator in able:
+            assert select_precision(precision, accelerator()) is precision
+        else:
+            with pytest.raises(accelkit.UnsupportedError, match="declares that it does not support dtype.b?float16"):
+                select_precision(precision, accelerator())

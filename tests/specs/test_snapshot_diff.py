@@ -246,6 +246,16 @@ def test_from_the_foundation():
             id="a field with a default",
         ),
         pytest.param(
+            lambda now, _: now["Availability"].__delitem__("reason"),
+            [("Availability.reason", "is new, with a default, and before hint", "who uses it", "pass hint by name")],
+            id="a field with a default before others",
+        ),
+        pytest.param(
+            lambda now, _: now["RuntimeState"].__delitem__("process_index"),
+            [("RuntimeState.process_index", "is new, with a default", "nobody", "nothing")],
+            id="a field with a default before others, of what plugins are given",
+        ),
+        pytest.param(
             lambda now, _: now["ClusterDetection"]["priority"].update(default="0"),
             [("ClusterDetection.priority", "has no default any more", "who uses it", "pass priority where you create the object")],
             id="a field that has none any more",

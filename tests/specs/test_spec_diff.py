@@ -272,6 +272,18 @@ def test_a_member_that_has_the_new_form_or_returns_the_new_type_is_left_alone(pl
     assert pairs(ask("some", "--spec-diff", older(edit), code=0 if has_adapted else 1)) == ([] if has_adapted else expected)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "has_adapted"), [('"ClassVar[str]"', True), ("ClassVar[str]", True), ("str", False), ("ClassVar[int]", False)]
+)
+def test_an_attribute_that_has_the_new_type_is_left_alone(plugin_site, older, annotation, has_adapted):
+    """The annotation is a string or, without ``from __future__ import annotations``, the type itself."""
+    source = "from typing import ClassVar\n" + ADAPTED.replace("device_type =", f"device_type: {annotation} =")
+    plugin_site.install("vendor-some", source, accelerators={"some": "Some"})
+    path = older(lambda members: members["Accelerator"]["device_type"].update(type="ClassVar[str | None]"))
+    expected = [] if has_adapted else [("Accelerator.device_type", "is ClassVar[str], no longer ClassVar[str | None]")]
+    assert pairs(ask("some", "--spec-diff", path, code=0 if has_adapted else 1)) == expected
+
+
 def test_hooks_concern_those_who_implement_them(plugin_site, older):
     plugin_site.install("vendor-log", HOOKS, entry_points="[accelkit.hooks]\nlog = vendor_log:Log")
 

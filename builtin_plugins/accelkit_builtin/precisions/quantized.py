@@ -38,6 +38,8 @@ class QuantizedPrecision(NarrowPrecision):
             why = "it must be bfloat16, float16 or float32"
             raise UsageError(f"compute_dtype={compute_dtype!r} is invalid", why=why, hint="omit it to use bfloat16")
         self._dtype_name, self._ignore = compute_dtype, ignore
+        needed = [one for one in self.required_capabilities if one != "dtype.bfloat16"]  # the class needs the default compute_dtype
+        self.required_capabilities = tuple(dict.fromkeys([*needed, f"dtype.{compute_dtype}"]))  # type: ignore[misc] # is a ClassVar
 
     @property
     def dtype(self) -> torch.dtype:

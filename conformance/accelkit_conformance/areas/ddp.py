@@ -168,7 +168,8 @@ def unused_parameters(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronized_batch_norm(subject: Subject, size: str) -> None:
-    """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the whole batch."""
+    """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the whole batch. The
+    parts of the batch on different ranks differ in size."""
     import torch
 
     if subject.device_type == "cpu":
@@ -177,15 +178,17 @@ def synchronized_batch_norm(subject: Subject, size: str) -> None:
         raise NotSupported("torch's SyncBatchNorm does not support the CPU")
     torch.default_generator.manual_seed(0)
     single = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
-    batch = torch.randn(2 * int(size), 2, 5, 5)
+    n = int(size)
+    batch = torch.randn(n * (n + 1) // 2, 2, 5, 5)
+    own = slice(subject.rank * (subject.rank + 1) // 2, (subject.rank + 1) * (subject.rank + 2) // 2)  # rank + 1 samples
     synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(single)).to(subject.device)
     ddp = torch.nn.parallel.DistributedDataParallel(synced)
     expected = single(batch)
     weights = torch.linspace(-1, 1, expected[0].numel()).view(expected[0].shape)
     (expected * weights).mean().backward()
-    found = ddp(batch[subject.rank :: int(size)].to(subject.device))
-    (found * weights.to(subject.device)).mean().backward()
-    torch.testing.assert_close(found.detach().cpu(), expected.detach()[subject.rank :: int(size)], rtol=1e-3, atol=1e-5)
+    found = ddp(batch[own].to(subject.device))
+    ((found * weights.to(subject.device)).sum() * n / expected.numel()).backward()  # DDP averages over ranks, not over samples
+    torch.testing.assert_close(found.detach().cpu(), expected.detach()[own], rtol=1e-3, atol=1e-5)
     for ours, theirs in zip(ddp.parameters(), single.parameters(), strict=True):
         assert ours.grad is not None
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)

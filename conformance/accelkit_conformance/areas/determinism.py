@@ -107,7 +107,8 @@ def calls_are_repeated(subject: Subject, name: str) -> None:
     """In deterministic mode, five runs of a call give the same result (or gradients), bit for bit, unless the call raises a RuntimeError
     that says that the call is not deterministic. Most of the calls write several values to one element, or add many numbers, in the forward
     or in the backward pass. Unless a call has several right results, the result or the gradients are the same as on the CPU, within 0.2 %
-    plus 0.002. A call that the device does not implement passes this check, because the tests of operators report it."""
+    plus 0.002. An element to which several values are assigned has one of these values. A call that the device does not
+    implement passes this check, because the tests of operators report it."""
     from accelkit_conformance.oracle.repeated_calls import check_repeated_call
 
     check_repeated_call(subject, name)
@@ -117,7 +118,7 @@ def calls_are_repeated(subject: Subject, name: str) -> None:
 def warnings_are_no_errors(subject: Subject) -> None:
     """With ``use_deterministic_algorithms(True, warn_only=True)``, calls that are not deterministic on some devices, such as the backward
     pass of ``grid_sample``, raise no error and leave ``warn_only`` on. Seven calls are tested. Six of them give the same results or
-    gradients as on the CPU. The seventh assigns several values to the same elements, so its result may contain any of these values."""
+    gradients as on the CPU. The seventh assigns several values to each element, and each element has one of its own values."""
     from accelkit_conformance.oracle.repeated_calls import check_warnings_only
 
     check_warnings_only(subject)

@@ -45,6 +45,16 @@ class ForwardKeepsBuffers(Broken):
         setattr(DistributedDataParallel, "_sync_buffers", lambda self: None)  # noqa: B010
 
 
+@mutant("ddp", "batch statistics")
+class WeighsRanksEqually(Broken):
+    """The statistics of SyncBatchNorm weigh all ranks equally, even if their batches differ in size."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "batch_norm_gather_stats_with_counts":
+            return func(*args[:-1], args[-1].mean().expand_as(args[-1]).contiguous(), **kwargs)
+        return call()
+
+
 @mutant("fsdp", "partial results")
 class KeepsPartialResults(Broken):
     """If each rank has a part of a sum, as in the norm of sharded gradients, the parts are not added up: each rank keeps its own part."""

@@ -161,7 +161,7 @@ def read(folder: Path) -> tuple[tuple[Process, ...], tuple[Description, ...]]:
     for path in sorted(folder.glob("*.json")):
         try:
             fields = json.loads(path.read_text("utf-8"))
-            files = fields.get("files", {})
+            files = dict(fields.get("files", {}))
             for index, one in enumerate(fields.get("processes", ())):
                 processes.append(Process(f"{path.stem}-{index}", dict(one["environ"]), files, {**one["expected"]}))
                 _ = processes[-1].environment
@@ -169,7 +169,7 @@ def read(folder: Path) -> tuple[tuple[Process, ...], tuple[Description, ...]]:
                 shapes = tuple((nodes, local) for nodes, local in fields.get("shapes", SHAPES))
                 expected = {**fields.get("expected", {}), "environment": fields["environment"]}
                 descriptions.append(Description(path.stem, dict(fields["job"]), files, expected, shapes))
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise AssertionError(f"{path} cannot be read as a recording: {type(error).__name__}: {error}") from error
     return tuple(processes), tuple(descriptions)
 

@@ -109,8 +109,8 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
 def check_forms_of_locations(subject: Subject) -> None:
     """Check ``torch.load`` with several forms of ``map_location``, and ``load_state_dict(assign=True)``.
 
-    ``map_location`` is None, a device, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with them are
-    recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
+    ``map_location`` is None, a device, its name, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with
+    them are recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
 
     Raises:
         AssertionError: If loading to a missing device raises no error, or if an assigned parameter is on the wrong device or does not
@@ -123,6 +123,8 @@ def check_forms_of_locations(subject: Subject) -> None:
         forms: dict[str, tuple[Any, tuple[torch.device, torch.device]]] = {
             "None": (None, (device, host)),
             "torch.device('cpu')": (host, (host, host)),
+            "'cpu'": ("cpu", (host, host)),
+            "the name of the device": (str(device), (device, device)),
             "a dict to the CPU": ({str(device): "cpu"}, (host, host)),
             "a dict to the device": ({"cpu": str(device)}, (device, device)),
             "a dict without entries": ({}, (device, host)),

@@ -8,17 +8,23 @@ interactions and implications for software testing", IEEE TSE 30(6), 2004).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
-def covering_rows(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+def covering_rows(
+    axes: Mapping[str, Sequence[str]], is_allowed: Callable[[Mapping[str, str]], bool] = lambda row: True
+) -> list[dict[str, str]]:
     """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one combination.
+
+    Only combinations for which ``is_allowed`` returns True are returned, so that pairs for which it returns False are left out. It is also
+    called with incomplete combinations, which must be allowed only if a value of each other axis can be added.
 
     The first combination has the first value of each axis. The others are built greedily: each starts with a pair that no earlier
     combination contains, and takes for every other axis the value that covers the most new pairs. The result is the same on every call.
     """
     names = list(axes)
     missing = {(one, x, other, y) for one, other in itertools.combinations(names, 2) for x in axes[one] for y in axes[other]}
+    missing = {pair for pair in missing if is_allowed({pair[0]: pair[1], pair[2]: pair[3]})}
     rows: list[dict[str, str]] = []
 
     def pairs(row: Mapping[str, str]) -> set[tuple[str, str, str, str]]:
@@ -27,7 +33,8 @@ def covering_rows(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     def add(row: dict[str, str]) -> None:
         for name in names:
             if name not in row:
-                row[name] = max(axes[name], key=lambda value: len(pairs({**row, name: value}) & missing))
+                allowed = [value for value in axes[name] if is_allowed({**row, name: value})]
+                row[name] = max(allowed, key=lambda value: len(pairs({**row, name: value}) & missing))
         missing.difference_update(pairs(row))
         rows.append({name: row[name] for name in names})
 

@@ -105,15 +105,18 @@ def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
 
 @contextlib.contextmanager
 def shared_folder(subject: Subject) -> Iterator[str]:
-    """Return a context manager with a new folder, the same on every process."""
+    """Return a context manager with a new folder, the same on every process. On exit, rank 0 removes it: if the block raises no error,
+    after all processes have left the block."""
     folder: list[Any] = [tempfile.mkdtemp(prefix="accelkit-conformance-") if subject.rank == 0 else None]
     if subject.world_size > 1:
         dist.broadcast_object_list(folder, src=0)
-    yield folder[0]
-    if dist.is_initialized() and subject.world_size > 1:
-        dist.barrier()
-    if subject.rank == 0:
-        shutil.rmtree(folder[0], ignore_errors=True)
+    try:
+        yield folder[0]
+        if dist.is_initialized() and subject.world_size > 1:
+            dist.barrier()
+    finally:
+        if subject.rank == 0:
+            shutil.rmtree(folder[0], ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -69,16 +69,18 @@ def _is_torchs_own(thing: object) -> bool:
 def _torch_callables() -> Mapping[str, object]:
     """Return the functions and classes in the imported modules of torch, and the methods of Tensor and Module, by qualified name.
 
-    Names that begin with two underscores are left out, and so are inherited methods, such as ``Tensor.to``. Empty if torch is not imported.
+    Names that begin with two underscores are left out. Empty if torch is not imported.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    spaces = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"}
-    spaces |= {"torch.Tensor": torch.Tensor, "torch.nn.Module": torch.nn.Module}
+    spaces = {name: getattr(module, "__dict__", {}) for name, module in list(sys.modules.items()) if name.partition(".")[0] == "torch"}
+    for name, cls in (("torch.Tensor", torch.Tensor), ("torch.nn.Module", torch.nn.Module)):
+        # Inherited methods are included: a plugin that assigns to Tensor.to, which Tensor inherits, replaces a method and adds none.
+        spaces[name] = {key: thing for base in reversed(cls.__mro__) for key, thing in vars(base).items()}
     return {
         f"{space}.{name}": thing
-        for space, holder in spaces.items()
-        for name, thing in list(getattr(holder, "__dict__", {}).items())
+        for space, members in spaces.items()
+        for name, thing in list(members.items())
         if callable(thing) and not name.startswith("__")
     }

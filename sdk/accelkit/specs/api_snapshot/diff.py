@@ -136,11 +136,21 @@ class _Comparison:
     def _added(self, name: str) -> Change:
         now = self._news[name]
         is_said = "default" in now if now["form"] in ("attribute", "field") else not now.get("is_required")
+        if is_said and self._is_data and not self._is_given and (following := self._fields_after(name)):
+            what = f"is new, with a default, and before {', '.join(following)}"
+            return self._change(name, "added", what, "who uses it", f"pass {', '.join(following)} by name")
         if is_said or self._is_given:
             return self._change(name, "added", "is new" + (", with a default" if is_said and now["form"] != "hook" else ""))
         if self._is_data:
             return self._change(name, "added", "is new, without a default", "who uses it", f"pass {name} where you create the object")
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
+
+    def _fields_after(self, name: str) -> list[str]:
+        """Return the fields after a new field that the old record has too. Their positions have changed. Empty if ``name`` is no field."""
+        if self._news[name]["form"] != "field":
+            return []
+        later = list(self._news)[list(self._news).index(name) + 1 :]
+        return [other for other in later if other in self._olds and self._news[other]["form"] == "field"]
 
     def _differences(self, name: str) -> Iterator[Change]:
         then, now = self._olds[name], self._news[name]

@@ -74,7 +74,9 @@ def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
         return bool(own["form"] == now["form"])
     if change.aspect == "returns":
         return bool(own.get("returns") == now["returns"])
-    if change.aspect == "type" and change.parameter:
+    if change.aspect == "type" and not change.parameter:
+        return bool(own.get("type") == now.get("type"))
+    if change.aspect == "type":
         return _type_of(change.parameter, own) == _type_of(change.parameter, now)
     return change.aspect == "parameters" and _takes(own, now)
 

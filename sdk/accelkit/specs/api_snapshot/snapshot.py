@@ -113,21 +113,23 @@ def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, 
                 found[name] = _field(fields[name])
             elif not name.startswith("_") or (name == "__init__" and not fields):
                 is_hook = any(hasattr(_function(vars(one).get(name)), "accelkit_impl") for one in (cls, *inherited))
-                found[name] = _member(vars(cls).get(name, inspect.Parameter.empty), annotations.get(name)) | _if(is_hook=is_hook)
+                found[name] = _member(vars(cls).get(name, inspect.Parameter.empty), annotations.get(name, inspect.Parameter.empty)) | _if(
+                    is_hook=is_hook
+                )
     return found
 
 
-def _member(value: Any, annotation: str | None) -> dict[str, Any]:
+def _member(value: Any, annotation: object) -> dict[str, Any]:
     function = _function(value)
     if not inspect.isfunction(function):
-        return {"form": "attribute", **_if(type=annotation), **_default(value)}
+        return {"form": "attribute", **_if(type=_spelled(annotation)), **_default(value)}
     specified = getattr(function, "accelkit_spec", None)
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())[0 if isinstance(value, staticmethod) else 1 :]
     return {
         "form": "hook" if specified is not None else next((form for kind, form in _WRAPPERS.items() if isinstance(value, kind)), "method"),
         "parameters": [_parameter(one) for one in parameters],
-        "returns": "" if signature.return_annotation is signature.empty else str(signature.return_annotation),
+        "returns": _spelled(signature.return_annotation),
         **_if(
             is_required=getattr(function, "__isabstractmethod__", False), is_first_result=specified is not None and specified["firstresult"]
         ),
@@ -137,15 +139,24 @@ def _member(value: Any, annotation: str | None) -> dict[str, Any]:
 def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:
     is_plain = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     kind = "" if is_plain else parameter.kind.name.lower()
-    annotation = "" if parameter.annotation is parameter.empty else str(parameter.annotation)
-    return {"name": parameter.name, **_if(kind=kind, type=annotation), **_default(parameter.default)}
+    return {"name": parameter.name, **_if(kind=kind, type=_spelled(parameter.annotation)), **_default(parameter.default)}
 
 
 def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
     if field.default_factory is not dataclasses.MISSING:
-        return {"form": "field", "type": str(field.type), **_default(field.default_factory())}
+        return {"form": "field", "type": _spelled(field.type), **_default(field.default_factory())}
     value = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-    return {"form": "field", "type": str(field.type), **_default(value)}
+    return {"form": "field", "type": _spelled(field.type), **_default(value)}
+
+
+def _spelled(annotation: object) -> str:
+    """Return an annotation as it is written in the code, such as ``ClassVar[str]``, or "" if there is none.
+
+    In a module without ``from __future__ import annotations``, annotations are not strings.
+    """
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
 def _default(value: Any) -> dict[str, str]:
