@@ -220,6 +220,9 @@ class RankFailedError(AccelkitError):
     """A process of the job failed. The text has the traceback of the process that failed first, and says how the other processes ended."""
 
 
+_OUT_OF_MEMORY = re.compile("out[ _]of[ _]((device|host|gpu)[ _])?memory", re.IGNORECASE)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory ran out, on the device or on the host."""
-    return isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+    return isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)) is not None

@@ -98,11 +98,11 @@ def invalid_result(plugin: Accelerator | Precision | Strategy, method: str, why:
 def note_plugin(error: Exception, plugin: Precision | Strategy, method: str) -> None:
     """Add a note to ``error``, which a method of the plugin raised during a training step. The note names the plugin.
 
-    No note is added to accelkit's own errors, to errors of built-in plugins, to errors of methods that the plugin does not override, or to
-    errors that the user's optimizer raises in its ``step``.
+    No note is added to accelkit's own errors, to out-of-memory errors, to errors of built-in plugins, to errors of methods that the plugin
+    does not override, or to errors that the user's optimizer raises in its ``step``.
     """
     is_its_own = getattr(type(plugin), method) is not getattr(_specification(plugin), method)
-    if isinstance(error, AccelkitError) or is_built_in(plugin) or not is_its_own:
+    if isinstance(error, AccelkitError) or is_out_of_memory(error) or is_built_in(plugin) or not is_its_own:
         return
     if any(frame.f_code.co_name == "_own_step" for frame, _ in traceback.walk_tb(error.__traceback__)):
         return

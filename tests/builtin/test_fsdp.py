@@ -1,4 +1,4 @@
-"""Clipping by the strategy fsdp, in a process group of one process."""
+"""The strategy fsdp outside of a job: how it clips gradients, and which models it refuses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import accelkit
 from accelkit_builtin.strategies.fsdp import FSDPStrategy
 
 
@@ -45,3 +46,11 @@ def test_gradients_are_clipped_to_the_largest_value():
     parameter.grad = torch.tensor([3.0, -4.0])
     assert FSDPStrategy().clip_grad_norm_((one for one in [parameter]), 2.0, math.inf).item() == 4.0
     torch.testing.assert_close(parameter.grad, torch.tensor([1.5, -2.0]))
+
+
+def test_a_model_that_is_partly_on_the_meta_device_is_refused(error_text):
+    """Otherwise, its other parameters would be overwritten."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta"))
+    with pytest.raises(accelkit.UsageError) as caught:
+        FSDPStrategy().place_module(model, torch.device("cpu"))
+    assert caught.value == error_text

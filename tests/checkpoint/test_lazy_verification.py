@@ -10,6 +10,7 @@ import pickle
 import random
 import shutil
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -235,6 +236,20 @@ def test_keep_last_keeps_a_checkpoint_until_it_is_verified(saved):
     del verification
     step_dirs.keep_last(saved, saved / "step-1", 1)
     assert not (saved / "step-0").exists()
+
+
+def test_the_threads_wait_for_a_block_that_the_program_verifies(saved):
+    verification = block_verification(saved)
+    first = ("data/" + data_file(saved).name, 0)
+    assert verification._claim(first)
+    done = threading.Event()
+    verification.start(done.set)
+    while len(verification._outcomes) < len(verification._order) - 1:
+        time.sleep(0.01)
+    assert not done.wait(0.2)
+    verification._verify(first)
+    assert done.wait(60)
+    verification.stop()
 
 
 def test_a_forked_process_verifies_for_itself(saved):

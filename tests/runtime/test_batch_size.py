@@ -81,6 +81,17 @@ def test_what_is_not_a_seed_is_an_error(seed, error_text):
             accelkit.Runtime("cpu", seed=seed)
 
 
+@pytest.mark.filterwarnings("ignore:.*trying a batch size")
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY")])
+def test_an_error_without_a_text_or_with_a_drivers_code_is_one_of_memory(error):
+    def attempt(size):
+        if size > 1:
+            raise error
+        return size
+
+    assert accelkit.Runtime("cpu").find_executable_batch_size(attempt, 4) == 1
+
+
 def test_a_plugin_knows_its_own_errors():
     class Own(accelkit.Accelerator):
         device_type = "cpu"

@@ -270,3 +270,16 @@ def test_an_upload_that_loses_or_repeats_data_is_the_plugins_fault(upload, error
     with pytest.raises(accelkit.BrokenPluginError) as raised:
         list(loader)
     assert raised.value == error_text
+
+
+def test_running_out_of_memory_is_not_the_plugins_fault():
+    class Large(accelkit.Precision):
+        def pre_backward(self, loss):
+            raise torch.OutOfMemoryError("out of memory")
+
+    precision = Large()
+    precision.name, precision.plugin = "large", "hostile==1.0"
+    rt = accelkit.Runtime("cpu", precision=precision)
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        rt.backward(rt.prepare(nn.Linear(1, 1))(torch.ones(1)).sum())
+    assert not hasattr(caught.value, "__notes__")

@@ -249,7 +249,11 @@ class FSDPStrategy(Strategy):
 
 
 def _is_on_meta(module: torch.nn.Module) -> bool:
-    return any(parameter.is_meta for parameter in module.parameters())
+    names = {is_meta: name for name, parameter in module.named_parameters() for is_meta in [parameter.is_meta]}
+    if len(names) == 2:
+        why = f"{names[True]} is on the meta device, and {names[False]} is not"
+        raise UsageError(f"{type(module).__name__} is partly on the meta device", why=why, hint="create the whole model on one device")
+    return True in names
 
 
 def _local(tensor: Any) -> torch.Tensor:

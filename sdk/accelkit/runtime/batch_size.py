@@ -46,7 +46,9 @@ def find_executable_batch_size(
         except Exception as error:
             if not call(accelerator, "is_out_of_memory", error):
                 raise
-            failure = str(error).partition("\n")[0]  # the error itself would keep the tensors of the attempt in memory
+            failure = (
+                str(error).partition("\n")[0] or type(error).__name__
+            )  # the error itself would keep the tensors of the attempt in memory
         if not collectives.any_process(bool(failure)):
             return result  # type: ignore[return-value]  # of type R, because no error was raised
         del result

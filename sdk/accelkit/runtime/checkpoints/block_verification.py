@@ -103,22 +103,31 @@ class BlockVerification:
 
         From then on, ``wait`` and ``wait_for_all`` verify the blocks that have not been verified yet.
         """
-        self._has_to_stop = True
+        with self._condition:
+            self._has_to_stop = True
+            self._condition.notify_all()
         for thread in self._threads:
             thread.join()
 
     def _work(self, when_done: Callable[[], None]) -> None:
-        for block in self._order:
-            if self._has_to_stop or not threading.main_thread().is_alive():
-                return
-            if self._claim(block):
-                self._verify(block)
-        with self._condition:
-            is_last = not self._has_to_stop and len(self._outcomes) == len(self._order)
-            self._has_to_stop = self._has_to_stop or is_last
-        if is_last:
-            when_done()
-            self._resources.close()
+        is_done = False
+        while not is_done:
+            for block in self._order:
+                if self._has_to_stop or not threading.main_thread().is_alive():
+                    return
+                if self._claim(block):
+                    self._verify(block)
+            with self._condition:  # the main thread may still verify a block, and may be interrupted before it has finished
+                self._condition.wait_for(lambda: self._has_to_stop or len(self._claimed) < len(self._order) or self._has_all_outcomes)
+                if self._has_to_stop:
+                    return
+                is_done = self._has_to_stop = self._has_all_outcomes
+        when_done()
+        self._resources.close()
+
+    @property
+    def _has_all_outcomes(self) -> bool:
+        return len(self._outcomes) == len(self._order)
 
     def _outcome(self, block: Block) -> str:
         if os.getpid() != self._process:  # after a fork, the threads are gone, and one of them may have held the lock
