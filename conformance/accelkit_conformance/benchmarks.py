@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from accelkit import PluginRecord
+from accelkit import DevicesError, PluginRecord
 from accelkit_conformance.subprocess_checks import about, answer, ask
 
 _SECONDS = 300
@@ -120,23 +120,34 @@ def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
 def _collectives(accelerator: Any) -> dict[str, Any]:
     """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes. The rate is 16 MiB divided by the time of one all-reduce.
 
-    The result has no rows if the accelerator does not declare ``process_group``.
+    The result has no rows if the accelerator does not declare ``process_group``, or does not have a device for each process: many backends,
+    such as NCCL, refuse two processes on one device.
     """
-    rows = []
-    if accelerator.capabilities().can("process_group"):
+    rows, indices = [], _indices_of_two(accelerator)
+    if accelerator.capabilities().can("process_group") and indices:
         import tempfile
 
         from torch.multiprocessing.spawn import spawn
 
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "rate")
-            spawn(_reduce, (type(accelerator), accelerator.name, folder), nprocs=2)  # type: ignore[no-untyped-call]
+            spawn(_reduce, (type(accelerator), accelerator.name, indices, folder), nprocs=2)  # type: ignore[no-untyped-call]
             rows.append({"name": "all_reduce, 2 processes", "value": float(Path(path).read_text())})
     return {"title": "Collectives", "unit": "GB/s", "rows": rows}
 
 
-def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
-    """Run one of the two ranks of the all-reduce. Rank 0 writes the measured rate into a file in ``folder``."""
+def _indices_of_two(accelerator: Any) -> list[int]:
+    """Return the indices of the devices of two processes. The list is empty if there is only one device that processes cannot share."""
+    try:
+        found: list[int] = accelerator.parse_devices(2)
+    except DevicesError:
+        return []
+    return found
+
+
+def _reduce(rank: int, cls: Any, name: str, indices: list[int], folder: str) -> None:
+    """Run one of the two ranks of the all-reduce, on the device with the index ``indices[rank]``. Rank 0 writes the measured rate into a
+    file in ``folder``."""
     import torch
     import torch.distributed as dist
 
@@ -145,7 +156,7 @@ def _reduce(rank: int, cls: Any, name: str, folder: str) -> None:
     accelerator = cls()
     accelerator.name = name
     accelerator.load()
-    device = accelerator.device(rank % accelerator.auto_device_count())
+    device = accelerator.device(indices[rank])
     accelerator.setup_device(device)
     backend = backend_of(device, accelerator.process_group_backend)
     dist.init_process_group(backend, init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)

@@ -7,7 +7,8 @@ point is the name of the accelerator, and the value of the entry point is ``pack
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of globs
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: Python expression that selects inputs by shape, ndim, args, kwargs, input or dtype
+    sample = "ndim == 0"                   # optional: Python expression that selects inputs, for operators by shape, ndim, args, kwargs,
+                                           # input or dtype
     error = "NotImplementedError"          # optional: class of the error, signal that kills the process, such as SIGSEGV, or timeout
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
@@ -80,10 +81,22 @@ class Expectation:
     def holds_for(self, facts: Mapping[str, Any]) -> bool:
         """Return whether this expectation applies to the input that ``facts`` describes.
 
-        The expression ``sample`` is evaluated with the variables in ``facts``, and its errors are not caught. Without an expression, the
-        result is True. Call this method only in worker processes, because the expression is code from the plugin.
+        The expression ``sample`` is evaluated with the variables in ``facts``. Without an expression, the result is True. Call this method
+        only in worker processes, because the expression is code from the plugin.
+
+        Raises:
+            UsageError: If the expression raises an error, for example because this input has no variable of that name.
         """
-        return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
+        try:
+            return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway
+        except Exception as error:
+            variables = ", ".join(sorted(facts)) or "none"
+            raise UsageError(
+                f"the condition sample = {self.sample!r} of an expected failure cannot be evaluated for an input of a test",
+                why=f"{type(error).__name__}: {error} (in {self.origin}, for the tests {self.test})",
+                hint=f"use only variables of the input, which are here: {variables}. Inputs of other tests have other variables; "
+                "if the glob matches several kinds of tests, write an entry for each",
+            ) from error
 
     @property
     def is_torch_defect(self) -> bool:

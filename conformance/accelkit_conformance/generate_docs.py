@@ -12,6 +12,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+from accelkit import UsageError
 from accelkit_conformance import checks, mutation_scores, profiles
 from accelkit_conformance.certification import MANDATORY
 from accelkit_conformance.results import MEANING
@@ -92,7 +93,21 @@ def _one_line(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
+def update(path: Path) -> None:
+    """Replace the generated text in a page.
+
+    Raises:
+        UsageError: If the page does not contain the two markers.
+    """
+    before, start, rest = path.read_text("utf-8").partition(START + "\n")
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise UsageError(
+            f"{path} is not changed, because it does not contain the two markers of the generated text",
+            hint=f"write these two lines where the generated text belongs: {START} and {END}",
+        )
+    path.write_text(f"{before}{START}\n{generated(path)}{END}{after}", "utf-8")
+
+
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    text = path.read_text("utf-8")
-    path.write_text(text.replace(START + "\n" + written(text) + END, f"{START}\n{generated(path)}{END}"), "utf-8")
+    update(Path(sys.argv[1]))

@@ -54,7 +54,7 @@ NOT_OVERRIDDEN = {
     "requeue_without_scheduler_is_an_error": "not supported: requeue: declared none (it is not overridden)",
 }
 AREAS = ("cluster_ranks", "cluster_detection", "cluster_jobs")
-CHECKS = [one for one in checks.all_checks() if one.kind == "cluster" and one.area in AREAS]
+CHECKS = [one for one in checks.all_checks() if one.kind == "cluster"]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def acme(tmp_path, monkeypatch):
         cls = importlib.import_module("acme_cluster").Acme
         subject = Subject(PluginRecord("cluster", "acme", "vendor-acme", "1", "acme_cluster:Acme"), cls)
         found = {}
-        for one in [one for one in CHECKS if only in (None, one.name)]:
+        for one in [one for one in CHECKS if (one.area in AREAS if only is None else one.name == only)]:
             try:
                 one.function(subject)
             except AssertionError as error:
@@ -102,6 +102,23 @@ def test_a_mutant_is_killed(name, tmp_path):
 
 def test_a_vendor_s_environment_passes(acme):
     assert acme() == NOT_OVERRIDDEN
+
+
+@pytest.mark.parametrize(
+    ("check", "change"), [("missing_variables_are_named", "without ACME_PORT"), ("unexpected_values_are_named", "with ACME_PORT=")]
+)
+def test_a_rank_that_is_guessed_only_if_a_variable_is_wrong_is_named(acme, check, change):
+    local_rank = """
+@property
+def local_rank(self):
+    from accelkit import UnknownPlacementError
+    if self.environ.get("ACME_PORT", "").isdigit():
+        raise UnknownPlacementError("local_rank is not known yet", hint="read it after the processes have joined")
+    return 0
+"""
+    found = acme(more=local_rank, only=check)[check]
+    assert change in found
+    assert "local_rank is silently 0 although it cannot be read with the unchanged variables" in found
 
 
 def test_a_process_that_does_not_find_the_others_is_named(acme, monkeypatch):

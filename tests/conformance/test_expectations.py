@@ -48,6 +48,18 @@ def test_a_sample_is_a_predicate_and_an_error_a_class(tmp_path):
     assert not one.explains(ValueError())
 
 
+@pytest.mark.parametrize(
+    ("sample", "says"), [("ndim == 0", "'ndim' is not defined"), ("shape[1] == 2", "out of range")], ids=["name", "index"]
+)
+def test_a_condition_that_does_not_fit_an_input_is_an_error_that_lists_the_variables(tmp_path, sample, says, error_text):
+    (one,) = read(tmp_path, GOOD + f'sample = "{sample}"\n')
+    with pytest.raises(accelkit.UsageError) as caught:
+        one.holds_for({"shape": (1,), "target_dtype": "int8"})
+    assert says in caught.value.why
+    assert "shape, target_dtype" in caught.value.hint
+    assert caught.value == error_text
+
+
 def test_another_torch_is_another_matter(tmp_path):
     assert read(tmp_path, GOOD + 'torch = "<2.10"\n') == []
     assert len(read(tmp_path, GOOD + 'torch = ">=2.10"\n')) == 1

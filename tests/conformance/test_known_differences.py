@@ -48,6 +48,12 @@ def test_what_pytorch_has_for_cuda_too_may_not_be_missing(name, dtype):
         missing(name, dtype)
 
 
+@pytest.mark.parametrize("cls", [torch.OutOfMemoryError, torch.AcceleratorError, RecursionError])
+def test_an_error_that_is_not_about_a_kernel_is_never_allowed(cls):
+    with pytest.raises(cls, match="no kernel"):
+        missing("histogram", torch.float32, error=cls)
+
+
 def test_sparse_results_are_compared_element_by_element():
     right, wrong = torch.eye(2), torch.tensor([[1.0, 0.0], [0.5, 1.0]])
     assert difference(right.to_sparse(), right.to_sparse(), right.double().to_sparse()) == ""
@@ -55,9 +61,9 @@ def test_sparse_results_are_compared_element_by_element():
     assert "0.5" in difference(wrong.to_sparse(), right.to_sparse(), None)
 
 
-def missing(name, dtype, overload=""):
+def missing(name, dtype, overload="", error=NotImplementedError):
     with may_be_missing(opdb.operators()[name], (torch.ones(2, dtype=dtype), (), {}), overload):
-        raise NotImplementedError("no kernel\nand more")
+        raise error("no kernel\nand more")
 
 
 def test_auxiliary_results_may_be_empty_or_of_another_dtype():

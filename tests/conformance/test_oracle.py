@@ -185,6 +185,18 @@ def test_a_sample_moves_with_its_layout_and_its_aliases():
     assert sample_transfer.to_double([base, torch.float32, 3])[0].dtype == torch.float64
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
+def test_a_leaf_stays_a_leaf_that_gets_a_gradient(layout):
+    leaf = torch.eye(3).to_sparse(layout=layout) if layout is not torch.strided else torch.eye(3)
+    for move in (sample_transfer.to_double, lambda one: sample_transfer.to_device(one, CPU)):
+        copied = move(leaf.requires_grad_())
+        assert copied.is_leaf
+        copied.to_dense().sum().backward()
+        assert torch.equal(copied.grad.to_dense(), torch.ones(3, 3) if layout is torch.strided else torch.eye(3))
+        assert not move(leaf.detach()).requires_grad
+
+
 @pytest.mark.parametrize(("name", "is_random"), [("nn.functional.dropout", True), ("bernoulli", True), ("add", False)])
 def test_draws_are_seen_whoever_seeds(name, is_random):
     """torch's entry of dropout seeds the CPU's generator and puts it back; that of bernoulli does not."""

@@ -1,5 +1,6 @@
 """The frozen lists of tests: of which torch, in step with the code and with the documentation."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import accelkit
 from accelkit.discovery.metadata import installed_version
-from accelkit_conformance import checks, generate_docs, profiles
+from accelkit_conformance import checks, generate_docs, mutation_scores, profiles
 
 ROOT = Path(__file__).parents[2]
 TORCH = installed_version("torch")
@@ -80,6 +81,27 @@ def test_the_page_says_what_the_checks_say():
     )
     for profile in checks.PROFILES:
         assert f"| `{profile}` |" in page
+
+
+def test_a_page_without_markers_is_an_error(tmp_path, error_text):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{generate_docs.START}\nthe end marker is missing\n")
+    with pytest.raises(accelkit.UsageError) as caught:
+        generate_docs.update(page)
+    assert generate_docs.END in caught.value.hint
+    assert caught.value == error_text
+    assert "the end marker is missing" in page.read_text()
+
+
+def test_the_text_between_the_markers_of_a_page_is_replaced(tmp_path):
+    page = tmp_path / "conformance.md"
+    shutil.copy(ROOT / "docs" / mutation_scores.FILE, tmp_path)
+    page.write_text(f"# Page\n\n{generate_docs.START}\nold\n{generate_docs.END}\nthe end\n")
+    generate_docs.update(page)
+    text = page.read_text()
+    assert generate_docs.written(text) == generate_docs.generated(page)
+    assert text.startswith("# Page\n")
+    assert text.endswith(f"{generate_docs.END}\nthe end\n")
 
 
 def test_an_unknown_torch_is_an_error_that_names_the_known_ones(error_text):

@@ -73,6 +73,14 @@ def test_a_failed_check_leaves_no_folder():
     assert not Path(folder).exists()
 
 
+@pytest.mark.parametrize("test", ["strategy_gradients/buffers[2]", "strategy_state/initial_weights_are_those_of_rank_0[2]"])
+def test_buffers_that_one_rank_lacks_leave_no_rank_waiting(tmp_path, test):
+    record = dataclasses.replace(find_subject("ddp", "strategy"), value="missing_buffers:MissingBuffers")
+    (found,) = results_on_cpu(tmp_path, record, test)
+    assert found.kind == "fail"
+    assert "the model has no buffer scale, the model has no buffer passes (rank 1 of 2)" in found.reason
+
+
 def test_an_engine_without_a_fault_passes(tmp_path):
     value = "accelkit_conformance.mutants.strategy_engines:AveragingEngineStrategy"
     record = dataclasses.replace(find_subject("ddp", "strategy"), value=value)

@@ -36,10 +36,12 @@ def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _check_places(before: Answers, after: Answers, how: str) -> None:
-    """Check that every rank and size that can be read in both ``before`` and ``after`` is the same in both."""
+    """Check that every rank and size that can be read in ``after`` can be read in ``before``, too, and is the same in both."""
     for name in _PLACES:
-        if not isinstance(after[name], AccelkitError) and not isinstance(before[name], AccelkitError):
-            assert after[name] == before[name], f"{how}: {name} is silently {after[name]!r} instead of {before[name]!r}"
+        if not isinstance(after[name], AccelkitError):
+            said = f"{how}: {name} is silently {after[name]!r}"
+            assert not isinstance(before[name], AccelkitError), f"{said} although it cannot be read with the unchanged variables"
+            assert after[name] == before[name], f"{said} instead of {before[name]!r}"
 
 
 @check("training", needs_hardware=False, kind="cluster")

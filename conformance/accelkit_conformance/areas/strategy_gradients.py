@@ -186,20 +186,18 @@ def buffers(subject: Subject, size: str) -> None:
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel
-    from accelkit_conformance.oracle.strategy_training import agree, training, whole
+    from accelkit_conformance.oracle.strategy_training import agree, training, whole_buffers
 
     with training(subject, BufferedModel) as pair:
         rt = pair.rt
         for batch in pair.batches(2):
             pair.train(batch)
-        problem = ""
-        buffers = dict(rt.unwrap_model(pair.model).named_buffers())
-        for name, theirs in pair.single.named_buffers():
-            mine = buffers.get(name)
-            if mine is None or whole(mine).dtype != theirs.dtype or not torch.equal(whole(mine), theirs):
-                problem = problem or f"after two steps, the buffer {name} is {mine} instead of {theirs}"
+        problem, expected = "", dict(pair.single.named_buffers())
+        for name, mine in whole_buffers(subject, rt.unwrap_model(pair.model), list(expected)).items():
+            if mine.dtype != expected[name].dtype or not torch.equal(mine, expected[name]):
+                problem = problem or f"after two steps, the buffer {name} is {mine} instead of {expected[name]}"
         agree(subject, problem)
-        subject.assert_on_device(*buffers.values())
+        subject.assert_on_device(*rt.unwrap_model(pair.model).buffers())
 
 
 @check("distributed", kind="strategy", over=SIZES, is_distributed=True)

@@ -18,7 +18,7 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BufferedModel, make
-    from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime, whole
+    from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime, whole_buffers
 
     dtype = dtype_of(subject)
 
@@ -33,9 +33,9 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
         for (name, theirs), mine in zip(first.named_parameters(), weights, strict=True):
             if not torch.equal(mine, theirs):
                 problem = problem or f"after prepare, {name} is not that of rank 0: the weights of rank 0 are not broadcast"
-        buffers = dict(rt.unwrap_model(pair.model).named_buffers())
-        for name, theirs in first.named_buffers():
-            if not torch.equal(whole(buffers[name]), theirs):
+        expected = dict(first.named_buffers())
+        for name, mine in whole_buffers(subject, rt.unwrap_model(pair.model), list(expected)).items():
+            if not torch.equal(mine, expected[name]):
                 problem = problem or f"after prepare, the buffer {name} is not that of rank 0: the buffers of rank 0 are not broadcast"
         agree(subject, problem)
 

@@ -276,10 +276,10 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, write nothing outside their target, and do
-    not change their source. The copies differ in source dtype, target dtype, source layout, target layout and shape. The cases combine
-    every value of one property with every value of each other property: for example, every source dtype with every shape. ``to`` ignores
-    the target layout, and cases with a dtype that the device lacks are skipped. The values include fractions, and large integers that both
-    dtypes represent exactly. Other copies have ``conj()`` or ``conj().imag`` of a complex tensor as their source or as their target."""
+    not change their source. The copies differ in source dtype, target dtype, source layout, shape and, for ``copy_``, target layout. The
+    cases combine every value of one property with every value of each other property: for example, every source dtype with every shape.
+    Only dtypes that the device has are used. The values include fractions, and large integers that both dtypes represent exactly. Other
+    copies have ``conj()`` or ``conj().imag`` of a complex tensor as their source or as their target."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

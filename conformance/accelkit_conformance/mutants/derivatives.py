@@ -37,6 +37,17 @@ class _Functions(Broken):
         return call()
 
 
+def _place_of_dropout(args: Any) -> int:
+    """Return the index of ``dropout`` in the arguments of ``lstm``. The next argument is ``train``.
+
+    ``lstm`` has two overloads of nine arguments each. The overload for packed sequences has one more argument before ``dropout``, a tensor
+    of batch sizes, instead of ``batch_first`` at the end.
+    """
+    import torch
+
+    return 6 if isinstance(args[1], torch.Tensor) else 5
+
+
 @mutant("autograd", "second derivatives")
 class DifferentiatesLinearOnce(_Functions):
     """The gradients of ``linear`` cannot be differentiated again."""
@@ -80,9 +91,13 @@ class ForgetsDropoutInLSTM(_Functions):
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         result = call()
-        if name != "lstm" or len(args) != 9 or not (args[5] and args[6]):
+        if name != "lstm" or len(args) != 9:
             return result
-        plain = call(*args[:5], 0.0, *args[6:])
+        place = _place_of_dropout(args)
+        dropout, train = args[place : place + 2]
+        if not (dropout and train):
+            return result
+        plain = call(*args[:place], 0.0, *args[place + 1 :])
         return tuple(other + (one - other).detach() for one, other in zip(result, plain, strict=True))
 
 
@@ -128,8 +143,10 @@ class CachesTheModeOfLSTM(_Functions):
     def change(self, name: str, call: Any, args: Any) -> Any:
         if name != "lstm" or len(args) != 9:
             return call()
-        cached = self.__dict__.setdefault("modes", {}).setdefault((tuple(args[0].shape), args[4:6], args[7:]), args[6])
-        return call(*args[:6], cached, *args[7:])
+        place = _place_of_dropout(args) + 1
+        others = tuple(args[0].shape), args[place - 2 : place], args[place + 1 :]
+        cached = self.__dict__.setdefault("modes", {}).setdefault(others, args[place])
+        return call(*args[:place], cached, *args[place + 1 :])
 
 
 @mutant("modules", "masks")

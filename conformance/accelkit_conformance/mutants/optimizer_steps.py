@@ -57,7 +57,10 @@ class ZeroesContiguousGradients(Broken):
     """``_foreach_zero_`` does not change tensors that are not contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        return func([one for one in args[0] if one.is_contiguous()]) if name == "_foreach_zero_" else call()
+        if name != "_foreach_zero_":
+            return call()
+        contiguous = [one for one in args[0] if one.is_contiguous()]
+        return func(contiguous) if contiguous else None  # torch refuses an empty list
 
 
 @mutant("precision", "factors of the scaler")

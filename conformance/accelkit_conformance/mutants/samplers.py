@@ -37,14 +37,14 @@ class WidensHalves(Broken):
 
 @mutant("distributions", "ranges of integers")
 class DrawsIntegersAsFloats(Broken):
-    """``randint`` and ``random_`` round int64 results to integers that float32 can represent, and reduce results above 2**62 to 2**62."""
+    """``randint`` and ``random_`` round int64 results to integers that float32 can represent."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
 
         result = call()
         if name.startswith(("randint", "random_")) and result.dtype is torch.int64:
-            result.copy_(result.float().double().clamp(max=2.0**62).long())
+            result.copy_(result.float().double().clamp(max=2.0**63 - 2.0**39).long())  # the largest float32 number that int64 has
         return result
 
 

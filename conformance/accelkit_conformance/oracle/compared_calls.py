@@ -47,7 +47,7 @@ def compare_call(
         AssertionError: If the results differ, or if an argument is wrong after the call.
         WrongError: If the device must raise an error, but raises an error of another type.
     """
-    if lacking_dtypes(subject, lambda: _succeeds(call, to_device(arguments, _CPU))):
+    if lacking_dtypes(subject, lambda: _arguments_and_results(call, to_device(arguments, _CPU))):
         return
     here, there = to_device(arguments, _CPU), to_device(arguments, subject.device)
     try:
@@ -69,7 +69,7 @@ def compare_call(
         check_result(mine, theirs, None, subject.device, cancels=True)
 
 
-def _succeeds(call: Callable[..., Any], arguments: Any) -> Any:
+def _arguments_and_results(call: Callable[..., Any], arguments: Any) -> tuple[Any, Any]:
     """Return the arguments and the results of a call on the CPU. The results are None if the CPU rejects the call."""
     try:
         return arguments, call(*arguments)

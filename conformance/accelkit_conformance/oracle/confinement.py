@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.posix_spawn", "os.spawn", "os.exec", "os.fork", "os.forkpty")
-_CONNECTIONS = ("socket.connect", "socket.sendto", "socket.sendmsg", "socket.getaddrinfo", "socket.gethostbyname")
-_SIGNALS = ("os.kill", "os.killpg")
+_CONNECTIONS = (
+    "socket.connect", "socket.sendto", "socket.sendmsg",
+    "socket.getaddrinfo", "socket.getnameinfo", "socket.gethostbyname", "socket.gethostbyaddr",  # getfqdn() calls gethostbyaddr
+)  # fmt: skip
+_SIGNALS = ("os.kill", "os.killpg", "signal.pthread_kill")
 
 _attempts: list[list[str]] = []
 _is_watching: list[bool] = []

@@ -1,4 +1,4 @@
-"""Test cases of copies in every direction. For any two of the axes in ``AXES``, the cases contain every pair of their values."""
+"""Test cases of copies in every direction. For any two of the axes of a call, the cases contain every pair of their values."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 _SHAPES: dict[str, tuple[int, ...]] = {
     "33 x 65": (33, 65), "0-d": (), "empty": (0, 3), "one": (1,), "2 x 3 x 5 x 7": (2, 3, 5, 7), "70,001": (70_001,),
 }  # fmt: skip
-AXES: dict[str, tuple[str, ...]] = {
-    "source dtype": DTYPES,
-    "target dtype": DTYPES,
-    "source layout": ("contiguous", *LAYOUTS),
-    "target layout": ("contiguous", *LAYOUTS),
-    "shape": tuple(_SHAPES),
-    "call": ("copy_", "copy_, non_blocking", "to"),
-}
+_COPIES, _TO = ("copy_", "copy_, non_blocking"), "to"
 
 _LAZY_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conj()": torch.conj, "conj().imag": lambda x: x.conj().imag}
 
 
 @functools.cache
-def cases() -> list[dict[str, str]]:
-    """Return the combinations of settings with which copies are tested. In each combination, the conversion of the source's values to the
-    target's dtype is defined."""
-    return covering_rows(AXES)
+def cases(dtypes: tuple[str, ...] = DTYPES) -> list[dict[str, str]]:
+    """Return the combinations of settings with which copies are tested, by the names of the axes, which are Python identifiers.
+
+    ``to`` has no target layout. Its combinations are therefore separate, and do not count as tests of any pair for ``copy_``.
+
+    Args:
+        dtypes: The dtypes that the device has.
+    """
+    axes = {"source_dtype": dtypes, "target_dtype": dtypes, "source_layout": ("contiguous", *LAYOUTS), "shape": tuple(_SHAPES)}
+    copies = covering_rows({**axes, "target_layout": axes["source_layout"], "call": _COPIES})
+    return [*copies, *covering_rows({**axes, "call": (_TO,)})]
 
 
 def _source(case: dict[str, str]) -> torch.Tensor:
@@ -48,7 +48,7 @@ def _source(case: dict[str, str]) -> torch.Tensor:
     The integers have the most bits that both dtypes allow: if a copy converts through a narrower dtype, the integers change. If both
     dtypes are signed, half of the integers are negative.
     """
-    dtypes = [getattr(torch, case[f"{end} dtype"]) for end in ("source", "target")]
+    dtypes = [getattr(torch, case[f"{end}_dtype"]) for end in ("source", "target")]
     shape = _SHAPES[case["shape"]]
     places = torch.arange(math.prod(shape)).view(shape)
     integers = 2 ** min(_num_bits(dtype) for dtype in dtypes) - 1 - places % 3 // 2
@@ -56,7 +56,7 @@ def _source(case: dict[str, str]) -> torch.Tensor:
         integers = torch.where(places % 4 == 0, -integers, integers)
     halves = ((places * 7) % 201).double().div(2)
     values = torch.where(places % 2 == 0, integers.to(dtypes[0]), halves.to(dtypes[0]))
-    return arranged(values, case["source layout"])
+    return arranged(values, case["source_layout"])
 
 
 def _num_bits(dtype: torch.dtype) -> int:
@@ -67,7 +67,7 @@ def _num_bits(dtype: torch.dtype) -> int:
 
 
 def check_every_copy(subject: Subject, direction: str) -> None:
-    """Check copies in one direction: the cases of ``cases`` whose dtypes the device supports, and copies of lazily conjugated views.
+    """Check copies in one direction, in every case of the dtypes that the device supports, and copies of lazily conjugated views.
 
     Failures are recorded in the subject.
 
@@ -79,13 +79,12 @@ def check_every_copy(subject: Subject, direction: str) -> None:
         NotSupported: If ``direction`` is ``between_devices`` and there is only one device.
     """
     start, end = _ends(subject, direction)
-    for case in cases():
-        if not subject.lacks(case["source dtype"]) and not subject.lacks(case["target dtype"]):
-            with subject.sample(", ".join(f"{axis} {value}" for axis, value in case.items()), case):
-                _check_copy(subject, case, start, end)
+    for case in cases(tuple(name for name in DTYPES if not subject.lacks(name))):
+        with subject.sample(", ".join(f"{axis.replace('_', ' ')} {value}" for axis, value in case.items()), case):
+            _check_copy(subject, case, start, end)
     if not subject.lacks("complex64"):
-        for view, layout, call in itertools.product(_LAZY_VIEWS, ("contiguous", "strided"), AXES["call"]):
-            for is_target in (False,) if call == "to" else (False, True):
+        for view, layout, call in itertools.product(_LAZY_VIEWS, ("contiguous", "strided"), (*_COPIES, _TO)):
+            for is_target in (False,) if call == _TO else (False, True):
                 case = {"view": view, "layout": layout, "call": call, "end": "target" if is_target else "source"}
                 with subject.sample(f"{call}, {layout}, {view} as {case['end']}", case):
                     _check_lazy_copy(subject, case, start, end)
@@ -115,7 +114,7 @@ def check_broadcasts(subject: Subject, direction: str) -> None:
         expected = torch.zeros(target_shape, dtype=getattr(torch, target_dtype))
         if len(shape) > len(target_shape):
             continue
-        facts = {"shape": shape, "target shape": target_shape, "dtype": dtype, "target dtype": target_dtype}
+        facts = {"shape": shape, "target_shape": target_shape, "dtype": dtype, "target_dtype": target_dtype}
         with subject.sample(f"{dtype} {list(shape)} to {target_dtype} {list(target_shape)}", facts):
             _check_same(expected.to(end).copy_(source.to(start)), expected.copy_(source))
 
@@ -128,7 +127,7 @@ def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device
     is_late = "non_blocking" in case["call"]
     if not is_target:
         source = view(to_device(base, start))
-        found = source.to(end, copy=True) if case["call"] == "to" else to_device(plain * 0, end).copy_(source, non_blocking=is_late)
+        found = source.to(end, copy=True) if case["call"] == _TO else to_device(plain * 0, end).copy_(source, non_blocking=is_late)
         subject.synchronize()
         _check_same(found.resolve_conj().resolve_neg(), plain)
         return
@@ -140,16 +139,16 @@ def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device
 
 
 def _check_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:
-    source, dtype = _source(case), getattr(torch, case["target dtype"])
+    source, dtype = _source(case), getattr(torch, case["target_dtype"])
     given = to_device(source, start)
-    if case["call"] == "to":
+    if case["call"] == _TO:
         found, expected = given.to(device=end, dtype=dtype), source.to(dtype)
         assert found.device == end, f"the copy is on {found.device}, not on {end}"
         assert found.dtype == dtype, f"the copy is {found.dtype}, not {dtype}"
         _check_same(found, expected)
         _check_source(given, source)
         return
-    target = arranged(torch.ones(source.shape, dtype=dtype), case["target layout"])
+    target = arranged(torch.ones(source.shape, dtype=dtype), case["target_layout"])
     there = to_device(target, end)
     returned = there.copy_(given, non_blocking="non_blocking" in case["call"])
     subject.synchronize()

@@ -25,6 +25,9 @@ _AUXILIARY = re.compile(r"batch_norm(?!.*backward)|log_sigmoid_forward|^_?unique
 # a composite for other devices, which accepts only contiguous arguments.
 _ONLY_ON_CPU = ("_add_relu.Tensor", "_add_relu.Scalar", "sparse.mm.reduce", "nn.functional.channel_shuffle", "channel_shuffle")
 
+# Subclasses of RuntimeError that never mean that a kernel is missing.
+_NEVER_ABOUT_KERNELS = (torch.OutOfMemoryError, torch.AcceleratorError, RecursionError)
+
 
 def is_left_out(name: str, index: int, mine: Any, theirs: Any) -> bool:
     """Return whether a result is left out of the comparison.
@@ -73,10 +76,13 @@ def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
 
     Raises:
         NotSupported: If the call raises NotImplementedError or RuntimeError, and PyTorch has no CUDA kernel for the operator or for a
-            dtype of the arguments.
+            dtype of the arguments. The texts of errors about missing kernels differ between devices, so the text does not matter. Errors
+            that ``_NEVER_ABOUT_KERNELS`` lists are not changed.
     """
     try:
         yield
+    except _NEVER_ABOUT_KERNELS:
+        raise
     except (NotImplementedError, RuntimeError) as error:
         if not {_full_name(op), overload} & {*_ONLY_ON_CPU} and not _is_only_for_cpu(op, {one.dtype for one in tensors(given)}):
             raise

@@ -37,6 +37,13 @@ def whole(tensor: Any) -> torch.Tensor:
     return copied
 
 
+def whole_buffers(subject: Subject, model: torch.nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
+    """Return CPU copies of buffers, as ``whole`` does. Raise an AssertionError on every process if a process lacks one of them."""
+    found = dict(model.named_buffers())
+    agree(subject, ", ".join(f"the model has no buffer {name}" for name in names if name not in found))
+    return {name: whole(found[name]) for name in names}
+
+
 def agree(subject: Subject, problem: str) -> None:
     """Raise an error on every process if any process has a problem, so that no process waits for a process that has failed.
 
