@@ -140,6 +140,15 @@ def test_batches_of_any_kind_of_sampler():
     assert (len(list(sampler)), len(sampler), sampler.remainder) == (3, 3, -1)
     short = Batches([0, 1, 2, 3], [4], [5, 6, 7, 8], batch_size=4)
     assert shares(short, 2, split_batches=True) == [[[0, 1], [4], [5, 6]], [[2, 3], [0], [7, 8]]]
+    assert shares(short, 2, split_batches=True, even_batches=False) == [[[0, 1], [4], [5, 6]], [[2, 3], [7, 8]]]
+
+
+def test_no_process_gets_an_empty_piece_of_a_last_batch_of_unknown_size():
+    source = Batches([0, 1, 2, 3], [4])
+    sampler = ShardedBatches(source, 2, 0, split_batches=True)
+    assert (list(sampler), sampler.remainder) == ([[0, 1], [4]], 1)
+    assert shares(source, 2, split_batches=True) == [[[0, 1], [4]], [[2, 3], [0]]]
+    assert shares(source, 2, split_batches=True, even_batches=False) == [[[0, 1], [4]], [[2, 3]]]
 
 
 @settings(deadline=None)  # the machine may be busy
