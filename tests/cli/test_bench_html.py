@@ -34,6 +34,11 @@ def report(*results, **fields):
     return Report(**known | {"results": results} | fields)
 
 
+@pytest.mark.parametrize(("value", "text"), [(999.7, "1000"), (-999.5, "-1000"), (999.4, "999"), (1234.5, "1234"), (0.12345, "0.123")])
+def test_a_value_near_a_thousand_has_no_exponent(value, text):
+    assert number(value) == text
+
+
 def drawings(page):
     """Return the SVG of a page, which must be well-formed XML to be drawn the same everywhere."""
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]

@@ -55,8 +55,8 @@ def row(result: Result) -> Row:
 
 
 def number(value: float) -> str:
-    """Return a value as text: as a whole number if its magnitude is at least 1000, otherwise with at most three significant digits."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    """Return a value as text: as a whole number if its magnitude is at least 999.5, otherwise with at most three significant digits."""
+    return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def _ratio(result: Result, device: Samples, host: Samples) -> float:
