@@ -12,9 +12,9 @@ import pytest
 from command_runner import command_runner
 
 from accelkit.benchmarking import html, plot
-from accelkit.benchmarking.page import number
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.cli import main
+from accelkit.text_table import number
 
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from accelkit.runtime.profiling.intervals import Interval, clip, subtract, total, union
+from accelkit.text_table import number
 
 FORWARD = "accelkit::forward"
 # A moment that is in several of these phases counts for the first of them.
@@ -274,7 +275,7 @@ def _findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
     step, phases = summary.step_ms or 1.0, summary.phases
 
     def takes(ms: float) -> str:
-        return f"takes {ms:.3g} ms per step ({ms / step:.0%})"
+        return f"takes {number(ms)} ms per step ({ms / step:.0%})"
 
     if phases["data"] >= _NOTABLE * step:
         yield f"data: waiting for the loader {takes(phases['data'])}. Give the DataLoader more workers, or make its dataset faster"
