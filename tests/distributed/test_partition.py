@@ -217,6 +217,13 @@ def test_batches_that_cannot_be_cut_are_given_whole(error_text):
     assert caught.value == error_text
 
 
+def test_batches_with_different_fields_are_refused(error_text):
+    made = [{"x": torch.zeros(2)}, {"x": torch.zeros(1)}, {"x": torch.zeros(3), "y": torch.zeros(3)}]
+    with pytest.raises(accelkit.PrepareError, match="dispatch_batches=False") as caught:
+        list(rounds(made, 2, 2, even_batches=True, drop_last=False))
+    assert caught.value == error_text
+
+
 def prepared(loader, **options):
     """On two processes, of which nobody asks the other anything as long as no epoch begins."""
     defaults = {"split_batches": False, "even_batches": True, "dispatch_batches": None, "rng_types": ("generator",)}
