@@ -166,7 +166,7 @@ def _check(merged: Mapping[str, Any], settings: EngineSettings, section: str | N
     if merged.get("train_batch_size", whole) != whole:
         raise _contradiction(
             f"train_batch_size={merged['train_batch_size']!r}",
-            f"{settings.num_processes} processes with batches of {size} and {steps} backward passes per step result in {whole}",
+            f"{settings.num_processes} processes with batches of {size} and {steps} micro-batches per step result in {whole}",
             'set it to "auto"',
         )
     name = settings.precision.name

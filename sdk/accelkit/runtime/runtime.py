@@ -507,8 +507,8 @@ class Runtime:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: If the precision scales gradients, and more backward passes follow in ``accumulate`` before the next optimizer
-                step. These passes would add scaled gradients to the unscaled gradients.
+            UsageError: If the precision scales gradients, and more micro-batches follow in ``accumulate`` before the next optimizer
+                step. Their backward passes would add scaled gradients to the unscaled gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 

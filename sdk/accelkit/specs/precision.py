@@ -127,7 +127,7 @@ class Precision:
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
         """Run a step of a prepared optimizer, and return the result of the step.
 
-        Called by the optimizer's ``step``, except while the step still needs further backward passes. An implementation that does not call
+        Called by the optimizer's ``step``, except while the step still needs further micro-batches. An implementation that does not call
         ``step`` skips the optimizer's step and the steps of its schedulers.
 
         Args:
