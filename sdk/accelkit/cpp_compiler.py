@@ -22,15 +22,28 @@ def compiler_command() -> tuple[str, ...]:
     """Return the command of the C++ compiler as a tuple: the words of CXX or, by default, the first installed of c++, g++ and clang++.
 
     Raises:
-        BuildError: If CXX names a program that does not exist, or no compiler is installed.
+        BuildError: If CXX names a program that does not exist or cannot be split into words, or no compiler is installed.
     """
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    chosen = words_of("CXX")
     names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]
     for name in names:
         if shutil.which(name):
             return (name, *chosen[1:])
     why = f"CXX is {names[0]}, which does not exist" if chosen else f"none of {', '.join(names)} is installed"
     raise BuildError(f"no C++ compiler was found: {why}")
+
+
+def words_of(variable: str) -> list[str]:
+    """Return the words of an environment variable, which is split as a shell splits a command. Return no words if it is not set.
+
+    Raises:
+        BuildError: If the variable cannot be split, because a quotation has no end.
+    """
+    value = os.environ.get(variable, "")
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise BuildError(f"{variable}={value!r} cannot be split into words: {error}") from error
 
 
 def run_compiler(command: Sequence[str]) -> None:

@@ -13,7 +13,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import shlex
 import shutil
 import sys
 import sysconfig
@@ -22,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler
+from accelkit.cpp_compiler import INSTALL_A_COMPILER, BuildError, compiler_command, run_compiler, words_of
 from accelkit.cpp_objects import CompilationUnit, compilation_units, keep, reuse, source_files, update_digest
 from accelkit.errors import UntrustedFileError
 from accelkit.private_files import check_private, private_folder
@@ -95,6 +94,7 @@ class CppLibrary:
         """The path of the library for the installed torch, whether or not it exists.
 
         Raises:
+            BuildError: If ``NAME_CXXFLAGS`` cannot be split into words.
             importlib.metadata.PackageNotFoundError: If torch is not installed.
         """
         if (prebuilt := self._prebuilt()).exists():
@@ -119,7 +119,7 @@ class CppLibrary:
 
     @property
     def _flags(self) -> tuple[str, ...]:
-        return (*self._own_flags, *shlex.split(os.environ.get(f"{self.name.upper()}_CXXFLAGS", "")))
+        return (*self._own_flags, *words_of(f"{self.name.upper()}_CXXFLAGS"))
 
     def _surroundings(self) -> tuple[object, ...]:
         """Return the inputs of the compilation other than the sources: the versions of torch and Python, the machine type and the flags."""
@@ -134,11 +134,13 @@ class CppLibrary:
             torch_version()
         except importlib.metadata.PackageNotFoundError:
             return "torch is not installed", "pip install torch"
-        library = self.path
         try:
+            library = self.path
             if library.exists():
                 self._check_private(library)
                 return None
+        except BuildError as error:
+            return str(error), f"correct or unset {self.name.upper()}_CXXFLAGS"
         except UntrustedFileError as error:
             return self._not_private(error)
         if (found := self._no_compilation(library.parent)) and (others := self._other_torches()):

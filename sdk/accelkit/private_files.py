@@ -29,11 +29,13 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
 
     Raises:
         UntrustedFileError: If another user could change the contents of the folder.
-        OSError: If the folder cannot be created.
+        OSError: If the folder cannot be created, or the path is that of a file.
     """
     folder = Path(os.path.abspath(path))
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     check_private(folder)
     return folder
 

@@ -1,4 +1,4 @@
-"""Plain-text tables."""
+"""Plain-text tables, and the numbers in them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,8 @@ def aligned(rows: Sequence[Sequence[str]], *, has_numbers: bool = False, widest:
         return "  ".join(cells).rstrip()
 
     return [line(row) for row in rows]
+
+
+def number(value: float) -> str:
+    """Return a value as text: as a whole number if its magnitude is at least 999.5, otherwise with at most three significant digits."""
+    return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

@@ -61,6 +61,7 @@ def probe_cuda(folder, **environ):
         ({"FAKE_NVML_INIT": "18"}, "broken", "the versions of the NVIDIA driver and its library differ", "0"),
         ({"FAKE_NVML_INIT": "99"}, "broken", "NVML failed (NVML error 99)", "0"),
         ({"FAKE_NVML_COUNT": "0"}, "absent", "finds no GPU", "0"),
+        ({"FAKE_NVML_COUNT": "0", "CUDA_VISIBLE_DEVICES": "MIG-1234"}, "absent", "finds no GPU", "0"),
         ({"CUDA_VISIBLE_DEVICES": ""}, "absent", "hides the 2 GPU(s)", "0"),
         ({"CUDA_VISIBLE_DEVICES": "1"}, None, "", "1"),
         ({"CUDA_VISIBLE_DEVICES": "GPU-0002,GPU-0001"}, None, "", "2"),
@@ -93,12 +94,20 @@ def test_cuda_asks_nvml_and_nothing_else(nvml_folder, environ, status, reason, c
         ("NoDevFiles", []),
         ("MIG-GPU-aabb-2/1/0", [1]),
         ("MIG-GPU-aabb-2/1/0,MIG-GPU-aabb-2/2/0", [1]),
+        ("MIG-1234", [0]),
+        ("0,MIG-1234", [0, 1]),
+        ("0,1,2,MIG-1234", [0, 1, 2]),
+        ("0,MIG-GPU-aaaa-1/1/0", []),
         ("0,0", []),
         ("0,1,GPU-aaaa", []),
     ],
 )
 def test_visible_devices_are_read_as_cuda_reads_them(variable, expected):
     assert visible_indices(variable, UUIDS) == expected
+
+
+def test_a_mig_slice_is_not_a_gpu_of_a_machine_without_gpus():
+    assert visible_indices("MIG-1234", []) == []
 
 
 def test_without_the_hardware_each_says_why():

@@ -230,9 +230,24 @@ def test_a_save_that_fails_leaves_the_checkpoints_before_it(strategy, why, saved
     assert sorted(path.name for path in saved.parent.iterdir()) == ["LATEST", "step-1"]
 
 
-def test_an_error_of_the_engine_names_the_plugin(tmp_path):
+def raise_while_handling(handled, error, *, from_none=False):
+    try:
+        raise handled
+    except OSError:
+        if from_none:
+            raise error from None
+        raise error  # noqa: B904 # the error's context is the handled error
+
+
+@pytest.mark.parametrize(
+    ("handled", "from_none"),
+    [(None, False), (FileNotFoundError(2, "No such file", "optional.json"), False), (OSError(28, "No space left on device"), True)],
+)
+def test_an_error_of_the_engine_names_the_plugin(tmp_path, handled, from_none):
     class Broken(Saving):
         def save_engine(self, module, folder):
+            if handled is not None:
+                raise_while_handling(handled, KeyError("velocity"), from_none=from_none)
             raise KeyError("velocity")
 
     with pytest.raises(accelkit.BrokenPluginError, match="save_engine of the strategy Broken failed"):

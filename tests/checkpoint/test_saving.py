@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import random
@@ -15,7 +16,7 @@ from torch import nn
 
 import accelkit
 from accelkit import CheckpointError, UsageError, hookimpl
-from accelkit.runtime.checkpoints import checkpoint, step_dirs
+from accelkit.runtime.checkpoints import checkpoint, loading, step_dirs
 from accelkit.runtime.checkpoints.atomic_io import FilePart
 
 HERE = Path(__file__).parent
@@ -168,6 +169,27 @@ def test_one_that_somebody_loads_is_not_removed(tmp_path):
         assert left(tmp_path) == ["LATEST", "step-0", "step-3"]
     checkpoint.save(tmp_path, {}, keep_last=1)
     assert left(tmp_path) == ["LATEST", "step-4"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+def test_the_newer_one_that_replaces_one_just_removed_is_not_removed_either(tmp_path, monkeypatch):
+    """Another process saves and removes the step that a load has found, just before the load locks it."""
+    import fcntl
+
+    checkpoint.save(tmp_path, {})
+    flock = fcntl.flock
+
+    def late(file, operation):
+        if operation == fcntl.LOCK_SH:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            checkpoint.save(tmp_path, {}, keep_last=1)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with contextlib.ExitStack() as stack:
+        assert loading._find_and_hold(tmp_path, stack) == tmp_path / "step-1"
+        checkpoint.save(tmp_path, {}, keep_last=1)
+        assert left(tmp_path) == ["LATEST", "step-1", "step-2"]
 
 
 def test_one_that_cannot_be_removed_is_said_and_the_new_one_is_there(tmp_path, error_text):

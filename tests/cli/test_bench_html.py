@@ -12,9 +12,9 @@ import pytest
 from command_runner import command_runner
 
 from accelkit.benchmarking import html, plot
-from accelkit.benchmarking.page import number
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.cli import main
+from accelkit.text_table import number
 
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
 
@@ -32,6 +32,11 @@ def report(*results, **fields):
     known = {"name": "acme", "plugin": "acme==1", "device": "acme:0", "accelkit": "1.5", "torch": "2.9.7", "python": "3.11.9"}
     known |= {"processor": "Z80", "threads": 2, "time": 0.0, "is_quick": True, "peaks": {"memory": 5e10, "float32": 7e12}}
     return Report(**known | {"results": results} | fields)
+
+
+@pytest.mark.parametrize(("value", "text"), [(999.7, "1000"), (-999.5, "-1000"), (999.4, "999"), (1234.5, "1234"), (0.12345, "0.123")])
+def test_a_value_near_a_thousand_has_no_exponent(value, text):
+    assert number(value) == text
 
 
 def drawings(page):

@@ -23,6 +23,7 @@ from accelkit_builtin.strategies.deepspeed import DeepSpeedOptions, DeepSpeedStr
 from accelkit_builtin.strategies.deepspeed_checkpoint import save
 from accelkit_builtin.strategies.deepspeed_config import configuration
 from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
+from accelkit_builtin.strategies.deepspeed_package import check_package
 
 IS_INSTALLED = importlib.util.find_spec("deepspeed") is not None
 on_deepspeed = [
@@ -125,6 +126,9 @@ def test_a_configuration_that_contradicts_the_runtime(config, text, error_text):
         (DeepSpeedOptions(stage=0), "strategy='ddp'"),
         (DeepSpeedOptions(config={"zero_optimization": {"stage": 4}}), "4"),
         (DeepSpeedOptions(stage=2, offload_parameters=True), "DeepSpeedOptions(stage=3, offload_parameters=True)"),
+        (DeepSpeedOptions(config={"zero_optimization": 2}), "zero_optimization=2"),
+        (DeepSpeedOptions(config={"bf16": True}), "bf16=True"),
+        (DeepSpeedOptions(config={"zero_optimization": {"offload_param": {"device": "nvme"}}}), "cannot offload parameters"),
         (DeepSpeedOptions(config="nowhere.json"), "nowhere.json"),
         (DeepSpeedOptions(config=3), "config=3"),
     ],
@@ -135,6 +139,13 @@ def test_options_that_cannot_be_used(options, text, error_text):
     assert text in str(caught.value)
     assert caught.value.hint
     assert caught.value == error_text
+
+
+@pytest.mark.parametrize("offload", [None, {"device": "none"}, {}])
+def test_a_configuration_that_offloads_no_parameters_works_in_each_stage(offload):
+    for stage in (1, 2, 3):
+        told = configuration(DeepSpeedOptions(stage, config={"zero_optimization": {"offload_param": offload}}), settings(), "")
+        assert told["zero_optimization"] == {"stage": stage, "offload_param": offload}
 
 
 def test_precisions_that_deepspeed_has_not(error_text):
@@ -190,6 +201,15 @@ def test_without_the_package_the_line_that_installs_it(monkeypatch, error_text):
     assert caught.value == error_text
     assert caught.value.plugin == f"accelkit=={accelkit.__version__}"
     assert caught.value.hint == "DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip install --no-build-isolation deepspeed"
+
+
+@pytest.mark.skipif(IS_INSTALLED, reason="the installed deepspeed has metadata")
+def test_a_package_without_metadata_counts_as_new_enough(monkeypatch, tmp_path):
+    (tmp_path / "deepspeed" / "accelerator").mkdir(parents=True)
+    (tmp_path / "deepspeed" / "__init__.py").touch()
+    (tmp_path / "deepspeed" / "accelerator" / "cpu_accelerator.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    check_package(accelkit.select("cpu").accelerator, "plugin")
 
 
 @pytest.mark.deepspeed

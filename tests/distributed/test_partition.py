@@ -140,6 +140,15 @@ def test_batches_of_any_kind_of_sampler():
     assert (len(list(sampler)), len(sampler), sampler.remainder) == (3, 3, -1)
     short = Batches([0, 1, 2, 3], [4], [5, 6, 7, 8], batch_size=4)
     assert shares(short, 2, split_batches=True) == [[[0, 1], [4], [5, 6]], [[2, 3], [0], [7, 8]]]
+    assert shares(short, 2, split_batches=True, even_batches=False) == [[[0, 1], [4], [5, 6]], [[2, 3], [7, 8]]]
+
+
+def test_no_process_gets_an_empty_piece_of_a_last_batch_of_unknown_size():
+    source = Batches([0, 1, 2, 3], [4])
+    sampler = ShardedBatches(source, 2, 0, split_batches=True)
+    assert (list(sampler), sampler.remainder) == ([[0, 1], [4]], 1)
+    assert shares(source, 2, split_batches=True) == [[[0, 1], [4]], [[2, 3], [0]]]
+    assert shares(source, 2, split_batches=True, even_batches=False) == [[[0, 1], [4]], [[2, 3]]]
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -205,6 +214,13 @@ def test_batches_that_cannot_be_cut_are_given_whole(error_text):
     mixed = [torch.zeros(2), torch.zeros(2), torch.zeros(())]
     with pytest.raises(accelkit.PrepareError, match="dispatch_batches=False") as caught:
         list(rounds(mixed, 1, 2, even_batches=True, drop_last=False))
+    assert caught.value == error_text
+
+
+def test_batches_with_different_fields_are_refused(error_text):
+    made = [{"x": torch.zeros(2)}, {"x": torch.zeros(1)}, {"x": torch.zeros(3), "y": torch.zeros(3)}]
+    with pytest.raises(accelkit.PrepareError, match="dispatch_batches=False") as caught:
+        list(rounds(made, 2, 2, even_batches=True, drop_last=False))
     assert caught.value == error_text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import pytest
 import torch
 
@@ -38,6 +39,13 @@ def test_the_batch_is_halved_until_it_fits_and_a_step_keeps_its_samples(recwarn)
     assert [(size, steps) for size, steps, _ in sizes] == [(16, 1), (8, 2), (4, 4)]
     assert sizes[0][2] == sizes[1][2] == sizes[2][2], "an attempt left memory allocated"
     torch.testing.assert_close(found, train(accelkit.Runtime("cpu"), 16, 16, []))
+
+
+@pytest.mark.filterwarnings("ignore:.*trying a batch size")
+def test_a_number_of_numpy_becomes_an_int():
+    rt, sizes = accelkit.Runtime("fake_xpu"), []
+    rt.find_executable_batch_size(lambda size: train(rt, size, 4, sizes), numpy.int64(8))
+    assert [(type(size), type(steps), steps) for size, steps, _ in sizes] == [(int, int, 1), (int, int, 2)]
 
 
 def test_a_batch_that_fits_is_tried_once():

@@ -122,7 +122,7 @@ def test_gradients_of_a_precision_that_scales_them_are_complete_before_they_are_
     inputs = torch.ones(1, 1)
     with parts.gradients.accumulate(model):
         parts.gradients.backward(model(inputs).sum())
-        with pytest.raises(UsageError, match="2 backward passes"):
+        with pytest.raises(UsageError, match="2 micro-batches"):
             parts.gradients.clip_grad_norm_(model.parameters(), 1.0)
     with parts.gradients.accumulate(model):
         parts.gradients.backward(model(inputs).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 
 import pytest
@@ -124,6 +125,15 @@ def test_the_work_and_the_memory_of_a_device_are_summarised():
     assert summary.peak_bytes >= 4 * (2 * 8 + 2)
     assert summary.peak_at.startswith(("forward", "backward", "optimizer", "other"))
     assert "device at work" in str(summary)
+
+
+def test_a_thousand_calls_have_no_exponent():
+    with accelkit.Runtime("cpu").profile(active=1) as profiler:
+        for _ in range(2):
+            for _ in range(1234):
+                torch.ones(1).neg()
+            profiler.step()
+    assert re.search(r"aten::neg +1234 ", str(profiler.summary))
 
 
 def test_a_loop_that_ends_early_is_summarised_without_its_unfinished_step():

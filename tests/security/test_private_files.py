@@ -53,6 +53,11 @@ def test_relative_links_and_names_with_dots(real, tmp_path, monkeypatch):
     accelkit.check_private("real/../link/../real")
 
 
+def test_a_file_is_no_private_folder(real):
+    with pytest.raises(NotADirectoryError, match="file"):
+        accelkit.private_folder(real)
+
+
 @as_root
 def test_a_file_of_roots_group(real):
     real.chmod(0o664)

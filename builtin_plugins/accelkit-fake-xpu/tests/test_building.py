@@ -250,6 +250,16 @@ def test_without_torch(monkeypatch, tmp_path):
     assert CppLibrary("small", tmp_path).problem() == ("torch is not installed", "pip install torch")
 
 
+@pytest.mark.parametrize("variable", ["CXX", "FAKE_XPU_CXXFLAGS"])
+def test_a_variable_whose_quotation_has_no_end(cache, monkeypatch, variable):
+    monkeypatch.setenv(variable, "c++ '-O3")
+    reason, hint = LIBRARY.problem()
+    assert reason.endswith(f"""{variable}="c++ '-O3" cannot be split into words: No closing quotation""")
+    assert variable in hint
+    with pytest.raises(accelkit.BuildError, match="No closing quotation"):
+        LIBRARY.build()
+
+
 def test_without_a_compiler(cache, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(cache))

@@ -45,8 +45,13 @@ def visible(environ: Mapping[str, str]) -> list[int]:
     """
     machine = uuids()
     chosen = visible_indices(environ.get("ROCR_VISIBLE_DEVICES"), machine)
-    again = visible_indices(environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")), [machine[index] for index in chosen])
+    again = visible_indices(environ.get(_second_variable(environ)), [machine[index] for index in chosen])
     return [chosen[index] for index in again]
+
+
+def _second_variable(environ: Mapping[str, str]) -> str:
+    """Return the name of the variable that selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected. It may not be set."""
+    return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 
 
 def limiting_variable(environ: Mapping[str, str]) -> str:
@@ -78,10 +83,10 @@ def probe() -> Availability:
         )
     usable = visible(os.environ)
     if not usable:
-        name = limiting_variable(os.environ)
-        return Availability.absent(
-            f"{name}={os.environ.get(name)!r} hides the {len(machine)} GPU(s) of this machine", "unset it, or set it to the index of a GPU"
-        )
+        names = [name for name in ("ROCR_VISIBLE_DEVICES", _second_variable(os.environ)) if name in os.environ]
+        settings = " and ".join(f"{name}={os.environ[name]!r}" for name in names)
+        hides, hint = ("hides", "unset it, or set it to the index of a GPU") if len(names) == 1 else ("together hide", "unset them")
+        return Availability.absent(f"{settings} {hides} the {len(machine)} GPU(s) of this machine", hint)
     return Availability.usable(f"{len(usable)} AMD GPU(s)")
 
 

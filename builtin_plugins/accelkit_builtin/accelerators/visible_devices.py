@@ -10,7 +10,8 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
 
     As in CUDA, the first entry of the variable that does not name exactly one GPU is ignored, together with all entries after it. If a GPU
     is named twice before that entry, the process sees no GPU. A process sees only the first MIG slice, and the entries after the slice are
-    ignored. The result contains the index of the GPU whose UUID is part of the slice's name, or 0 if there is no such GPU.
+    ignored. The result contains the index of the GPU whose UUID is part of the slice's name. If the name contains no GPU's UUID, the
+    result contains the index of the first GPU that the entries before the slice do not name.
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 
     Args:
@@ -25,7 +26,8 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
         if re.fullmatch(r"\d+", entry):
             matches = [int(entry)] if int(entry) < len(uuids) else []
         elif entry.startswith("MIG-"):
-            matches = [index for index, uuid in enumerate(uuids) if uuid in entry] or [0]
+            others = [index for index in range(len(uuids)) if index not in found]
+            matches = [index for index, uuid in enumerate(uuids) if uuid in entry] or others[:1]
         else:
             matches = [index for index, uuid in enumerate(uuids) if entry and uuid.startswith(entry)]
         if len(matches) != 1:

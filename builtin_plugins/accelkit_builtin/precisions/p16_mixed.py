@@ -67,6 +67,8 @@ class Float16Mixed(AutocastPrecision):
             accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"
         ):
             self._make_scaler()
+        # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
+        self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
 
     @property
     def scale(self) -> float:
@@ -184,10 +186,8 @@ class Float16Mixed(AutocastPrecision):
         Gradients that were computed before are forgotten, because they were multiplied by another scale.
         """
         if state:
-            versions = self._versions
             self._make_scaler()  # the results of earlier steps would change the restored scale
             self._scaler.load_state_dict(dict(state))
-            self._versions = versions
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of this precision. The copy gets its own scaler, with the same scale.
@@ -205,6 +205,7 @@ class Float16Mixed(AutocastPrecision):
         if "_scaler" in state:
             self._make_scaler()
             self._scaler.load_state_dict(state["_scaler"])
+            self._versions = {}
 
     def _make_scaler(self) -> None:
         import torch
@@ -212,8 +213,6 @@ class Float16Mixed(AutocastPrecision):
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
-        # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
-        self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
         self._has_scaled = False
 
 

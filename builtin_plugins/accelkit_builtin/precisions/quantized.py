@@ -78,6 +78,7 @@ class QuantizedPrecision(NarrowPrecision):
 
         Complex and integer tensors are not cast. The layers remain the same objects, but get a new class and a new weight. Subclasses of
         ``Linear`` are not converted. A weight that is tied to a layer that is not converted, such as an embedding, is not quantised.
+        Converted layers that share a weight each get a quantised copy of it. The copies stay equal, because they are frozen.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already

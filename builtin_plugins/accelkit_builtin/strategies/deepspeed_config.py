@@ -17,6 +17,7 @@ from accelkit_builtin.strategies.deepspeed_float16 import EngineScaledFloat16
 
 AUTO = "auto"
 _NAMES = ("32-true", "bf16-mixed", "16-mixed")
+_PRECISION_SECTIONS = ("bf16", "fp16", "amp", "torch_autocast")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ def configuration(options: DeepSpeedOptions, settings: EngineSettings, plugin: s
     Raises:
         UnsupportedError: If DeepSpeed does not support the Runtime's precision. The error names ``plugin``, which is ``dist==version``.
         ContradictionError: If the configuration contradicts the Runtime, for example because it has a section ``optimizer``.
-        UsageError: If the configuration cannot be read, if the ZeRO stage is not 1, 2 or 3, or if parameters are offloaded in stage 1 or 2.
+        UsageError: If the configuration cannot be read, if a section is not a mapping, if the ZeRO stage is not 1, 2 or 3, or if parameters
+            are offloaded in stage 1 or 2.
     """
     section = _section(settings.precision, plugin)
     given = _read(options.config)
@@ -130,15 +132,24 @@ def _section(precision: Precision, plugin: str) -> str | None:
 
 
 def _check(merged: Mapping[str, Any], settings: EngineSettings, section: str | None) -> None:
+    for name in ("zero_optimization", *_PRECISION_SECTIONS):
+        if not isinstance(merged.get(name, {}), Mapping):
+            example = '{"stage": 2}' if name == "zero_optimization" else '{"enabled": true}'
+            raise UsageError(
+                f"DeepSpeed's configuration has {name}={merged[name]!r:.80}",
+                why="this section must be a mapping",
+                hint=f'write "{name}": {example}',
+            )
     zero = merged["zero_optimization"]
-    stage = zero.get("stage") if isinstance(zero, Mapping) else zero
+    stage = zero["stage"]
     if stage not in (1, 2, 3) or isinstance(stage, bool):
         raise UsageError(
             f"invalid ZeRO stage {stage!r}",
             why="it must be 1, 2 or 3",
             hint="use DeepSpeedOptions(stage=2), or strategy='ddp' to train without sharding",
         )
-    if "offload_param" in zero and stage != 3:
+    offload = zero.get("offload_param")
+    if stage != 3 and offload is not None and not (isinstance(offload, Mapping) and offload.get("device", "none") in (None, "none")):
         raise UsageError(
             f"ZeRO stage {stage} cannot offload parameters",
             why="only stage 3 shards and offloads them",
@@ -155,11 +166,11 @@ def _check(merged: Mapping[str, Any], settings: EngineSettings, section: str | N
     if merged.get("train_batch_size", whole) != whole:
         raise _contradiction(
             f"train_batch_size={merged['train_batch_size']!r}",
-            f"{settings.num_processes} processes with batches of {size} and {steps} backward passes per step result in {whole}",
+            f"{settings.num_processes} processes with batches of {size} and {steps} micro-batches per step result in {whole}",
             'set it to "auto"',
         )
     name = settings.precision.name
-    for kind in ("bf16", "fp16", "amp", "torch_autocast"):
+    for kind in _PRECISION_SECTIONS:
         is_enabled = bool(merged.get(kind, {}).get("enabled", False))
         if is_enabled != (kind == section):
             hint = "set it to \"auto\", and use Runtime(precision='bf16-mixed') for bf16, or '16-mixed' for fp16"

@@ -52,8 +52,11 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=line)
     from packaging.version import Version
 
-    version = importlib.metadata.version("deepspeed")
-    if Version(version) < Version(MINIMUM):
+    try:
+        version = importlib.metadata.version("deepspeed")
+    except importlib.metadata.PackageNotFoundError:
+        version = ""  # it is imported from its sources, without metadata
+    if version and Version(version) < Version(MINIMUM):
         why = f"deepspeed {version} is installed, but {MINIMUM} or newer is needed"
         raise UnavailableError("strategy 'deepspeed' cannot be used", plugin=plugin, why=why, hint=f"{line} --upgrade")
     check_accelerator(accelerator)

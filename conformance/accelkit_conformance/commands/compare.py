@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.errors import one_line
 from accelkit_conformance.report import Report, results_of
@@ -24,7 +25,7 @@ _RANKS: Mapping[Kind, int] = dict.fromkeys(BAD, len(_ORDER)) | {kind: rank for r
 @click.command("compare")
 @click.argument("a", metavar="A", type=_FILE)
 @click.argument("b", metavar="B", type=_FILE)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
     """Show which tests got worse and which got better from report A to report B. A and B can each be a JSON report or a bundle.

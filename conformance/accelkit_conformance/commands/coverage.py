@@ -8,6 +8,7 @@ import click
 
 from accelkit import PluginRecord
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
@@ -34,8 +35,8 @@ from accelkit_conformance.run import availability_of, find_subject
     metavar="SECONDS",
     help="The time limit of each model.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(name: str, models: Sequence[str], timeout: float, as_json: bool) -> None:
+@json_option()
+def command(name: str, models: Sequence[str], timeout: float, is_json: bool) -> None:
     """Show which operators the accelerator NAME leaves to the CPU, the most frequently called first.
 
     Small models of five kinds (a transformer, a convolutional network, a diffusion model, a recurrent network and a graph network) are
@@ -58,7 +59,7 @@ def command(name: str, models: Sequence[str], timeout: float, as_json: bool) -> 
         runs.append(run)
         calls += found
     operators = ranked(calls)
-    if as_json:
+    if is_json:
         _print_json(record, runs, operators)
     else:
         _print_table(operators)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.discovery.metadata import installed_version
 from accelkit_conformance import checks, profiles
@@ -16,7 +17,7 @@ from accelkit_conformance.commands import options
 @options.PROFILE
 @options.SELECT
 @click.option("--describe", is_flag=True, help="Print what each check asserts, instead of the ids of the tests.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option()
 def command(profile: Profile, kind: str, select: tuple[str, ...], describe: bool, is_json: bool) -> None:
     """List the ids of the tests of a profile for the installed torch, without importing torch."""
     suite = profiles.suite(profile, installed_version("torch") or "", kind)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from accelkit import UsageError
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, say
 from accelkit_conformance import checks
 from accelkit_conformance.report import Report, write
@@ -33,7 +34,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Write a summary of each report, without the results of single tests, into this folder. A matrix can be made from "
     "the summaries too.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option()
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:
     """Show the JSON reports or summaries in DIR side by side, grouped by the kind of plugin.
 

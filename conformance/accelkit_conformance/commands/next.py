@@ -12,6 +12,7 @@ import click
 
 from accelkit import AccelkitError, PluginRecord, UsageError
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
@@ -30,8 +31,8 @@ _DOCUMENTATION = "https://github.com/accelkit/accelkit/blob/main/docs/"
 @IMPORT
 @click.option("-n", "parallel", type=click.IntRange(1), metavar="N", help="As in accelkit conformance run.")
 @click.option("--watch", "is_watching", is_flag=True, help="Run again each time a file of the plugin's package changes, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -> None:
+@json_option()
+def command(name: str, parallel: int | None, is_watching: bool, is_json: bool) -> None:
     """Show what to build next for the accelerator NAME.
 
     The tests are grouped into stages, which are run in order: 'is a plugin', 'copies', 'computes', 'manages its memory', and so on. The
@@ -44,12 +45,12 @@ def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -
     record = find_subject(name, "accelerator")
     require_packages()
     if not is_watching:
-        raise click.exceptions.Exit(_run_stages(record, parallel, as_json=as_json))
+        raise click.exceptions.Exit(_run_stages(record, parallel, is_json=is_json))
     folder = _package_of(record)
     while True:
         before = _versions(folder)
         try:
-            _run_stages(record, parallel, as_json=as_json)
+            _run_stages(record, parallel, is_json=is_json)
         except AccelkitError as error:  # the next change to the package may repair it
             say(f"accelkit: {error}")
         say(f"waiting for a change in {folder}; Ctrl-C ends this")
@@ -57,7 +58,7 @@ def command(name: str, parallel: int | None, is_watching: bool, as_json: bool) -
             time.sleep(_POLL_SECONDS)
 
 
-def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) -> int:
+def _run_stages(record: PluginRecord, parallel: int | None, *, is_json: bool) -> int:
     """Run the stages up to the first stage that fails, print the outcome, and return the exit code.
 
     Raises:
@@ -70,8 +71,8 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, as_json: bool) ->
     if availability["status"] != "usable":
         raise unusable(record, availability, "no stage can be run")
     while ahead and not (outcomes and outcomes[-1].failed):
-        outcomes.append(_run(record, availability, ahead.pop(0), parallel, is_quiet=as_json))
-    if as_json:
+        outcomes.append(_run(record, availability, ahead.pop(0), parallel, is_quiet=is_json))
+    if is_json:
         _print_json(record, availability, outcomes, ahead)
     else:
         for outcome in outcomes:

@@ -13,6 +13,7 @@ import click
 from accelkit import AccelkitError, BrokenPluginError, PluginRecord, UnavailableError, UsageError
 from accelkit.atomic_file import is_replaceable, output_file
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_path_option
 from accelkit.cli.output import print_json, say
 from accelkit.cli.status_rows import complete_names
 from accelkit_conformance import report as reports
@@ -74,7 +75,7 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
     help="A TOML file of expected failures, instead of the plugin's own.",
 )
 @click.option("--certify", is_flag=True, help="Exit with 1 unless the run can be certified.")
-@click.option("--json", "json_path", type=_FILE, metavar="PATH", help="Write the report as JSON; - is standard output.")
+@json_path_option(_FILE)
 @click.option("--junit", "junit_path", type=_FILE, metavar="PATH", help="Write the report as JUnit XML.")
 @click.option("--html", "html_path", type=_FILE, metavar="PATH", help="Write the report as one self-contained HTML file.")
 @click.option("--badge", "badge_path", type=_FILE, metavar="PATH", help="Write the verdict as an SVG badge.")

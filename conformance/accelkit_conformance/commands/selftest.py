@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from accelkit import PluginRecord, UsageError
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.selection import resolve
 from accelkit_conformance import generated_selftest, selftest
@@ -60,7 +61,7 @@ _BASE = "fake_xpu"
     metavar="N",
     help="The number of mutants that run at a time.  [default: the number of cores, at most 4]",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print the kill matrix as JSON.")
+@json_option("Print the kill matrix as JSON to standard output.")
 @click.option(
     "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH", help="Write the kill matrix to this file as JSON."
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.errors import one_line
 from accelkit_conformance.report import Report
@@ -16,7 +17,7 @@ _FINDINGS = 1
 
 @click.command("verify")
 @click.argument("path", metavar="BUNDLE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@json_option()
 @click.pass_context
 def command(context: click.Context, path: Path, is_json: bool) -> None:
     """Verify a bundle offline: check that it is complete, and that its verdict follows from its results.

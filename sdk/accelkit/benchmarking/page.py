@@ -6,7 +6,7 @@ import dataclasses
 
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.errors import printable
-from accelkit.text_table import aligned
+from accelkit.text_table import aligned, number
 
 _COLUMNS = ("MEASUREMENT", "UNIT", "DEVICE", "SPREAD", "SAMPLES", "CPU", "DEVICE/CPU", "LIMIT", "OF LIMIT", "LIMITED BY")
 
@@ -52,11 +52,6 @@ def row(result: Result) -> Row:
         "" if not limit else f"{device.median / limit:.0%}",
         result.limited_by,
     )
-
-
-def number(value: float) -> str:
-    """Return a value as text: as a whole number if its magnitude is at least 1000, otherwise with at most three significant digits."""
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _ratio(result: Result, device: Samples, host: Samples) -> float:

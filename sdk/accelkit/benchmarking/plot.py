@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from accelkit.benchmarking.page import number
 from accelkit.benchmarking.report import Result, Samples
+from accelkit.text_table import number
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 76, 24, 12, 44

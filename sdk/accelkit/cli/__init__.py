@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from accelkit import __version__
+from accelkit.cli.json_option import is_json_printed
 from accelkit.cli.lazy_group import LazyGroup
 from accelkit.cli.output import reporting_errors
 
@@ -33,11 +34,11 @@ _COMMANDS = {
 class _Main(LazyGroup):
     """The top-level group. If a command raises an AccelkitError, the group prints the error and exits with the error's exit code.
 
-    The error goes to standard error. If the command was given ``--json``, the error also goes to standard output, as JSON.
+    The error goes to standard error. If the command prints JSON to standard output, the error also goes to standard output, as JSON.
     """
 
     def invoke(self, ctx: click.Context) -> Any:
-        with reporting_errors(is_json="--json" in ctx.args):
+        with reporting_errors(lambda: is_json_printed(ctx)):
             return super().invoke(ctx)
 
 

@@ -14,6 +14,7 @@ from accelkit.atomic_file import output_file
 from accelkit.benchmarking import page
 from accelkit.benchmarking.run import measure
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option, json_path_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.probe import try_out
 from accelkit.cli.status_rows import complete_names
@@ -41,9 +42,7 @@ def command() -> None:
 
 @command.command("run")
 @click.argument("name", shell_complete=complete_names)
-@click.option(
-    "--json", "json_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as JSON; - is standard output."
-)
+@json_path_option(click.Path(dir_okay=False))
 @click.option(
     "--html", "html_path", metavar="PATH", type=click.Path(dir_okay=False), help="Write the report as one HTML page with diagrams."
 )
@@ -94,7 +93,7 @@ def _say_progress(measurement: str, number: int, count: int) -> None:
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
 @click.option("--threshold", default="5%", show_default=True, metavar="PERCENT", help="The smallest change that counts.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 def compare(*, old: Path, new: Path, threshold: str, is_json: bool) -> None:
     """Compare two reports that 'accelkit bench --json' wrote.
 

@@ -14,6 +14,7 @@ import click
 
 from accelkit import child_processes
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import autoload, probing, verdict_cache
@@ -37,7 +38,7 @@ Mistakes = Mapping[PluginRecord, Sequence[Finding]]
 @click.argument("name", required=False, shell_complete=complete_names)
 @IMPORT
 @click.option("--verbose", is_flag=True, help="Show the tracebacks of errors in plugins.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 @click.pass_context
 def command(context: click.Context, name: str | None, verbose: bool, is_json: bool) -> None:
     """Load each plugin (or only NAME) in a separate process, check its methods, use its device, and check the installation.

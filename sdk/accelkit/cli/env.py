@@ -8,6 +8,7 @@ import platform
 import click
 
 from accelkit import __version__, job_secret
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.discovery import autoload, catalog, device_table, verdict_cache
 from accelkit.discovery.metadata import installed_version
@@ -29,7 +30,7 @@ _PACKAGES = (
 
 
 @click.command("env")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 def command(is_json: bool) -> None:
     """Show versions and settings, to paste into an issue. No plugin is imported or probed.
 

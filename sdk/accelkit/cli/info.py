@@ -7,6 +7,7 @@ from typing import get_args
 import click
 
 from accelkit.capabilities import Support
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import Row, complete_names, rows_of
 from accelkit.discovery import probing
@@ -27,7 +28,7 @@ from accelkit.types import Kind, PluginRecord
     help="Instead, list what changed in the specifications since accelkit OLD, and what plugins must do about it; with NAME, only the "
     "changes to which this plugin must adapt. OLD is a version, or a .json file that records the specifications of a version.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 @click.pass_context
 def command(context: click.Context, name: str | None, kind: Kind | None, old: str | None, is_json: bool) -> None:
     """Show where a plugin comes from, its status and what it declares. NAME may be dist:name."""

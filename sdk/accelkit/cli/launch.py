@@ -13,7 +13,7 @@ import click
 
 from accelkit import job_secret
 from accelkit.cli.num_nodes import VARIABLE, check_changing_number, read_num_nodes
-from accelkit.cli.output import reporting_errors, say
+from accelkit.cli.output import say
 from accelkit.discovery.catalog import find
 from accelkit.errors import UsageError
 from accelkit.launching import device_allocation
@@ -113,11 +113,10 @@ def command(program: str, arguments: tuple[str, ...], is_module: bool, **options
     this machine. If a signal ended that process, the exit code is 128 plus the number of the signal. If only another machine failed, or the
     connection to the other machines was lost, the exit code is 1.
     """
-    with reporting_errors(is_json=False):
-        job = _job(Program(program, is_module, arguments), **options)
-        from accelkit.launching.elastic import run  # imported late, because it imports torch, which takes a second or two
+    job = _job(Program(program, is_module, arguments), **options)
+    from accelkit.launching.elastic import run  # imported late, because it imports torch, which takes a second or two
 
-        click.get_current_context().exit(run(job, _say))
+    click.get_current_context().exit(run(job, _say))
 
 
 def _job(

@@ -9,6 +9,7 @@ from typing import get_args
 
 import click
 
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import rows_of
 from accelkit.discovery import verdict_cache
@@ -19,7 +20,7 @@ from accelkit.types import Kind
 @click.command("list")
 @click.option("--kind", type=click.Choice(get_args(Kind)), help="List only plugins of this kind.")
 @click.option("--all", "is_everything", is_flag=True, help="Also list vendors' devices for which no plugin is installed.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 def command(kind: Kind | None, is_everything: bool, is_json: bool) -> None:
     """List plugins with their status and, for those that cannot be used, the reason and what to do about it.
 

@@ -14,6 +14,7 @@ import click
 
 from accelkit import byte_size
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_table, say
 from accelkit.cli.probe import try_out
 from accelkit.cli.status_rows import complete_names
@@ -40,7 +41,7 @@ _SHORTEST = 0.1
 )
 @click.option("--address", help="The address for --prometheus. Anybody who can reach it can read the statistics.  [default: 127.0.0.1]")
 @IMPORT
-@click.option("--json", "is_json", is_flag=True, help="Print each reading as one line of JSON to standard output.")
+@json_option("Print each reading as one line of JSON to standard output.")
 def command(
     *, name: str | None, devices: str, interval: float, count: int | None, port: int | None, address: str | None, is_json: bool
 ) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -48,15 +48,15 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def reporting_errors(is_json: bool) -> Iterator[None]:
+def reporting_errors(is_json: Callable[[], bool]) -> Iterator[None]:
     """If the ``with`` block raises an AccelkitError, print the error to standard error, and exit with the error's exit code.
 
-    If ``is_json`` is True, the error is also printed as JSON to standard output.
+    If ``is_json`` then returns True, the error is also printed as JSON to standard output.
     """
     try:
         yield
     except AccelkitError as error:
-        if is_json:
+        if is_json():
             print_json("error", {"error": type(error).__name__, **error.parts, "exit_code": error.exit_code})
         say(f"accelkit: {error}")
         raise click.exceptions.Exit(error.exit_code) from error

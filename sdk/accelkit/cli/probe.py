@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json
 from accelkit.cli.status_rows import complete_names
 from accelkit.discovery import probing, verdict_cache
@@ -17,7 +18,7 @@ from accelkit.types import PluginRecord
 @click.command("probe")
 @click.argument("name", shell_complete=complete_names)
 @IMPORT
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 def command(name: str, is_json: bool) -> None:
     """Load the accelerator NAME, run an addition on its device and check the result. A plugin may replace the addition with its own check.
 

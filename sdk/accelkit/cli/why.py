@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from accelkit.cli.import_option import IMPORT
+from accelkit.cli.json_option import json_option
 from accelkit.cli.output import print_json, print_table, say
 from accelkit.cli.status_rows import complete_names
 from accelkit.errors import printable
@@ -21,7 +22,7 @@ from accelkit.specs.cluster import PLACEMENT
     help="Explain the cluster environment instead: what started this process, and the ranks and sizes that it set.",
 )
 @IMPORT
-@click.option("--json", "is_json", is_flag=True, help="Print JSON to standard output.")
+@json_option()
 def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
     """Explain which accelerator would be used for NAME, and why the others would not.
 

@@ -2,7 +2,8 @@
 
 The digest changes if the machine is restarted; if a device file, a PCI device or a driver appears or disappears; if the owner or the
 permissions of a device file change; if a package or system library is installed; if an environment variable changes, except for a few such
-as PWD and RANK; and if the user or the user's groups change. The digest does not cover everything on which a device depends: it does not
+as PWD and RANK; and if the user or the user's groups change. The processes that a launcher starts on a machine therefore have the same
+digest, unless the launcher gives them different devices. The digest does not cover everything on which a device depends: it does not
 change, for example, if a server on the network starts or stops. Results that are cached with a digest must therefore also expire.
 """
 
@@ -17,8 +18,21 @@ from pathlib import Path
 _DEVICE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel", "/dev/infiniband", "/dev/vfio")
 _LIBRARY_CACHE = "/etc/ld.so.cache"
 _PCI_DEVICES = "/sys/bus/pci/devices"
-_IRRELEVANT = {"_", "OLDPWD", "PWD", "SHLVL", "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"}
-"""Environment variables that differ between shells and between the processes of a job."""
+_OF_SHELLS = {"_", "OLDPWD", "PWD", "SHLVL"}
+_OF_PROCESSES = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "ROLE_RANK", "CROSS_RANK", "TORCHELASTIC_ERROR_FILE"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_TASK_PID"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "OMPI_MCA_ess_base_vpid", "PMIX_RANK"),
+    *("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK"),
+    *("PMI_RANK", "PMI_LOCAL_RANK", "PMI_FD", "PMI_ID", "MPI_LOCALRANKID", "PALS_RANKID", "PALS_LOCAL_RANKID"),
+}
+_OF_RUNS = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "ACCELKIT_JOB_SECRET"}
+_IRRELEVANT = _OF_SHELLS | _OF_PROCESSES | _OF_RUNS
+"""Environment variables that differ between shells, between the processes of a job, or between two runs of a launcher.
+
+The ID of a scheduler's job or step, such as SLURM_JOB_ID, is not among them, because the scheduler may let each job and each step open
+other devices.
+"""
 
 
 def digest() -> str | None:

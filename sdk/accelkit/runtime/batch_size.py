@@ -62,7 +62,7 @@ def find_executable_batch_size(
                 hint='use a smaller model, a precision of half the size such as "bf16-true", or strategy="fsdp" on several devices',
             )
         batch_size //= 2
-        accumulation.restart(num_steps * -(-starting_batch_size // batch_size))
+        accumulation.restart(num_steps * -(-size // batch_size))
         warnings.warn(
             f"trying a batch size of {batch_size}, with {accumulation.num_steps} accumulation steps, because more does not fit: {failure}",
             stacklevel=3,

@@ -1,4 +1,4 @@
-"""Gradients: backward passes, accumulation over several of them, reduction over processes, and clipping."""
+"""Gradients: backward passes, accumulation over several micro-batches, reduction over processes, and clipping."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NOTHING = contextlib.nullcontext()
 
 
 class Accumulation:
-    """Counter of backward passes that determines whether the current pass completes an optimizer step.
+    """Counter of micro-batches that determines whether the current one completes an optimizer step.
 
     Attributes:
-        num_steps: Number of backward passes per optimizer step.
+        num_steps: Number of micro-batches per optimizer step.
         is_complete: Whether a call of the optimizer's ``step`` has an effect now. True until ``accumulate`` is first used; after that,
             ``begin`` sets it.
         has_begun: Whether ``accumulate`` has been used, or the user has been warned that the program does not use it. Always True if
@@ -42,13 +42,13 @@ class Accumulation:
         if num_steps < 1:
             raise PrepareError(
                 f"gradient_accumulation_steps must be at least 1, got {num_steps}",
-                why="it is the number of backward passes per optimizer step",
-                hint="use 1 to step after every backward pass",
+                why="it is the number of micro-batches per optimizer step",
+                hint="use 1 to step after every micro-batch",
             )
         self.restart(num_steps)
 
     def restart(self, num_steps: int) -> None:
-        """Set the number of backward passes per step, and forget all micro-batches, as if ``accumulate`` had never been used."""
+        """Set the number of micro-batches per step, and forget all micro-batches, as if ``accumulate`` had never been used."""
         self.num_steps = num_steps
         self.is_complete = True
         self.has_begun = num_steps == 1
@@ -67,7 +67,7 @@ class Gradients:
 
     Args:
         session: The device in use, with its precision.
-        accumulation: The counter of backward passes.
+        accumulation: The counter of micro-batches.
         objects: The prepared objects: the optimizers, whose gradients are unscaled before clipping, and the loaders, whose last batch
             completes an accumulation.
     """
@@ -84,7 +84,7 @@ class Gradients:
         self.backward_function()(loss, **kwargs)
 
     def backward_function(self) -> Callable[..., None]:
-        """Return the function that runs the backward pass. The function first divides the loss by the number of passes per step."""
+        """Return the function that runs the backward pass. The function first divides the loss by the number of micro-batches per step."""
         own, accumulation = self._session.backward, self._accumulation
         if accumulation.num_steps == 1:
             return own
@@ -164,7 +164,7 @@ class Gradients:
             raise UsageError(
                 "gradients cannot be unscaled or clipped yet",
                 why=f"the precision {precision.name!r} scales them, and they are complete only after "
-                f"{self._accumulation.num_steps} backward passes",
+                f"{self._accumulation.num_steps} micro-batches",
                 hint="if rt.sync_gradients: rt.clip_grad_norm_(...)",
             )
         optimizers = (

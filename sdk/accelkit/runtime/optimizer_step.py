@@ -102,7 +102,7 @@ class Stepping:
     def _warn_of_small_gradients(self) -> None:
         """Warn once that gradients are too small.
 
-        ``backward`` divides the loss by the number of backward passes per step, but this step had only one pass.
+        ``backward`` divides the loss by the number of micro-batches per step, but this step had only one micro-batch.
         """
         self.accumulation.has_begun = True
         num_steps = self.accumulation.num_steps

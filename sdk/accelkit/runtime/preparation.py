@@ -77,7 +77,7 @@ class Preparation:
     Args:
         session: The session, which has the device, the precision and the strategy.
         rank_info: The ranks of this process, which determine the share of the data that this process gets.
-        accumulation: The counter of backward passes. Its ``num_steps`` is the number of backward passes per optimizer step.
+        accumulation: The counter of micro-batches. Its ``num_steps`` is the number of micro-batches per optimizer step.
         options: How objects are prepared.
         objects: The record to which prepared objects are added.
     """

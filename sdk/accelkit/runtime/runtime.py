@@ -27,7 +27,7 @@ from accelkit.runtime.checkpointing import Checkpointing
 from accelkit.runtime.collectives import verification
 from accelkit.runtime.collectives.collectives import Collectives
 from accelkit.runtime.configuration import check_started, configure
-from accelkit.runtime.data import loaders
+from accelkit.runtime.data import device_transfer, loaders
 from accelkit.runtime.data.input_shares import share_of
 from accelkit.runtime.device_memory import DeviceMemory
 from accelkit.runtime.gradients import Accumulation, Gradients
@@ -403,7 +403,7 @@ class Runtime:
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
         """Move ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) to the device of this process."""
-        return loaders.laid_out(loaders.move(batch, self.device, non_blocking), self.strategy)
+        return loaders.laid_out(device_transfer.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """Return a loader that skips the first ``num_batches`` batches, to resume in the middle of an epoch."""
@@ -507,8 +507,8 @@ class Runtime:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: If the precision scales gradients, and more backward passes follow in ``accumulate`` before the next optimizer
-                step. These passes would add scaled gradients to the unscaled gradients.
+            UsageError: If the precision scales gradients, and more micro-batches follow in ``accumulate`` before the next optimizer
+                step. Their backward passes would add scaled gradients to the unscaled gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 

@@ -34,7 +34,7 @@ def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_
         scheduler: The scheduler to check.
         loaders: The prepared loaders. If the program has called ``len`` on one of them, the scheduler's length may come from that call.
         num_processes: The number of processes that get different batches (``data_parallel_size``).
-        accumulation_steps: The number of backward passes per optimizer step.
+        accumulation_steps: The number of micro-batches per optimizer step.
     """
     name = next((name for name in LENGTHS if isinstance(getattr(scheduler, name, None), int)), None)
     if name is None or (num_processes == 1 and accumulation_steps == 1):

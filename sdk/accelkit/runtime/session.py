@@ -39,7 +39,7 @@ class Session:
     Args:
         configuration: The selected plugins and devices.
         rank_info: The ranks of this process and the number of processes.
-        accumulation: The counter of backward passes, which decides when optimizers step.
+        accumulation: The counter of micro-batches, which decides when optimizers step.
         process_group: The backend and the timeout of the process group.
         seed: The seed for the generators of the device. If None, the generators are not seeded.
 

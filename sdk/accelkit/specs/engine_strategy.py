@@ -57,8 +57,8 @@ class EngineSettings:
         device: The device of this process.
         precision: The precision of the Runtime. The module already computes in this precision.
         num_processes: The number of processes in the job.
-        accumulation_steps: The number of backward passes per step. The Runtime divides each loss by this number. While a step still needs
-            further backward passes, the optimizer's ``step`` does nothing, and the strategy's ``step`` is not called.
+        accumulation_steps: The number of micro-batches per step. The Runtime divides each loss by this number. While a step still needs
+            further micro-batches, the optimizer's ``step`` does nothing, and the strategy's ``step`` is not called.
         batch_size: The number of samples in a batch of this process. None unless a ``DataLoader`` that has a ``batch_size`` was passed to
             ``prepare`` together with the module.
     """

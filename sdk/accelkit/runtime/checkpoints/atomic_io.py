@@ -162,10 +162,17 @@ def disk_error(error: BaseException | None) -> OSError | None:
 
     When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the
     chain of exceptions that led to the second error.
+
+    An exception that was merely being handled when another was raised (``__context__``) counts only if a write to an open file can raise
+    it. A FileNotFoundError, for example, was expected there: the plugin handled it, and failed for another reason.
     """
-    while error is not None and not isinstance(error, OSError):
-        error = error.__cause__ or error.__context__
-    return error
+    is_cause = True
+    while error is not None:
+        if isinstance(error, OSError) and (is_cause or type(error) in (OSError, TimeoutError)):
+            return error
+        is_cause = error.__cause__ is not None
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
 
 
 class FilePart(io.RawIOBase):

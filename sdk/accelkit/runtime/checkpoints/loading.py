@@ -137,7 +137,7 @@ def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple
 def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
     step = find(path)
     stack.enter_context(step_dirs.in_use(step))
-    return step if step.exists() else find(path)  # if the step has just been removed, there is a newer one
+    return step if step.exists() else _find_and_hold(path, stack)  # if the step has just been removed, there is a newer one
 
 
 def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:

@@ -34,10 +34,20 @@ def join(batches: list[Any]) -> Any:
     """Return one batch with the samples of all batches, in order.
 
     Values that do not have one entry per sample are taken from the first batch.
+
+    Raises:
+        PrepareError: If the batches have different numbers of tensors and lists.
     """
     if len(batches) == 1:
         return batches[0]
-    columns = zip(*map(_columns, batches), strict=True)
+    found = [_columns(batch) for batch in batches]
+    if len(numbers := sorted({len(columns) for columns in found})) > 1:
+        raise PrepareError(
+            "batches cannot be divided among the processes",
+            why=f"the number of their tensors and lists differs ({numbers[0]} and {numbers[-1]}), so they cannot be concatenated",
+            hint="collate all batches with the same fields, or use dispatch_batches=False",
+        )
+    columns = zip(*found, strict=True)
 
     def joined(leaf: Any) -> Any:
         if not _is_column(leaf):
@@ -72,7 +82,7 @@ def rounds(
         samples are repeated or the number is not known.
 
     Raises:
-        PrepareError: If the samples of a later batch cannot be counted.
+        PrepareError: If the samples of a later batch cannot be counted, or if batches cannot be concatenated.
     """
     stream = iter(batches)
     beginning = list(itertools.islice(stream, 2))

@@ -41,7 +41,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
         split_batches: Whether to cut each batch into pieces instead of distributing whole batches in turn.
         even_batches: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full
             batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is
-            dropped if ``batches.drop_last`` is set.
+            dropped if ``batches.drop_last`` is set. With ``split_batches``, this also decides whether an earlier batch that has fewer
+            samples than there are processes is filled, or some processes get no piece of it.
         holds_lists: Whether an item of ``batches`` is a batch.
         first: How many samples or items to skip at the beginning. If ``batches`` is a ``BatchSampler`` of torch, samples are counted,
             because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
@@ -147,12 +148,14 @@ class ShardedBatches(Sharded, Sampler[Any]):
         beginning: list[Any] = []
         held: Sequence[Any] | None = None
         for batch in self._remaining(beginning, 1):
-            if held is not None:
+            if held is not None and len(held) < self.num_processes and not self.even_batches:
+                yield [held[index : index + 1] for index in range(len(held))]
+            elif held is not None:
                 yield self._pieces(held, beginning[0], self.num_processes)
             held = batch
         if held is None:
             return
-        size = self.batch_size or len(held)
+        size = self.batch_size or max(len(held), self.num_processes)
         if len(held) >= size or self.even_batches:
             if len(held) < size:
                 if self.drop_last:

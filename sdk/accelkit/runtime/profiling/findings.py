@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from accelkit.text_table import number
+
 if TYPE_CHECKING:
     from accelkit.runtime.profiling.summary import Summary
 
@@ -23,7 +25,7 @@ def findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
     step, phases = summary.step_ms or 1.0, summary.phases
 
     def takes(ms: float) -> str:
-        return f"takes {ms:.3g} ms per step ({ms / step:.0%})"
+        return f"takes {number(ms)} ms per step ({ms / step:.0%})"
 
     if phases["data"] >= _NOTABLE * step:
         yield f"data: waiting for the loader {takes(phases['data'])}. Give the DataLoader more workers, or make its dataset faster"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from accelkit import byte_size
-from accelkit.text_table import aligned
+from accelkit.text_table import aligned, number
 
 if TYPE_CHECKING:
     from accelkit.runtime.profiling.summary import Summary
@@ -28,18 +28,18 @@ def _lines(summary: Summary) -> Iterator[str]:
     yield from aligned([("PHASE", "MS PER STEP", "SHARE"), *rows], has_numbers=True)
     if summary.operators:
         yield ""
-        rows = [(each.name, f"{each.calls:.3g}", f"{each.host_ms:.3f}", f"{each.device_ms:.3f}") for each in summary.operators]
+        rows = [(each.name, number(each.calls), f"{each.host_ms:.3f}", f"{each.device_ms:.3f}") for each in summary.operators]
         yield from aligned([("OPERATOR", "CALLS", "HOST MS", "DEVICE MS"), *rows], has_numbers=True)
     if summary.copies:
         yield ""
         rows = [
-            (f"{each.source} to {each.target}", each.phase, f"{each.count:.3g}", f"{each.bytes / 1e6:.3f}", f"{each.ms:.3f}")
+            (f"{each.source} to {each.target}", each.phase, number(each.count), f"{each.bytes / 1e6:.3f}", f"{each.ms:.3f}")
             for each in summary.copies
         ]
         yield from aligned([("COPIES", "PHASE", "COUNT", "MB", "MS"), *rows], has_numbers=True)
     if summary.fallbacks:
         yield ""
-        rows = [(each.operator, f"{each.calls:.3g}", f"{each.ms:.3f}") for each in summary.fallbacks]
+        rows = [(each.operator, number(each.calls), f"{each.ms:.3f}") for each in summary.fallbacks]
         yield from aligned([("RUNS ON THE CPU", "CALLS", "MS"), *rows], has_numbers=True)
     if summary.peak_bytes is not None:
         yield ""
