@@ -42,13 +42,22 @@ class Outcome:
     Attributes:
         stage: The stage.
         num_tests: The number of tests that gave a result.
+        num_unsupported: The number of tests with the result ``unsupported``.
         failed: The results of the tests that failed. The stage has passed if there are none.
     """
 
     stage: Stage
     num_tests: int
+    num_unsupported: int
     failed: tuple[Result, ...]
 
     @classmethod
     def of(cls, stage: Stage, results: list[Result]) -> Outcome:
-        return cls(stage, len(results), tuple(result for result in results if result.kind in BAD))
+        num_unsupported = sum(result.kind == "unsupported" for result in results)
+        return cls(stage, len(results), num_unsupported, tuple(result for result in results if result.kind in BAD))
+
+    @property
+    def counts(self) -> str:
+        """The number of tests that neither failed nor were unsupported, such as ``39 of 41, 2 unsupported``."""
+        unsupported = f", {self.num_unsupported} unsupported" if self.num_unsupported else ""
+        return f"{self.num_tests - self.num_unsupported - len(self.failed)} of {self.num_tests}{unsupported}"

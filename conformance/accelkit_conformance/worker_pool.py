@@ -156,18 +156,17 @@ class WorkerGroup:
         self.num_tests += 1
         if answers is None:
             took = time.perf_counter() - start
-            kind: Kind = "timeout" if took >= seconds else "crash"
+            kind: Kind = "timeout" if took >= seconds or self._hung else "crash"
             has_device = self.order.record.kind == "accelerator" or self.order.accelerators
             options = f"{_RAISE_LIMIT}{_RAISE_FIRST_LIMIT if has_device else ''}"
-            reason = f"no answer within {seconds:g} s ({options})" if kind == "timeout" else self._why()
+            late = self._hung or f"no answer within {seconds:g} s ({options})"
+            reason = late if kind == "timeout" else self._why()
             detail = self.tail(mark)
             self.end()
             error, expected = self._if_it_dies or ("", None)
             if expected is not None and (kind == error or reason.endswith(f" crashed with {error}")):
                 return dataclasses.replace(expected, seconds=round(took, 3))
-            if self._hung:
-                kind, reason = "timeout", self._hung
-            elif self._doing:
+            if self._doing and not self._hung:
                 reason = f"{reason}, in {self._doing}"
             return Result(test, kind, round(took, 3), reason, detail=detail, worker=self.number)
         self.peak_bytes = max(self.peak_bytes, *(answer["rss"] for answer in answers))

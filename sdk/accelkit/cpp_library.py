@@ -153,9 +153,10 @@ class CppLibrary:
         return found
 
     def _other_torches(self) -> list[str]:
-        """Return the minor versions of torch, such as ``2.13``, for which the wheel contains a library of these sources and flags."""
+        """Return the minor versions of torch for which the wheel contains a library of these sources and flags, the oldest first."""
         pattern = self._prebuilt("*")
-        return sorted(path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name))
+        found = [path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name)]
+        return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])  # 2.9 is older than 2.10
 
     def _no_compilation(self, folder: Path) -> tuple[str, str] | None:
         """Return why the library cannot be compiled into ``folder``, and how to fix that. Return None if it can be compiled."""

@@ -17,7 +17,7 @@
     │   ├── DisabledPluginError          3  the allow or deny list excludes it
     │   ├── NameConflictError            3  two distributions claim the name
     │   └── HookError                    3  a hook implementation does not match its specification, or failed
-    ├── PrepareError                     1  prepare() was given an object that it cannot prepare
+    ├── PrepareError                     1  an object cannot be prepared or registered for checkpointing, or a batch cannot be split
     ├── UnsupportedError                 1  this device, precision or strategy does not support the request
     ├── CheckpointError                  1  a checkpoint cannot be saved or loaded
     ├── UntrustedFileError               1  another user could have written a file that would be trusted or executed
@@ -184,8 +184,9 @@ class HookError(PluginError):
 class PrepareError(AccelkitError):
     """``prepare`` was given an object that it cannot prepare, or an optimizer with a parameter that belongs to no prepared module.
 
-    Also raised if a prepared loader cannot split a batch among the processes, if an object without ``state_dict`` or ``load_state_dict``
-    is registered for checkpointing, or if ``gradient_accumulation_steps`` is less than 1.
+    Also raised if the arguments of ``prepare`` do not fit the objects, if a prepared loader cannot split a batch among the processes, if an
+    object without ``state_dict`` or ``load_state_dict`` is registered for checkpointing, or if ``gradient_accumulation_steps`` is less than
+    1.
     """
 
 

@@ -15,7 +15,9 @@ from command_runner import command_runner
 from accelkit import BrokenPluginError, DevicesError
 from accelkit.cli import main
 from accelkit.monitoring.monitor import Monitor
+from accelkit.monitoring.prometheus import Exporter
 from accelkit.selection import resolve
+from accelkit_conformance.oracle.free_ports import is_this_machine
 
 pytestmark = pytest.mark.usefixtures("forked_interpreters")
 
@@ -128,14 +130,27 @@ def occupied_port():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--interval", "0"], ["--address", "0.0.0.0"], ["--count", "1", "--prometheus", "{port}"]],
-    ids=["interval", "address_alone", "port_in_use"],
+    [
+        ["--interval", "0"],
+        ["--address", "0.0.0.0"],
+        ["--count", "1", "--prometheus", "{port}"],
+        ["--count", "1", "--prometheus", "0", "--address", "192.0.2.1"],
+        ["--count", "1", "--prometheus", "0", "--address", "no.invalid"],
+    ],
+    ids=["interval", "address_alone", "port_in_use", "address_elsewhere", "unknown_address"],
 )
 def test_options_that_cannot_be_used(arguments, error_text, occupied_port):
     arguments = [argument.format(port=occupied_port) for argument in arguments]
     result = command_runner().invoke(main, ["monitor", "cpu", *arguments])
     assert result.exit_code == 2
     assert re.sub(r"port \d+|\[Errno.*", "...", result.stderr) == error_text
+
+
+@pytest.mark.skipif(not is_this_machine("::1"), reason="this machine has no IPv6")
+def test_the_url_of_an_ipv6_address_has_brackets():
+    exporter = Exporter("cpu", "::1", 0)
+    assert re.fullmatch(r"http://\[::1\]:\d+/metrics", exporter.url)
+    assert urllib.request.urlopen(exporter.url).status == 200
 
 
 def test_prometheus_reads_what_is_printed():

@@ -130,6 +130,15 @@ def test_a_hook_plugin_may_claim_the_process_for_a_third_party(monkeypatch):
     assert select_cluster(environ={}, further_claims=claims).decision.candidates[0].reason == "MINE is set"
 
 
+def test_a_claim_that_loses_is_listed_with_the_plugin_that_provides_the_environment(plugin_site):
+    entry_points = "[accelkit.clusters]\nacme = acme_launcher:Environment\n"
+    plugin_site.install("acme-launcher", "raise SystemExit('it must not be imported')", entry_points=entry_points)
+    claims = [ClusterDetection(name, 1, "MINE is set") for name in ("acme", "not-installed")]
+    candidates = {one.name: one for one in select_cluster(environ=TORCHRUN, further_claims=claims).decision.candidates}
+    assert (candidates["acme"].status, candidates["acme"].plugin) == ("claimed", "acme-launcher==1.0")
+    assert candidates["not-installed"].plugin == ""
+
+
 def test_an_environment_without_detection_of_its_own_claims_no_process():
     class Mine(accelkit.ClusterEnvironment):
         """It can be selected by name only."""

@@ -67,3 +67,14 @@ def test_a_hook_that_hangs_is_named_and_the_run_goes_on(tmp_path, mutant, test, 
     assert text in result.reason
     assert result.kind == ("fail" if mutant == "constructor_waits" else "timeout")
     assert other.kind == "pass"
+
+
+def test_a_hook_that_hangs_may_be_expected(tmp_path):
+    test = "hooks_calls/events_return_in_time"
+    declared = {"test": test, "reason": "known", "issue": "x", "expires": "2999-01-01"}
+    for error, kind in (("timeout", "expected-failure"), ("SIGSEGV", "timeout")):
+        executor = Executor(Order(find("tries_forever").record(RECORD), expectations=({**declared, "error": error},), seconds=12), tmp_path)
+        try:
+            assert executor.run(test).kind == kind
+        finally:
+            executor.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from command_runner import command_runner
 
 from accelkit.cli import main
 from accelkit_conformance import profiles, stages
+from accelkit_conformance.results import Result
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -38,6 +40,13 @@ def test_the_first_stage_that_fails_is_the_next_one(monkeypatch):
     assert "operators/forward[sigmoid,float32]" in {test["id"] for test in failing["failed"]}
     assert "driver_launch" in failing["needs"]
     assert printed["ahead"][0] == "manages its memory"
+
+
+def test_unsupported_tests_do_not_count_as_passed():
+    kinds = ("pass", "expected-failure", "unsupported", "unsupported", "fail")
+    outcome = stages.Outcome.of(stages.read()[0], [Result(f"contract/{kind}", kind) for kind in kinds])
+    assert outcome.counts == "2 of 5, 2 unsupported"
+    assert stages.Outcome.of(outcome.stage, [Result("contract/x", "pass")]).counts == "1 of 1"
 
 
 def test_a_device_that_is_not_here_is_an_error(monkeypatch):
@@ -75,6 +84,23 @@ def test_a_watched_package_is_tested_again_when_a_file_changes(plugin_site):
         finally:
             process.send_signal(signal.SIGINT)
     assert process.returncode != 0
+
+
+def test_every_folder_of_a_namespace_package_is_watched(plugin_site, monkeypatch, tmp_path):
+    (plugin_site.folder / "watched_devices" / "acme").mkdir(parents=True)
+    file = plugin_site.folder / "watched_devices" / "acme" / "__init__.py"
+    file.write_text(ABSENT.format(reason="the cable is loose"))
+    (tmp_path / "other" / "watched_devices").mkdir(parents=True)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "other"), os.environ.get("PYTHONPATH", "")]))
+    plugin_site.install("vendor-watched", entry_points="[accelkit.accelerators]\nwatched = watched_devices.acme:Plugin")
+    command = [sys.executable, "-m", "accelkit", "conformance", "next", "watched", "--watch"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert "the cable is loose" in _until(process.stderr, "waiting for a change")
+            file.write_text(ABSENT.format(reason="the power is off"))
+            assert "the power is off" in _until(process.stderr, "waiting for a change")
+        finally:
+            process.send_signal(signal.SIGINT)
 
 
 def test_a_plugin_in_a_single_file_cannot_be_watched(plugin_site):

@@ -104,6 +104,29 @@ def everything(stage, **options):
     rt.teardown()
 
 
+def clipped_twice(stage):
+    """As in torch, the smallest limit before a step counts. zero_grad discards a limit together with the gradients."""
+    rt = runtime(stage)
+    model, reference, batches = made()
+    optimizer, theirs = adam(model), adam(reference)
+    model, optimizer = rt.prepare(model, optimizer)
+    for batch, limits in zip(batches, [(), (0.1, 0.5), (0.5, 0.1), ()] * 2, strict=True):
+        rt.backward(model(share(batch, rt)).square().mean())
+        rt.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.zero_grad()
+        rt.backward(model(share(batch, rt)).square().mean())
+        norms = [rt.clip_grad_norm_(model.parameters(), limit) for limit in limits]
+        optimizer.step()
+        reference(batch).square().mean().backward()
+        expected = [torch.nn.utils.clip_grad_norm_(reference.parameters(), limit) for limit in limits]
+        for norm in norms:
+            torch.testing.assert_close(norm.cpu(), expected[0], rtol=1e-4, atol=1e-6)
+        theirs.step()
+        theirs.zero_grad()
+    assert_same_weights(rt, model, reference)
+    rt.teardown()
+
+
 def offloaded(stage):
     everything(stage, offload_optimizer=True, offload_parameters=stage == 3)
 
@@ -256,7 +279,7 @@ def errors(stage):
     clip, unable = rt.clip_grad_norm_, accelkit.UnsupportedError
     refused(unable, "only the 2-norm", clip, model.parameters(), 1.0, norm_type=1.0)
     refused(unable, "all parameters of the model together", clip, next(model.parameters()), 1.0)
-    refused(unable, "it does not support error_if_nonfinite", clip, model.parameters(), 1.0, error_if_nonfinite=True)
+    refused(unable, "it does not support error_if_nonfinite\n", clip, model.parameters(), 1.0, error_if_nonfinite=True, foreach=False)
     refused(accelkit.UsageError, "a positive number", clip, model.parameters(), 0)
     refused(unable, "it partitions the gradients", rt.clip_grad_value_, model.parameters(), 1.0)
     refused(unable, "does not support uneven inputs", rt.join_uneven_inputs, [model])

@@ -34,7 +34,8 @@ on_deepspeed = [
 
 @pytest.mark.parametrize("stage", [pytest.param(stage, marks=on_deepspeed) for stage in (1, 2, 3)])
 def test_weights_are_those_of_one_process(stage, tmp_path):
-    cases = [f"{name}={stage}" for name in ("behaved", "plain", "loader", "everything", "offloaded", "several_backwards", "mixed", "kept")]
+    names = ("behaved", "plain", "loader", "everything", "clipped_twice", "offloaded", "several_backwards", "mixed", "kept")
+    cases = [f"{name}={stage}" for name in names]
     for text in ranks.run("deepspeed_program.py", 2, *cases, environ={"FOLDER": str(tmp_path)}):
         assert text.count("done") == len(cases)
 

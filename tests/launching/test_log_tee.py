@@ -85,3 +85,19 @@ def test_a_daemon_that_prints_without_end_does_not_keep_the_launcher_from_ending
         streams.close()
         assert daemon.wait() == -signal.SIGPIPE  # it could not write any more
     assert out.getvalue().startswith(b"y\ny\n")
+
+
+def test_a_long_line_that_is_cut_on_the_screen_says_so_and_is_whole_in_the_log_file(tmp_path):
+    out, streams = io.BytesIO(), Streams()
+    reading, writing = os.pipe()
+    streams.add(reading, tmp_path / "1.log", Screen(out), 1)
+    streams.start()
+    line = b"begin" + b"-" * 200_000 + b"end\n"
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(line + b"short\n")
+    streams.close()
+    first, second = out.getvalue().splitlines()
+    assert first.startswith(b"[1]: [...]---")
+    assert first.endswith(b"---end")
+    assert second == b"[1]: short"
+    assert (tmp_path / "1.log").read_bytes() == line + b"short\n"

@@ -170,6 +170,21 @@ def test_looking_at_the_scale_changes_nothing(tmp_path):
     assert rt.precision.state_dict() == state, "what was foreseen is what torch makes of it"
 
 
+@pytest.mark.parametrize(("scale", "factor", "expected"), [(2.0**127, 2.0, 2.0**127), (1000.0, 1.1, 1100.0), (0.1, 1.1, 0.11)])
+def test_a_scale_that_is_read_before_it_grows_is_the_one_to_which_torch_lets_it_grow(scale, factor, expected):
+    options = GradScalerOptions(init_scale=scale, growth_factor=factor, growth_interval=1)
+    rt = accelkit.Runtime("cpu", precision=Float16Mixed(options))
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rt.prepare(model, optimizer)
+    rt.backward(model.weight.sum() * 1e-20)
+    optimizer.step()
+    state = rt.precision.state_dict()
+    assert state["scale"] == pytest.approx(expected)
+    rt.backward(model.weight.sum() * 1e-20)
+    assert rt.precision.state_dict() == state
+
+
 def test_gradients_that_were_not_scaled_are_refused(error_text):
     rt, model, optimizer, _ = made()
     model(torch.ones(1, 4)).sum().backward()

@@ -101,6 +101,34 @@ class UnusualCluster(ClusterEnvironment):
         return os.environ.get("ACME_JOB")
 
 
+class UnsetVariables(ClusterEnvironment):
+    """Variables that may be unset: as text with a default, and converted to numbers."""
+
+    @property
+    def main_address(self):
+        return self.environ.get("ACME_HOST", "localhost")
+
+    @property
+    def job_id(self):
+        return os.getenv("ACME_JOB", default=None)
+
+    @property
+    def world_size(self):
+        return int(os.environ.get("ACME_WORLD", "1"))
+
+
+class TextForNumbers(ClusterEnvironment):
+    """Variables that are returned as text if they are set."""
+
+    @property
+    def world_size(self):
+        return os.environ.get("ACME_WORLD", 1)  # noqa: PLW1508
+
+    @property
+    def main_address(self):
+        return os.environ.get("ACME_HOST", default=0)  # noqa: PLW1508
+
+
 class UnusualStrategy(EngineStrategy):
     """An engine."""
 
@@ -147,6 +175,7 @@ class PlainStrategy(Strategy):
         ("accelerator", UnusualAccelerator),
         ("precision", UnusualPrecision),
         ("cluster", UnusualCluster),
+        ("cluster", UnsetVariables),
         ("strategy", UnusualStrategy),
         ("strategy", PlainStrategy),
         ("hooks", UnusualHooks),
@@ -154,3 +183,9 @@ class PlainStrategy(Strategy):
 )
 def test_what_is_allowed_is_not_reported(kind, cls):
     assert find_mistakes(kind, cls) == []
+
+
+def test_a_variable_is_text_if_it_is_set_and_has_the_type_of_the_default_if_not():
+    found = {mistake.what for mistake in find_mistakes("cluster", TextForNumbers)}
+    assert any("world_size returns a str" in what for what in found), found
+    assert any("main_address returns a int" in what for what in found), found

@@ -235,6 +235,16 @@ def test_hyperparameters_are_recorded_with_the_first_value_or_at_the_end(tmp_pat
     assert [call[0] for call in only.calls] == ["open", "log_hyperparameters", "flush", "state", "close"]
 
 
+def test_keys_of_hyperparameters_that_json_does_not_support_are_written_as_text(tmp_path):
+    with runtime(JSONLines("a")) as rt:
+        rt.log_hyperparameters({"layers": [{(3, 3): {torch.float32: 1}, 2: "two"}], "device": torch.device("cpu")})
+        rt.log({"loss": 1.0})
+    written = json.loads((tmp_path / "a/hyperparameters.json").read_text())
+    assert written["layers"] == [{"(3, 3)": {"torch.float32": 1}, "2": "two"}]
+    assert written["device"] == "cpu"
+    assert (tmp_path / "a/metrics.jsonl").read_text().count("loss") == 1
+
+
 def test_a_runtime_without_values_writes_nothing(tmp_path):
     with runtime("csv", "tensorboard") as rt:
         assert [type(tracker) for tracker in rt.trackers] == [CSV, TensorBoard]

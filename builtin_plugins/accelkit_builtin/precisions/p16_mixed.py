@@ -8,6 +8,7 @@ infinite. The optimizer step is then skipped, and the scale is reduced.
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -173,10 +174,11 @@ class Float16Mixed(AutocastPrecision):
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1
             if any(flag.item() for flags in self._unscaled.values() for flag in flags.values()):
-                state["scale"] *= state["backoff_factor"]
+                state["scale"] = _in_float32(state["scale"] * state["backoff_factor"])
                 state["_growth_tracker"] = 0
             elif state["_growth_tracker"] == state["growth_interval"]:
-                state["scale"] *= state["growth_factor"]
+                grown = _in_float32(state["scale"] * state["growth_factor"])
+                state["scale"] = grown if math.isfinite(grown) else state["scale"]  # as in GradScaler.update
                 state["_growth_tracker"] = 0
         return state
 
@@ -214,6 +216,13 @@ class Float16Mixed(AutocastPrecision):
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
         self._has_scaled = False
+
+
+def _in_float32(number: float) -> float:
+    """Return the number rounded to float32, the dtype of the scale; ``inf`` if it is too large."""
+    import torch
+
+    return torch.tensor(number, dtype=torch.float32, device="cpu").item()
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:

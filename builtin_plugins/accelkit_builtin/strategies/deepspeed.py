@@ -168,14 +168,15 @@ class DeepSpeedStrategy(EngineStrategy):
         engine = self._engine
         engine.step()
         if self._clipping is not None:
-            engine.optimizer.clip_grad, norm = self._clipping
-            self._clipping = None
+            (engine.optimizer.clip_grad, norm), self._clipping = self._clipping, None
             norm.fill_(engine.get_global_grad_norm())
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard all gradients, including those that are already reduced. Right after ``step``, there are none to discard."""
+        """Discard all gradients, also those already reduced, and the limit of ``clip_grad_norm_``. After ``step``, there are none."""
         zero = self._engine.optimizer
+        if self._clipping is not None:
+            zero.clip_grad, self._clipping = self._clipping[0], None
         zero.zero_grad(set_to_none=True)
         if hasattr(zero, "all_grad_tensors"):  # ZeRO 1 and 2 also hold gradients here; discard these too, as ZeRO's step does on overflow
             zero.micro_step_id = -1
@@ -219,10 +220,11 @@ class DeepSpeedStrategy(EngineStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Make the next step clip gradients to ``max_norm``.
+        """Make the next step clip gradients to ``max_norm``, or to the smallest ``max_norm`` of several calls before the step.
 
         Returns:
-            A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping.
+            A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping. All calls before
+            the same step return the same tensor.
 
         Raises:
             UnsupportedError: If no model was prepared together with its optimizer, if ``norm_type`` is not 2, if ``parameters`` lacks a
@@ -238,7 +240,7 @@ class DeepSpeedStrategy(EngineStrategy):
         expected = {id(parameter) for parameter in engine.module.parameters() if parameter.requires_grad}
         reasons = ["it supports only the 2-norm"] if norm_type != 2 else []
         reasons += ["it always clips all parameters of the model together"] if not expected <= given else []
-        reasons += [f"it does not support {', '.join(sorted(kwargs))}"] if any(kwargs.values()) else []
+        reasons += [f"it does not support {', '.join(requested)}"] if (requested := sorted(key for key in kwargs if kwargs[key])) else []
         reasons += [] if getattr(engine.optimizer, "compute_grad_norm", True) else ["its configuration sets compute_grad_norm to false"]
         if reasons:
             raise UnsupportedError(
@@ -256,10 +258,11 @@ class DeepSpeedStrategy(EngineStrategy):
                 why="DeepSpeed would clip every step by the configured value",
                 hint='set gradient_clipping to "auto"',
             )
-        norm = torch.full((), float("nan"), device=engine.device)
-        self._clipping = (norm_in_config, norm)
-        engine.optimizer.clip_grad = float(max_norm)
-        return norm
+        if self._clipping is None:
+            self._clipping = (norm_in_config, torch.full((), float("nan"), device=engine.device))
+            engine.optimizer.clip_grad = float("inf")
+        engine.optimizer.clip_grad = min(engine.optimizer.clip_grad, float(max_norm))
+        return self._clipping[1]
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
         """Raise an error, because DeepSpeed cannot clip gradients by value.

@@ -46,15 +46,15 @@ def command(name: str, parallel: int | None, is_watching: bool, is_json: bool) -
     require_packages()
     if not is_watching:
         raise click.exceptions.Exit(_run_stages(record, parallel, is_json=is_json))
-    folder = _package_of(record)
+    folders = _folders_of(record)
     while True:
-        before = _versions(folder)
+        before = _versions(folders)
         try:
             _run_stages(record, parallel, is_json=is_json)
         except AccelkitError as error:  # the next change to the package may repair it
             say(f"accelkit: {error}")
-        say(f"waiting for a change in {folder}; Ctrl-C ends this")
-        while _versions(folder) == before:
+        say(f"waiting for a change in {' and '.join(map(str, folders))}; Ctrl-C ends this")
+        while _versions(folders) == before:
             time.sleep(_POLL_SECONDS)
 
 
@@ -77,7 +77,7 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, is_json: bool) ->
     else:
         for outcome in outcomes:
             mark = click.style("failed", fg="red") if outcome.failed else click.style("passed", fg="green")
-            click.echo(f"{mark}  {outcome.stage.name}: {outcome.num_tests - len(outcome.failed)} of {outcome.num_tests}")
+            click.echo(f"{mark}  {outcome.stage.name}: {outcome.counts}")
         for stage in ahead:
             click.echo(f"        {stage.name}")
         click.echo()
@@ -85,8 +85,8 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, is_json: bool) ->
     return int(bool(outcomes[-1].failed))
 
 
-def _package_of(record: PluginRecord) -> Path:
-    """Return the folder of the top-level package that contains the plugin.
+def _folders_of(record: PluginRecord) -> list[Path]:
+    """Return the folder of the top-level package that contains the plugin. A namespace package may have several folders.
 
     Raises:
         UsageError: If no package contains the plugin, for example because the plugin is a single-file module.
@@ -100,15 +100,15 @@ def _package_of(record: PluginRecord) -> Path:
             why=f"{name or 'it'} is not a package in a folder",
             hint="run accelkit conformance next without --watch after each change",
         )
-    return Path(next(iter(spec.submodule_search_locations)))
+    return [Path(folder) for folder in spec.submodule_search_locations]
 
 
-def _versions(folder: Path) -> dict[Path, int]:
-    """Return the path of each file in a package, with the time in nanoseconds at which the file was last changed.
+def _versions(folders: Sequence[Path]) -> dict[Path, int]:
+    """Return the path of each file in the folders of a package, with the time in nanoseconds at which the file was last changed.
 
     Python's cache files are left out.
     """
-    files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = (path for folder in folders for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path: path.stat().st_mtime_ns for path in files}
 
 
@@ -150,6 +150,7 @@ def _print_json(record: PluginRecord, availability: dict[str, str], outcomes: Se
         {
             "stage": outcome.stage.name,
             "tests": outcome.num_tests,
+            "unsupported": outcome.num_unsupported,
             "failed": [{"id": result.id, "kind": result.kind, "reason": result.reason} for result in outcome.failed],
             "needs": outcome.stage.needs,
             "page": outcome.stage.page,

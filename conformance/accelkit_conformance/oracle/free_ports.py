@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 
@@ -16,14 +17,14 @@ RANGE = range(15000, 30000)
 def free_ports(count: int, within: range = RANGE) -> list[int]:
     """Return ``count`` distinct ports that are free on this machine, chosen at random from ``within``.
 
-    Does not return if ``within`` contains fewer free ports.
+    Raises:
+        OSError: If ``within`` contains fewer free ports.
     """
     source = random.SystemRandom()  # another process may have set the same seed
-    found: dict[int, None] = {}
-    while len(found) < count:
-        if is_free(port := source.choice(within)):
-            found[port] = None
-    return list(found)
+    found = list(itertools.islice(filter(is_free, source.sample(within, len(within))), count))
+    if len(found) < count:
+        raise OSError(f"only {len(found)} of the ports {within[0]} to {within[-1]} are free; {count} are needed")
+    return found
 
 
 def is_free(port: int) -> bool:

@@ -215,8 +215,10 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
     draw, frequencies = draws[name]
     drawn = draw()
     subject.assert_on_device(drawn)
-    counts = torch.bincount(drawn.cpu().round().long(), minlength=len(frequencies))
-    assert len(counts) == len(frequencies), f"{name} drew {len(counts) - 1}"
+    values = drawn.cpu().round().long()
+    outside = values[(values < 0) | (values >= len(frequencies))]
+    assert not len(outside), f"{name} drew {int(outside[0])}"
+    counts = torch.bincount(values, minlength=len(frequencies))
     total = int(counts.sum())
     for value, (count, frequency) in enumerate(zip(counts.tolist(), frequencies, strict=True)):
         deviation = abs(count - total * frequency) / math.sqrt(total * frequency * (1 - frequency))

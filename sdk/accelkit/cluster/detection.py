@@ -46,7 +46,8 @@ class ClusterCandidate:
     """One cluster environment that was considered, and the outcome.
 
     Attributes:
-        name, plugin: The name of the environment, and its plugin as ``dist==version``.
+        name, plugin: The name of the environment, and its plugin as ``dist==version``. ``plugin`` is empty if a hook plugin claims the
+            process for an environment that no installed plugin provides.
         status: ``chosen``; ``claimed`` (the environment claimed the process, but another claim has a higher priority); ``declined`` (some
             variables of the environment are set, and ``reason`` says why the environment ignores them); ``absent`` (no variable of the
             environment is set); ``not asked`` (a third party provides the environment, and neither the user nor a hook plugin selected
@@ -171,20 +172,18 @@ def make_environment(name: str, environ: Mapping[str, str] | None = None) -> Clu
 def _detect(
     environ: Mapping[str, str], further_claims: Iterable[ClusterDetection | None], source: str
 ) -> tuple[ClusterEnvironment, ClusterDecision]:
-    builtin = {record.name: make_environment(record.name, environ) for record in plugins("cluster") if record.is_builtin}
+    records = plugins("cluster")
+    builtin = {record.name: make_environment(record.name, environ) for record in records if record.is_builtin}
     claims = {name: environment.detect_cluster(environ) for name, environment in builtin.items()}
     for claim in further_claims:
         if claim is not None and (claims.get(claim.name) is None or claim.priority > _priority(claims[claim.name])):
             claims[claim.name] = claim
     winner = max((claim for claim in claims.values() if claim is not None), key=_priority)
     chosen = builtin.get(winner.name) or make_environment(winner.name, environ)
-    others = [
-        ClusterCandidate(name, builtin[name].plugin if name in builtin else "", *_status(claim))
-        for name, claim in claims.items()
-        if claim is not winner
-    ]
+    providers = {record.name: record.plugin for record in records}
+    others = [ClusterCandidate(name, providers.get(name, ""), *_status(claim)) for name, claim in claims.items() if claim is not winner]
     others.sort(key=lambda other: (other.priority is None, -(other.priority or 0), other.name))
-    unasked = [record for record in plugins("cluster") if record.name not in claims]
+    unasked = [record for record in records if record.name not in claims]
     if not chosen.creates_processes_externally:
         _warn_of_unasked(unasked, environ)
     candidates = (_chosen(chosen, winner), *others, *map(_not_asked, unasked))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _CHUNK = 65536
+_CUT = b"[...]"
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 0.3
 _LAST_ROUNDS = 16  # with chunks of 64 KiB, 1 MiB: the largest pipe that Linux gives to an ordinary user
@@ -87,7 +88,7 @@ class Streams:
     """A thread that reads the output of all processes from pipes, writes it to their log files and shows it on the screen.
 
     Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank. Of a line that is
-    longer than 64 KiB, only the end may be shown.
+    longer than 64 KiB, only the end may be shown, after ``[...]``.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class Streams:
         lines, newline, rest = (stream.rest + data).rpartition(b"\n")
         if newline:
             stream.screen.write_lines(lines, stream.prefix)
-        stream.rest = rest[-_CHUNK:]
+        stream.rest = rest if len(rest) <= _CHUNK else _CUT + rest[-_CHUNK:]
 
     def _finish(self, stream: _Stream) -> None:
         self._selector.unregister(stream.pipe)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -41,10 +43,10 @@ class Exporter:
         try:
             server, _ = start_http_server(port, address, registry)
         except OSError as error:
-            raise UsageError(
-                f"cannot listen on port {port} of {address}", why=str(error), hint="choose another --prometheus PORT"
-            ) from error
-        self.url = f"http://{address}:{server.server_port}/metrics"
+            is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            hint = "choose another --address: one of this machine" if is_address else "choose another --prometheus PORT"
+            raise UsageError(f"cannot listen on port {port} of {address}", why=str(error), hint=hint) from error
+        self.url = f"http://{f'[{address}]' if ':' in address else address}:{server.server_port}/metrics"
 
     def show(self, sample: Sample) -> None:
         """Serve this sample from now on."""

@@ -110,7 +110,10 @@ class EngineStrategy(Strategy, abc.ABC):
 
     @abc.abstractmethod
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``."""
+        """Discard the gradients of all backward passes since the last step. Called by the optimizer's ``zero_grad``.
+
+        The argument ``set_to_none`` of the optimizer's ``zero_grad`` is ignored, because the engine owns the gradients.
+        """
 
     def save_engine(self, module: torch.nn.Module, folder: Path) -> None:
         """Write the state of a wrapped module and of its optimizer into a folder of a checkpoint.

@@ -43,7 +43,16 @@ def set_aside(file: Path) -> None:
 def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
     """Write hyperparameters to ``hyperparameters.json`` in ``folder``. An existing file is replaced.
 
-    A value of a type that the module ``json`` does not support is written as ``str(value)``.
+    A value, or a key of a dict, of a type that the module ``json`` does not support is written as its ``str``.
     """
     with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
-        file.write_text(json.dumps(values, indent=2, default=str) + "\n", "utf-8")
+        file.write_text(json.dumps(_with_json_keys(values), indent=2, default=str) + "\n", "utf-8")
+
+
+def _with_json_keys(value: Any) -> Any:
+    """Return a copy of nested dicts, lists and tuples, in which each key of a dict is of a type that the module ``json`` supports."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str | int | float | None) else str(key): _with_json_keys(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_json_keys(one) for one in value]
+    return value

@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -224,7 +225,13 @@ def cleaned(make, folder):
             accelerate.PartialState.__init__,
             torch.nn.Module.to,
             os.environ.get("ACCELERATE_TORCH_DEVICE"),
+            [finder for finder in sys.meta_path if type(finder).__module__.startswith("accelkit.")],
         )
+
+    package = Path(folder, "deepspeed")  # found if DeepSpeed is not installed
+    package.mkdir()
+    (package / "__init__.py").touch()
+    sys.path.append(folder)
 
     global Mine  # where pickle finds it
 
@@ -244,7 +251,7 @@ def cleaned(make, folder):
         "mine": [mine.made, str(mine.device), type(mine).__name__, isinstance(mine, Mine), mine.scaler is not None],
         "again": str(accelerate.Accelerator().device),
         "state": str(accelerate.PartialState().device),
-        "all replaced": all(a is not b for a, b in zip(before, during, strict=True)),
+        "all replaced": all(a != b for a, b in zip(before, during, strict=True)),
     }
     uninstall()
     uninstall()

@@ -121,8 +121,8 @@ def test_what_accelerate_can_pickle_can_be_pickled(mixed, tmp_path):
         pytest.param({"ACCELERATE_TORCH_DEVICE": "fake_xpu:1"}, "fake_xpu:1", marks=pytest.mark.newest_peers),
     ],
 )
-def test_install_is_undone(variable, afterwards):
-    (seen,) = run("accelerate_program.py", "cleaned", "fake_xpu", "no", "-", **variable)
+def test_install_is_undone(variable, afterwards, tmp_path):
+    (seen,) = run("accelerate_program.py", "cleaned", "fake_xpu", "no", tmp_path, **variable)
     assert seen["pickled"] == [True, "mine", "fake_xpu:0", True]
     assert seen["mine"] == ["mine", "fake_xpu:0", "Mine", True, True]
     assert (seen["again"], seen["state"]) == ("fake_xpu:0", "fake_xpu:0")

@@ -13,7 +13,13 @@ import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 
-from accelkit.bridges.deepspeed import check_accelerator, set_accelerator, set_accelerator_on_import, without_compiling
+from accelkit.bridges.deepspeed import (
+    check_accelerator,
+    set_accelerator,
+    set_accelerator_on_import,
+    unset_accelerator_on_import,
+    without_compiling,
+)
 from accelkit.bridges.deepspeed.environment import device_index_variables, variables_restored
 from accelkit.errors import UnavailableError
 from accelkit.specs.accelerator import Accelerator
@@ -41,6 +47,11 @@ def expect(accelerator: Accelerator) -> None:
     """Make DeepSpeed use the accelerator's device if DeepSpeed is imported later, for example by transformers for ZeRO 3."""
     with contextlib.suppress(UnavailableError):
         set_accelerator_on_import(accelerator)
+
+
+def forget() -> None:
+    """Undo ``expect``."""
+    unset_accelerator_on_import()
 
 
 def start(accelerator: Accelerator) -> None:

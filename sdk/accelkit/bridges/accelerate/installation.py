@@ -77,6 +77,7 @@ def uninstall() -> None:
     accelerate.Accelerator.__init__, PartialState.__init__ = _make_accelerator, _make_state
     torch.nn.Module.to = _move  # type: ignore[method-assign]
     restore_meshes()
+    deepspeed.forget()
     if _variable_before is None:
         os.environ.pop(DEVICE_VARIABLE, None)
     else:

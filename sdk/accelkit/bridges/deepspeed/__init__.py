@@ -15,6 +15,7 @@ from accelkit.bridges.deepspeed.installation import (
     install,
     set_accelerator,
     set_accelerator_on_import,
+    unset_accelerator_on_import,
     without_compiling,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "install",
     "set_accelerator",
     "set_accelerator_on_import",
+    "unset_accelerator_on_import",
     "variables_restored",
     "without_compiling",
 ]

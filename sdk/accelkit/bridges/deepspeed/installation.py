@@ -150,6 +150,11 @@ def set_accelerator_on_import(accelerator: str | Accelerator) -> None:
     sys.meta_path[:] = [finder, *(other for other in sys.meta_path if not isinstance(other, _Finder))]
 
 
+def unset_accelerator_on_import() -> None:
+    """Undo ``set_accelerator_on_import``. Has no effect on DeepSpeed if DeepSpeed was imported already."""
+    sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, _Finder)]
+
+
 def _loaded(name: str) -> Accelerator:
     from accelkit.discovery import loading
     from accelkit.selection import select

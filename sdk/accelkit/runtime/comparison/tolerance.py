@@ -3,7 +3,8 @@
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
 e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype. In
 words, the device's error may be at most a small multiple of the CPU's error. If nothing more precise than c is available (as for float64),
-t is c, and 8 eps replaces eps.
+t is c, and 8 eps replaces eps. Gradients of operators in float64 are an exception in the conformance suite: eps is not replaced, and a
+larger error is compared with the change that rounding errors of the inputs make (accelkit_conformance.oracle.conditioning).
 
 The error of each element is also measured relative to |t| + s, so that a large element does not hide errors in small ones. Here, s is the
 median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the

@@ -88,29 +88,32 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
     if any(isinstance(one, ast.Yield | ast.YieldFrom) for one in statements):
         return set()
     returns = [one for one in statements if isinstance(one, ast.Return)]
-    found = {_type_of(one.value) for one in returns} - {""}
+    found = {name for one in returns for name in _types_of(one.value)}
     if not any(one.value is not None for one in returns) and _can_reach_the_end(node.body, cls):
         found.add("None")
     return found
 
 
-def _type_of(value: ast.expr | None) -> str:
-    """Return the name of the built-in type that an expression certainly has, or "" if the type is not certain.
+def _types_of(value: ast.expr | None) -> set[str]:
+    """Return the names of the built-in types that an expression certainly has. The set is empty if the type is not certain.
 
-    For a variable that is read with ``get`` or ``getenv``, the result is the type of the default, or ``str`` if there is no default.
+    A variable that is read with ``get`` or ``getenv`` has two types: ``str`` if it is set, and the type of the default if it is not set.
+    If there is no default, only ``str`` is returned, because the plugin may know that the variable is set.
     """
     if value is None:
-        return "None"
+        return {"None"}
     if isinstance(value, ast.Constant):
-        return "None" if value.value is None else type(value.value).__name__
+        return {"None" if value.value is None else type(value.value).__name__}
     if isinstance(value, ast.Subscript):
-        return "str" if ast.unparse(value.value) in _READ else ""
+        return {"str"} if ast.unparse(value.value) in _READ else set()
     if isinstance(value, ast.Call):
         called = ast.unparse(value.func)
         if called in _READING:
-            return "str" if len(value.args) < 2 else _type_of(value.args[1])
-        return called if called in _BUILTIN else ""
-    return _DISPLAYS.get(type(value), "")
+            defaults = [*value.args[1:2], *(keyword.value for keyword in value.keywords if keyword.arg == "default")]
+            return {"str"}.union(*map(_types_of, defaults))
+        return {called} & set(_BUILTIN)
+    found = _DISPLAYS.get(type(value))
+    return {found} if found else set()
 
 
 def _own_statements(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
