@@ -153,7 +153,7 @@ def _by_name(area: str) -> dict[str, Check]:
 
 
 def find(test: str) -> tuple[Check, tuple[str, ...]]:
-    """Return the check that a test id names, and the parameters in the id.
+    """Return the check and the parameters of a test id such as ``autograd/in_place[add_]``. The parameters are not validated.
 
     Raises:
         UsageError: If there is no such check.

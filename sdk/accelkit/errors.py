@@ -59,12 +59,12 @@ __all__ = [
 
 
 class AccelkitError(Exception):
-    """Base class of all errors. The message has up to four parts: what happened, which plugin caused it, why, and what to do.
+    """Base class of accelkit's errors. The message has up to four parts: what happened, which plugin caused it, why, and what to do.
 
     Args:
         what: What happened, in one sentence without a full stop.
-        plugin: The plugin that caused the error, as ``dist==version``.
-        why: The cause, in the words of the component that failed.
+        plugin: The plugin that caused the error, as ``dist==version``. The message omits this and the other arguments if they are empty.
+        why: The cause, for example the message of the original error.
         hint: What the user can do next, preferably a command.
     """
 

@@ -244,9 +244,9 @@ def board_stats(device: torch.device) -> dict[str, float]:
 
 
 def _torch_build() -> str | None:
-    """Return the platform that the installed torch was built for: ``cuda``, ``hip``, '' if neither, or None if unknown.
+    """Return the platform for which the installed torch was built: ``cuda`` or ``hip``, an empty string if neither, or None if unknown.
 
-    Reads a file and imports nothing.
+    Reads torch's ``version.py`` without importing torch.
     """
     specification = importlib.util.find_spec("torch")
     if specification is None or specification.origin is None:

@@ -39,7 +39,7 @@ def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Ite
 
 
 class _Source:
-    """Iterable of batches for ParallelLoader. If an error ends the iteration, the attribute ``error`` contains the error."""
+    """Iterable of batches for ParallelLoader. If ``batches`` raises an error, the iteration ends, and ``error`` holds the error."""
 
     def __init__(self, batches: Iterator[list[torch.Tensor]]) -> None:
         self._batches = batches

@@ -62,11 +62,13 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of tasks in all components of a heterogeneous step. Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS.
+        """Number of tasks of the step, in all its components if it is heterogeneous.
+
+        Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS, else SLURM_NPROCS.
 
         Raises:
-            ContradictionError: If both variables are set and differ. The cause is usually that the job was submitted from within a step
-                of another job, because sbatch and salloc pass on the variables of that step.
+            ContradictionError: If SLURM_STEP_NUM_TASKS and the first of the other two that is set differ. The cause is usually that the job
+                was submitted from within a step of another job, because sbatch and salloc pass on the variables of that step.
         """
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
@@ -90,9 +92,10 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Number of tasks on this node. Read from SLURM_STEP_TASKS_PER_NODE, which lists the number of tasks on each node.
+        """Number of tasks on this node. Read from SLURM_STEP_TASKS_PER_NODE, else SLURM_TASKS_PER_NODE.
 
-        The list ``2(x3),1`` means 2 tasks on each of the first three nodes, and 1 task on the fourth node.
+        The variable lists the number of tasks on each node: ``2(x3),1`` means 2 tasks on each of the first three nodes, and 1 task on the
+        fourth node. If neither variable is set and there is only one node, the value is ``world_size``.
 
         Raises:
             UsageError: If the list cannot be read.
@@ -123,7 +126,7 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Value of SLURM_STEP_NUM_NODES, else SLURM_NNODES."""
+        """Value of SLURM_STEP_NUM_NODES, else SLURM_NNODES, else SLURM_JOB_NUM_NODES."""
         return self.number(*_NODES, least=1)
 
     @property

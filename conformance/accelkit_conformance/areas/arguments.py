@@ -119,8 +119,8 @@ def special_integers(subject: Subject, dtype: str) -> None:
 @check("full", requires=["dtype.{0}", "dtype.int64", "dtype.float32"], over=["bool", "uint8", "int8", "int16", "int32"])
 def sums_of_small_integers(subject: Subject, dtype: str) -> None:
     """``sum``, ``cumsum``, ``prod``, ``mean`` and similar functions of a matrix with rows of 333 integers or booleans give the same results
-    as on the CPU. For bool, uint8 and int8, the sums do not fit into the dtype of the matrix. ``prod`` and ``cumprod`` of bool are left
-    out."""
+    as on the CPU. For bool, uint8 and int8, most sums do not fit into the dtype of the matrix. ``prod`` and ``cumprod`` are not tested with
+    bool."""
     from accelkit_conformance.oracle.special_integers import check_sums_of_small_integers
 
     check_sums_of_small_integers(subject, dtype)

@@ -243,7 +243,7 @@ def random_functions(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("in_place_programs", "DIFFERENTIATED", "training"))
 def in_place(subject: Subject, name: str) -> None:
     """After an in-place change of a non-leaf tensor or of a view of it, the tensor, a view that was created before the change, and the
-    gradients are the same as on the CPU. The change increases the version of the tensor, and the view has the same version."""
+    gradients are the same as on the CPU. The change increases the tensor's version counter, whose value is also that of the view."""
     from accelkit_conformance.oracle import in_place_programs
     from accelkit_conformance.oracle.programs import compare_program
 

@@ -39,9 +39,10 @@ def assignments(subject: Subject) -> None:
 @check("full")
 def python_values(subject: Subject) -> None:
     """``item``, ``tolist``, ``bool``, ``int``, ``float``, ``complex``, ``len``, ``in``, iteration, formatting and ``numpy(force=True)``
-    give the same Python values as on the CPU. The tensors have each declared dtype, and are whole, sliced, strided, transposed or expanded.
-    Their values include the smallest and the largest integer of the dtype or, in floating-point dtypes, very large numbers and infinity.
-    ``in`` is tested with int64, and formatting with float32."""
+    give the same results as on the CPU. The check uses tensors of float32 and of every other declared dtype, which are whole, sliced,
+    strided, transposed or expanded. Their values include the smallest and the largest integer of the dtype or, in floating-point and
+    complex dtypes, very large numbers and infinity. ``in`` is tested only with int64, formatting only with float32, ``int`` and ``float``
+    only with dtypes that are not complex, and ``numpy`` with all dtypes except bfloat16, which NumPy lacks."""
     from accelkit_conformance.oracle.host_values import check_python_values
 
     check_python_values(subject)

@@ -135,7 +135,7 @@ class ReadsOthersInTheFirstFormat(Broken):
 
 @mutant("layout", "memory formats")
 class FlipsOneChannelKernels(Broken):
-    """A transposed convolution with one output channel reads weights in the wrong order if they are in channels_last."""
+    """A transposed convolution with one input channel mirrors its weights along the width if they are in channels_last."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_affected = name == "convolution" and args[1].ndim == 4 and args[6] and args[1].shape[0] == 1 and args[1].stride(3) != 1

@@ -1,4 +1,4 @@
-"""Operators that compute wrong results if they get many tensors, many matrices, many indices, or a number that float32 cannot represent."""
+"""Operators that compute wrong results when given many tensors, many matrices, many indices, or a number that float32 cannot represent."""
 
 from __future__ import annotations
 

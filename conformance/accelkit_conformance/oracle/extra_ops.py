@@ -127,9 +127,9 @@ def _aten(device: Any) -> Any:
 
 
 def _rare(device: Any) -> Any:
-    """Call ATen overloads with arguments that no operator of torch's ``op_db`` passes to them, and return the results.
+    """Call ATen operators in ways in which torch's ``op_db`` does not call them, and return the results.
 
-    Overloads that the installed torch lacks are skipped.
+    Operators that the installed torch lacks are skipped.
     """
     aten, x, y = torch.ops.aten, _floats(device, 3, 6), _floats(device, 3, 6) * 2
     indices, offsets = _ints(device, 7), torch.tensor([0, 2, 5], device=device)

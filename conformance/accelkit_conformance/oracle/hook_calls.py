@@ -152,7 +152,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
 
 def inner_result(hook: str) -> Any:
-    """Return a value that an implementation of the hook may return. Return None if the hook's results are ignored."""
+    """Return a valid result for the implementation that a hook wrapper wraps, or None if the hook's results are ignored."""
     from accelkit import Precision
 
     results: dict[str, Any] = {

@@ -93,7 +93,7 @@ _LAYERS: tuple[tuple[_Layer, tuple[int, ...]], ...] = (
 
 
 def _changing_batches(device: torch.device) -> Any:
-    """Call modules with batches of different sizes, memory layouts and offsets, then with frozen parameters and under ``no_grad``."""
+    """Call modules with batches of several sizes, memory layouts and storage offsets, then with frozen parameters and under ``no_grad``."""
     found = []
     for make, shape in _LAYERS:
         torch.default_generator.manual_seed(2)

@@ -135,16 +135,17 @@ def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) ->
 
 
 def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
-    """Return the cases that a request selects.
+    """Return the cases whose names match the pattern ``select`` in the request.
+
+    The parent ends this process if a measurement takes longer than the request's ``seconds``. The first case that measures a collective
+    measures all collectives; it stops after half of ``seconds``, so that the parent does not end this process.
 
     Args:
-        request: The request. The parent ends this process if a measurement takes longer than the ``seconds`` in the request. The first
-            measurement of a collective measures all collectives. It stops after half of ``seconds``, so that the parent does not
-            end this process.
-        name: The name of the accelerator. The processes that measure collectives select the accelerator by this name.
+        request: The request, with the keys ``is_quick``, ``select``, ``ranks`` (the number of processes for collectives) and ``seconds``.
+        name: The accelerator's name, with which the processes that measure collectives select it.
 
     Raises:
-        UsageError: If the request's ``select`` matches the name of no measurement.
+        UsageError: If no name matches ``select``.
     """
     is_quick, select = request["is_quick"], request["select"]
     between = collectives.cases(is_quick, name, request["ranks"], request["seconds"] / 2)

@@ -106,7 +106,7 @@ def scan() -> Inventory:
 
 @functools.cache
 def installed_version(distribution: str) -> str | None:
-    """Return the version of a distribution without importing it, or None if it is not installed.
+    """Return the version in a distribution's metadata, or None if it is not installed or its metadata cannot be read.
 
     The result is cached until ``accelkit.discovery.catalog.refresh`` is called.
     """

@@ -148,7 +148,7 @@ def modules_and_optimizers(arguments: Sequence[Any]) -> list[Any]:
 
 
 def states_of(objects: Sequence[Any]) -> list[Any]:
-    """Return each object's ``state_dict()``, with whole tensors on the CPU. All processes must call this: it gathers sharded tensors."""
+    """Return each object's ``state_dict()``, copied to the CPU. All processes must call this, because sharded tensors are gathered."""
     return [on_host(thing.state_dict()) for thing in objects]
 
 

@@ -63,7 +63,7 @@ class Accumulation:
 
 
 class Gradients:
-    """The gradients of the prepared models. Each method is documented in the method of ``Runtime`` that has the same name.
+    """The gradients of the prepared models. Most methods implement the method of ``Runtime`` with the same name, which documents them.
 
     Args:
         session: The device in use, with its precision.

@@ -13,7 +13,7 @@ from torch.distributed import Store
 
 
 def register() -> None:
-    """Register the backend with torch.distributed. Opens no connection."""
+    """Register the backend with torch.distributed, unless torch was built without torch.distributed or gloo. Opens no connection."""
     if dist.is_available() and dist.is_gloo_available():
         dist.Backend.register_backend("fxccl", _create, devices=["fake_xpu"])
 

@@ -133,7 +133,7 @@ class Settings:
 
 
 def read(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings of this process.
+    """Return the settings that the variables FAKE_XPU_* in ``environ`` specify.
 
     Raises:
         SettingsError: If a variable has an invalid value.

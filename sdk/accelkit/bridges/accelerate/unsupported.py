@@ -139,7 +139,7 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily. Such a device needs a call after each step, which Accelerate makes only for XLA."""
+    """Return the error for a device that traces lazily: it needs a call after each step, which Accelerate makes only for torch_xla."""
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

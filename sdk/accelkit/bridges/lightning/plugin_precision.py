@@ -116,7 +116,7 @@ class PluginPrecision(Theirs):
         call_in_step(self.plugin, "unscale_gradients", optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the Precision. After ``teardown``, return the state that it had when it was torn down."""
+        """Return the Precision's state, or after ``teardown`` the state that it had then. Empty if the Precision was never set up."""
         return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -148,7 +148,10 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 
 
 def _summary(call: Call) -> Summary | None:
-    """Return the summary of the call log, or None if the summary cannot be obtained in time, for example because the store's host hangs."""
+    """Return the summary of the call log for a call that failed.
+
+    None if the process group has no store (MPI), or if the summary cannot be read in time, for example because the store's host hangs.
+    """
     found: list[Summary | None] = []
     store, rank, seconds = call_log.log_store(), dist.get_rank(), call_log.seconds_between_entries()
 

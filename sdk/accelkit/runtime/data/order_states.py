@@ -56,14 +56,17 @@ class OrderStates:
         self._is_drawn = True  # whether the order of the current pass was drawn
 
     def begin(self, epoch: int, *, has_workers: bool) -> None:
-        """Synchronise the processes for a new pass. All processes must call this.
+        """Synchronise the generators in ``rng_types`` for a new pass, and set ``start`` to the states with which the pass begins.
+
+        All processes must call this.
 
         Args:
             epoch: The number of the epoch, which is shown in errors.
-            has_workers: Whether workers of the previous pass are still alive.
+            has_workers: Whether workers of the previous pass are still alive. If they are, the DataLoader draws no seed for new workers
+                before its sampler draws the order.
 
         Raises:
-            CollectiveError: If a process does not take part.
+            CollectiveError: If a process makes a different collective call, or none before the timeout.
         """
         self.start = self._agreed(epoch, has_workers)
         self._is_drawn = False
