@@ -15,10 +15,10 @@ _COMPARISONS = ("tolerance", "testing")
 
 
 def failed_step(error: BaseException) -> str:
-    """Return the step in which a check raised an error; an empty string if the error has no traceback.
+    """Return the step in which a check raised an error, or an empty string if the error has no traceback.
 
-    The steps are ``helper NAME`` (the suite's function NAME prepares the test), ``operator`` (an operator is called), ``comparison`` (the
-    results are compared) and ``end`` (the suite waits for the device after the test).
+    The steps are ``helper NAME`` (the suite's function NAME was preparing the test), ``comparison`` (results were compared, or an assertion
+    of the check failed), ``end`` (the suite was waiting for the device) and ``operator`` (anything else, usually a call of an operator).
     """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

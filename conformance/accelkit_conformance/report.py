@@ -22,7 +22,10 @@ Report = dict[str, Any]
 
 
 def summarise(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the number of results of each kind, in total and for each area. Areas are in the order of ``checks.AREAS``."""
+    """Return the number of results of each kind, in total (``kinds``) and by area (``areas``, in the order of ``checks.AREAS``).
+
+    Kinds and areas without results are left out.
+    """
     by_area: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for result in results:
         by_area[checks.area_of(result.id)][result.kind] += 1

@@ -110,7 +110,7 @@ def answer(found: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Handle a request from ``in_child``. Runs in the child process."""
+    """Handle a request from ``in_child`` or ``check_exit``. Runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record, steps = PluginRecord(**request["record"]), request["steps"]

@@ -25,7 +25,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     nodes_flag = "{} pods (replicas in v1, numNodes in v2)"
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a claim (a ``ClusterDetection``) that ranks below the claims for all launchers that may run in the pod.
+        """Return a claim (a ``ClusterDetection``) that ranks below the claims of all launchers, because a launcher may run in the pod.
 
         Return None if this process is not in a pod of a PyTorchJob or a TrainJob.
         """

@@ -230,8 +230,8 @@ def _small() -> Iterator[Case]:
 @check("training", requires=["dtype.{1}"], over=_small)
 def small_results(subject: Subject, name: str, dtype: str) -> None:
     """Small results are precise. ``expm1``, ``log1p`` and similar functions are called with arguments close to zero, whose magnitudes are
-    1e-1 to 1e-10. ``softplus``, ``sigmoid`` and others are called with large arguments. For the arguments of each magnitude, the error is
-    at most 64 eps of the largest result, or eight times the CPU's error if that is larger."""
+    1e-1 to 1e-10. ``softplus``, ``sigmoid`` and others are called with arguments of magnitudes 1 to 32, for which the results approach 0.
+    For each magnitude, the error is at most 64 eps of the largest result, or eight times the CPU's error if that is larger."""
     from accelkit_conformance.oracle.small_results import check_small_results
 
     check_small_results(subject, name, dtype)

@@ -132,8 +132,8 @@ def the_scale_adapts(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def the_scale_grows(subject: Subject) -> None:
-    """If the state of the precision contains a ``growth_interval``, as the state of torch's GradScaler does, the scale grows after
-    ``growth_interval`` steps without an infinite gradient, and does not grow earlier."""
+    """If the state of the precision contains a ``growth_interval``, as the state of torch's GradScaler does, the scale grows after every
+    ``growth_interval`` steps without an infinite gradient, and does not change in between."""
     from accelkit_conformance.results import DECLARED_NONE, NotSupported
 
     trained = _scaled(subject)

@@ -197,7 +197,7 @@ def runtime_trains(subject: Subject) -> None:
 
 @check("training")
 def accumulation_equals_a_larger_batch(subject: Subject) -> None:
-    """The gradients of four quarters of a batch add up to those of the whole batch."""
+    """If the loss of each quarter of a batch is divided by 4, the accumulated gradients are the same as those of the whole batch."""
     import torch
 
     subject.needs("int64")

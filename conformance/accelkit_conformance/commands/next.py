@@ -113,7 +113,7 @@ def _versions(folders: Sequence[Path]) -> dict[Path, int]:
 
 
 def _run(record: PluginRecord, availability: dict[str, str], stage: Stage, parallel: int | None, *, is_quiet: bool) -> Outcome:
-    """Run the tests of a stage.
+    """Run the tests of a stage, without reruns, and return the outcome.
 
     Raises:
         UnavailableError: If the device is lost during the run.

@@ -84,7 +84,7 @@ class SplitsEvenly(_Collectives):
 
 @mutant("collectives", "ranks")
 class GathersInReverse(_Collectives):
-    """``all_gather`` returns the tensors of the ranks in reverse order."""
+    """``all_gather`` of floating-point tensors that all have the same shape returns them in reverse order of the ranks."""
 
     def install(self) -> None:
         def all_gather(original: Any, tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:

@@ -153,8 +153,9 @@ _LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 def check_layouts(subject: Subject, name: str) -> None:
     """Compare training on the device with training on the CPU, for parameters and gradients in several memory layouts.
 
-    A failure is recorded in the subject if a step writes outside a parameter, does not increase the version of a parameter (checked only
-    for the for-loop implementation) or creates a state with a wrong shape, or if a parameter or a gradient differs from that on the CPU.
+    Parameters and gradients must be the same as on the CPU. No step may write outside a parameter. Each tensor in the state of a parameter
+    must have the shape of the parameter or be 0-d, except with Adafactor. Without ``foreach`` and ``fused``, each step must increase the
+    version counter of each parameter. Differences are recorded in the subject.
     """
     info = opdb.optimizers()[name]
     starts, *gradients = _random(name, 4, (3, 4), (4, 5), (5, 3), (6, 7), (9, 33), (2, 9))

@@ -28,7 +28,7 @@ def facts_of(given: Any, dtype: str) -> dict[str, Any]:
 
 
 def describe_sample(given: Any) -> str:
-    """Return a description of a sample in one line."""
+    """Return a description of a sample, which is a tuple (input, args, kwargs), in one line of at most 300 characters."""
     first, args, kwargs = given
     parts = [_short(first), *map(_short, args), *(f"{name}={_short(value)}" for name, value in kwargs.items())]
     return f"({', '.join(parts)})"[:300]

@@ -54,7 +54,8 @@ class ClusterCandidate:
             the environment).
         priority: The priority of the environment's claim. Negative if the environment declined; None if the environment is absent, was not
             asked or was selected by name.
-        reason: The reason that the environment gave.
+        reason: The reason for the status, taken from the claim if there is one. For ``not asked``, how to select the environment, or why
+            its plugin is not available.
     """
 
     name: str

@@ -261,7 +261,7 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return the innermost frame of ``stack`` outside the standard library, or else the innermost one, as ``file.py:3 (function)``."""
+    """Return ``file.py:3 (function)`` for the innermost frame, if possible outside the standard library. Empty if ``stack`` has none."""
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)

@@ -160,7 +160,8 @@ class ClusterEnvironment(Variables):
     def needs_placement_exchange(self) -> bool:
         """Return whether some properties are known only after the processes have told each other where they run (see ``place``).
 
-        The properties are ``local_rank``, ``local_world_size``, ``node_rank`` and ``num_nodes``. All processes get the same result.
+        The properties are ``local_rank``, ``local_world_size``, ``node_rank`` and ``num_nodes``. The result must be the same on all
+        processes, because they wait for each other in the exchange.
         """
         for name in PLACEMENT if self.placement is None else ():
             with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown

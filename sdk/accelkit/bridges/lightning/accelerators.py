@@ -96,7 +96,13 @@ class PluginAccelerator:
 
 
 def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one_device: int | None = None) -> Any:
-    """Create a Lightning accelerator for the plugin, as an instance of a new class that is derived from this framework's Accelerator."""
+    """Return a Lightning accelerator for the plugin: an instance of a new subclass of PluginAccelerator and the framework's Accelerator.
+
+    Args:
+        framework: The Trainer or Fabric class whose package provides this Accelerator.
+        plugin: The accelkit accelerator, already loaded.
+        processes_of_one_device: See ``PluginAccelerator``.
+    """
     base = framework.part("accelerators").Accelerator
     attributes: dict[str, Any] = {"plugin": plugin, "processes_of_one_device": processes_of_one_device}
     attributes |= {"__doc__": type(plugin).__doc__, "__module__": __name__}

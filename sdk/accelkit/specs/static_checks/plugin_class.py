@@ -76,7 +76,7 @@ Rule = Callable[[PluginClass], Iterator[tuple[str, str, str]]]
 
 
 def function_of(value: Any) -> Any:
-    """Return the function inside a classmethod, staticmethod or property. A value of any other type is returned unchanged."""
+    """Return the function inside a classmethod, staticmethod, property or cached_property. Any other value is returned unchanged."""
     if isinstance(value, property):
         return value.fget
     return value.func if isinstance(value, functools.cached_property) else getattr(value, "__func__", value)
