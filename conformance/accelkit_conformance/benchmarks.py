@@ -146,8 +146,8 @@ def _indices_of_two(accelerator: Any) -> list[int]:
 
 
 def _reduce(rank: int, cls: Any, name: str, indices: list[int], folder: str) -> None:
-    """Run one of the two ranks of the all-reduce, on the device with the index ``indices[rank]``. Rank 0 writes the measured rate into a
-    file in ``folder``."""
+    """Run one of the two ranks of the all-reduce, on the device with the index ``indices[rank]``. Rank 0 writes the measured rate in GB/s
+    to the file ``rate`` in ``folder``."""
     import torch
     import torch.distributed as dist
 

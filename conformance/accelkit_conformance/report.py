@@ -69,7 +69,8 @@ def cause_of(reason: str) -> str:
 
 
 def coverage(must: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:
-    """Return the dispatcher coverage: how many of the required overloads were seen on the device, and which were not."""
+    """Return the dispatcher coverage: the number of overloads that are ``required``, the number of these that were ``seen`` on the device,
+    and the names of the ``missing`` ones."""
     wanted = set(must)
     return {"required": len(wanted), "seen": len(wanted & set(seen)), "missing": sorted(wanted - set(seen))}
 

@@ -79,7 +79,7 @@ class Result:
     Attributes:
         id: The id of the test.
         kind: The kind of the result.
-        seconds: The duration of the last attempt.
+        seconds: The duration in seconds of the attempt that the result describes (see ``runner.combined``).
         reason: The reason why the test did not pass, in one line.
         error: The class name of the error, if there was one.
         step: The step of the test that failed: ``comparison``, ``operator``, ``helper NAME`` or ``end``. NAME is the function of the suite

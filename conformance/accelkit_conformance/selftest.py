@@ -55,7 +55,7 @@ class Autopsy:
 
     @property
     def is_killed(self) -> bool:
-        """Whether a test of the mutant's own area failed on it."""
+        """Whether at least one test of the mutant's area failed on the mutant."""
         return any(checks.area_of(test) == self.mutant.area for test in self.killers)
 
     def by_area(self) -> dict[str, int]:

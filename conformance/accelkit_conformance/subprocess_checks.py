@@ -25,19 +25,22 @@ _ANSWER = "accelkit-answer "
 
 @functools.cache
 def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
-    """Run steps with a plugin in a new process and return what was observed in that process. The result is cached.
+    """Import a plugin in a new process, run further steps there, and return what was observed in that process. The result is cached.
 
     Args:
         record: The plugin.
-        steps: Any of ``import``, ``probe`` (only for an accelerator), ``fork`` and ``footprint``.
+        steps: Any of ``import`` (always run, even if not given), ``probe`` (ignored unless the plugin is an accelerator), ``fork`` (only
+            for an accelerator) and ``footprint``.
 
     Returns:
-        A dictionary. ``seconds`` is the duration of the import and the probe. ``imported_torch`` says whether they imported torch. The step
-        ``footprint`` adds ``changes``, the changes to the process, and ``initialized``, whether the driver is initialised. The step
-        ``fork`` adds ``fork``, the exit status of a forked process that called ``probe``.
+        A dictionary. ``seconds`` is the duration of the import and the probe. ``imported_torch`` says whether they imported torch. It is
+        always False with the step ``footprint``, which imports torch first. This step adds ``changes``, the changes to the process, and
+        ``initialized``, whether the driver is initialised. The step ``fork`` adds ``fork``, the exit status of a forked process that called
+        ``probe``.
 
     Raises:
-        AssertionError: If the process ends before it answers. The message has the end of its output.
+        AssertionError: If the process ends, or exceeds the time limit of 60 s, before it answers. If it ended, the message has the end of
+            its output.
     """
     return ask(__name__, about(record) | {"steps": steps}, _SECONDS)
 

@@ -62,7 +62,8 @@ class MPSAccelerator(Accelerator):
         self.device_module.synchronize()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the memory that torch and the driver hold for this process, in bytes. Metal does not record the peak of this memory."""
+        """Return the bytes that tensors occupy (``memory.allocated.bytes``) and the bytes that the Metal driver has allocated for this
+        process (``memory.driver.bytes``). There is no ``memory.peak.bytes``, because Metal records no peak."""
         module = self.device_module
         return {
             "memory.allocated.bytes": float(module.current_allocated_memory()),

@@ -118,7 +118,9 @@ def arbitrary_values_raise_only_accelkit_errors(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def ranks_beyond_the_size_are_refused(subject: Subject) -> None:
-    """In a made-up job with a global rank equal to ``world_size``, reading ``global_rank`` raises an error."""
+    """If the variables of a process give a global rank equal to the number of processes in the job, reading ``global_rank`` raises an
+    AccelkitError. The variables are generated from the plugin's descriptions of jobs. Descriptions in which no variable contains the
+    global rank are skipped."""
     own_jobs(subject)
     for description in own_descriptions(subject):
         for shape in description.shapes:

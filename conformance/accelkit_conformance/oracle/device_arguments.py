@@ -104,8 +104,10 @@ def _check_set_device(subject: Subject, form: Any, device: torch.device) -> None
 def check_missing_devices(subject: Subject) -> None:
     """Check that functions raise an error for a device that does not exist, and that the device under test still works after these errors.
 
+    A failure is recorded in the subject if a function raises no error.
+
     Raises:
-        AssertionError: If a function raises no error, or if the device under test does not work after an error.
+        AssertionError: If the device under test does not work after the errors.
     """
     missing = len(subject.devices) + 7
     for name, function in _functions(subject):
@@ -130,11 +132,10 @@ def check_missing_devices(subject: Subject) -> None:
 
 
 def check_default_device(subject: Subject) -> None:
-    """Check that functions create tensors on the default device if they are called without the argument ``device``, and on the CPU once the
-    default device has been reset.
+    """Check that functions called with ``device=None`` create tensors on the default device, and on the CPU after the default device has
+    been reset. With ``device="cpu"``, they must create tensors on the CPU even if another device is the default.
 
-    Raises:
-        AssertionError: If a tensor is on another device.
+    A failure is recorded in the subject if a tensor is on another device.
     """
     makers = {
         name: make for name, make in FLOATS.items() if "_like" not in name and not name.startswith(("new_", "scalar_tensor", "normal"))

@@ -55,7 +55,8 @@ def reversed_dimensions(one: torch.Tensor) -> torch.Tensor:
 
 
 def odd_strides(one: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy in which each dimension of length 1 has the stride 1 or 1009. These strides have no effect."""
+    """Return a contiguous copy with unusual strides in its dimensions of length 1, where strides have no effect. The stride is 1 in even
+    dimensions (0, 2, ...) and 1009 in odd dimensions."""
     copy = one.clone(memory_format=torch.contiguous_format)
     strides = [(1, 1009)[dim % 2] if copy.shape[dim] == 1 else copy.stride(dim) for dim in range(copy.ndim)]
     return copy.as_strided(copy.shape, strides)

@@ -19,8 +19,11 @@ _AFTER = re.compile(r"(_with_indices|_forward)?(_backward|_backward_data)?_?$")
 
 @functools.cache
 def recorded_operators() -> dict[str, str]:
-    """Return, for each ATen overload, an operator of torch's database that calls the overload when the operator runs on its sample
-    inputs."""
+    """Return a dict that maps each recorded ATen overload, such as ``add.Tensor``, to the name of its caller.
+
+    The caller is an operator of torch's ``op_db`` that calls the overload when it runs on its sample inputs, or a function in
+    ``extra_ops.FUNCTIONS`` that calls the overload.
+    """
     return dict(line.split() for line in _TABLE.read_text("utf-8").splitlines() if not line.startswith("#"))
 
 
@@ -30,8 +33,8 @@ def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
     These are the tests of the ``op_db`` operator with the same name. The comparison of the names ignores the prefixes and suffixes of
     variants, such as ``native_``, ``_backward`` and the ``_`` of an in-place operator.
 
-    If none of these tests is in the area ``operators``, the tests of the ``op_db`` operators that call the ATen operator when they run on
-    their sample inputs are returned, too.
+    If none of these tests is in the area ``operators``, the tests of the callers of the ATen operator (see ``recorded_operators``) are
+    returned, too.
     """
     packet = operator.removeprefix("aten::").partition(".")[0]
     wanted = {packet, _stem(packet)}

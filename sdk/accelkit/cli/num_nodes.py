@@ -16,10 +16,17 @@ _NUMBER_OF_PODS = "PET_NNODES"
 
 
 def read_num_nodes(text: str | None) -> tuple[int | None, int]:
-    """Return the smallest and the largest number of machines. The smallest number is None if the number of machines is fixed.
+    """Return the minimum and the maximum number of machines that ``--num-nodes`` allows.
+
+    Args:
+        text: The value of the option, ``M`` or ``MIN:MAX``. None means that the option was not given.
+
+    Returns:
+        ``(MIN, MAX)`` for a range. The minimum is None if the number of machines is fixed: the result is ``(None, M)`` for a number, and
+        ``(None, 1)`` for None.
 
     Raises:
-        UsageError: If the text is neither a number nor a range of numbers.
+        UsageError: If the text is neither a positive number nor a range of positive numbers, or if the minimum exceeds the maximum.
     """
     if text is None:
         return None, 1

@@ -51,10 +51,12 @@ def plugin_errors(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
 
 
 def load_class(record: PluginRecord) -> type:
-    """Import the plugin's module, check its class against the specification, and return the class.
+    """Import the plugin's module, check the base class and the capabilities of the plugin's class, and return the class.
 
     Raises:
-        BrokenPluginError: If anything goes wrong, with the cause chained.
+        BrokenPluginError: If the import fails (the cause is chained), if the plugin is not a subclass of the base class for its kind, or if
+            the capabilities that it declares or requires are invalid.
+        AccelkitError: If the plugin's code raises an AccelkitError during the import. It is passed on unchanged.
     """
     cls: Any = record.registered_class
     if cls is None:

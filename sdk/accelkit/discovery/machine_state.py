@@ -84,10 +84,10 @@ def _kernel_modules() -> Iterator[str]:
 
 
 def _installations() -> Iterator[str]:
-    """Yield the times at which folders of packages, folders in LD_LIBRARY_PATH and the linker's list of libraries were last changed.
+    """Yield the path and the modification time of each package folder, each folder in LD_LIBRARY_PATH and the linker's cache.
 
-    Folders of packages are those named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path`` are ignored. One of
-    them is the folder of the script, which changes whenever the program writes a file into it.
+    Package folders are the folders in ``sys.path`` that are named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path``
+    are ignored, because they include the script's folder, which changes whenever the program writes a file into it.
     """
     packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")

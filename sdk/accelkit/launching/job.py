@@ -1,4 +1,4 @@
-"""The settings of a job, as given to ``accelkit launch``."""
+"""The settings of a job that ``accelkit launch`` starts, and the environment variables of the job's processes."""
 
 from __future__ import annotations
 

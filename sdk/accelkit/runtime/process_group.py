@@ -245,7 +245,7 @@ def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list
 
 
 def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
-    """Return the data-parallel process group to which this process belongs. The group contains one process for each share of the samples.
+    """Create the data-parallel process groups and return that of this process. A group has one process for each share of the samples.
 
     All processes must call this. Processes that get the same share of the samples have consecutive ranks, as
     ``Strategy.data_parallel_size`` requires.

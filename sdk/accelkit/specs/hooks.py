@@ -94,10 +94,10 @@ class ClusterEnvironmentHooks:
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a ``ClusterDetection`` if ``environ`` belongs to a cluster environment, otherwise None. Must not change ``environ``.
 
-        Called once on every process by a Runtime that was given no cluster environment, before any device is used. Results are
-        collected from the built-in environments and from the hook plugins that the user enabled, and the ``ClusterDetection`` with the
-        highest priority is used. A ``ClusterDetection`` with a negative priority is never used, but ``accelkit why --cluster`` shows its
-        reason.
+        Called once on every process by a Runtime whose argument ``cluster`` is None, before any device is used. Unless ACCELKIT_CLUSTER
+        names a cluster environment, results are collected from the built-in environments and from the hook plugins that the user enabled,
+        and the ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used. Its
+        reason says why the environment does not apply.
         """
 
     @hookspec

@@ -202,8 +202,8 @@ class Strategy:
     def unwrap_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Return the module that was passed to ``wrap_module``, or ``module`` itself if it is not a wrapper of this strategy.
 
-        Called by ``Runtime.unwrap_model``. When a checkpoint is saved or loaded, the Runtime calls this method repeatedly, until the method
-        returns its argument, to find the user's own module.
+        Called by ``Runtime.unwrap_model``, and by ``Runtime.prepare`` if ``wrap_module`` returns a wrapper. When a checkpoint is saved or
+        loaded, the Runtime removes the wrappers of the strategy and of ``torch.compile`` until only the user's own module is left.
         """
         return module
 
