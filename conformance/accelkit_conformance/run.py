@@ -69,7 +69,7 @@ def find_subject(name: str, kind: str) -> PluginRecord:
     """Find the plugin to test. For an accelerator, ``name`` can be any name that Runtime accepts.
 
     Raises:
-        UnknownNameError, PluginError: If there is no such plugin.
+        UnknownNameError, UnavailableError, PluginError: If ``name`` does not refer to a plugin, or the plugin cannot be used.
     """
     return resolve(name) if kind == "accelerator" else find(kind, name)  # type: ignore[arg-type]
 
@@ -83,7 +83,7 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 
     Raises:
         UsageError: If names are given for a kind that is tested without an accelerator, or if an accelerator cannot be used here.
-        UnknownNameError, PluginError: If a name does not refer to an accelerator.
+        UnknownNameError, UnavailableError, PluginError: If a name does not refer to an accelerator.
     """
     if kind not in TESTED_ON_ACCELERATORS:
         if names:

@@ -200,10 +200,11 @@ class SlurmEnvironment(ClusterEnvironment):
     def requeue(self) -> bool:
         """Put this job back into the queue with ``scontrol requeue``, and return True.
 
-        SLURM then ends the processes of the job. SLURM can start the job again, by default after a delay of two minutes.
+        SLURM then ends the job's processes, and can start the job again after a delay (two minutes by default).
 
         Raises:
-            UnavailableError: If scontrol is missing or refuses to requeue the job. scontrol requeues only jobs that sbatch submitted.
+            UnavailableError: If scontrol is missing, does not finish within 60 seconds, or refuses to requeue the job. scontrol requeues
+                only jobs that were submitted with sbatch.
         """
         command = ["scontrol", "requeue", self.job_id or ""]
         try:

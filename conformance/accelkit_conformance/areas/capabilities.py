@@ -17,8 +17,8 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """Tensors of the dtype can be copied to the device and back, and can be added and multiplied on the device. If the device supports the
-    dtype bool, the tensors can also be compared."""
+    """Tensors of the dtype can be copied to the device and back, and can be added (for bool: combined with bitwise or) and multiplied on
+    the device. If the device supports the dtype bool, the tensors can also be compared with ``==``."""
     import torch
 
     wanted = getattr(torch, name)

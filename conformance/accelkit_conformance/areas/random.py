@@ -133,8 +133,8 @@ _SAMPLERS = ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "poi
 
 @check("training", requires=["random_state"], over=_SAMPLERS)
 def generator_argument(subject: Subject, name: str) -> None:
-    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, a second draw gives other
-    numbers than the first, and the device's default generator is neither used nor advanced."""
+    """With ``generator=``, the generator alone determines the numbers: the same seed gives the same numbers, a second draw gives different
+    numbers, and the device's default generator is neither used nor advanced."""
     from accelkit_conformance.oracle.samplers import check_generator_argument
 
     check_generator_argument(subject, name)

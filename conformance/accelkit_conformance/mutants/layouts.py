@@ -96,7 +96,7 @@ class WritesIntoACopy(Broken):
 
 @mutant("layout", "memory formats")
 class ForgetsChannelsLast(Broken):
-    """``clone`` and pointwise operators return contiguous results for channels_last inputs."""
+    """``clone``, ``add``, ``mul`` and ``relu`` return contiguous results for channels_last inputs."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

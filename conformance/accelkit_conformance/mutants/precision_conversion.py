@@ -60,7 +60,7 @@ class ConvertsIntegers(BFloat16):
 
 @mutant("precision_dtypes", "conversion of arguments", kind="precision", base="bf16-true")
 class ConvertsTheCallersBatch(BFloat16):
-    """Converted tensors are written into the containers of the caller."""
+    """``convert_input`` also writes the converted tensors into the dicts inside the caller's batch."""
 
     def convert_input(self, data: Any) -> Any:
         for value in data.values() if isinstance(data, dict) else data:

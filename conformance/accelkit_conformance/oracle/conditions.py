@@ -162,8 +162,8 @@ class ConditionedCall:
         return True
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
-        """Return the fewest conditions under which the call still fails. If they change the length of a dimension, also return the smallest
-        length with which the call fails. Otherwise, or if the failure cannot be reproduced, the length is None."""
+        """Return the conditions, with the ordinary value for each axis that the failure does not need, and the smallest length (found by
+        bisection) with which the call fails. The length is None if no dimension changes length or the failure cannot be reproduced."""
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:

@@ -93,7 +93,7 @@ def elapsed(start: Any, end: Any) -> float:
 
 
 def is_accelerator(subject: Subject) -> bool:
-    """Return whether the device type is that of ``torch.accelerator``."""
+    """Return whether ``torch.accelerator`` refers to the device type under test."""
     current = torch.accelerator.current_accelerator()
     return current is not None and current.type == subject.device_type
 

@@ -90,9 +90,9 @@ def _p(old: Result, new: Result) -> float:
 
 
 def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the two-sided p-value of the test of Mann and Whitney (1947), by the normal approximation with continuity correction.
+    """Return the two-sided p-value of the Mann-Whitney U test (1947), by the normal approximation with continuity correction.
 
-    A tie between ``a`` and ``b`` counts as half a win. The variance is not corrected for ties, so p is overestimated if there are ties.
+    A value of ``a`` that equals a value of ``b`` adds 1/2 to U. The variance is not corrected for ties, so ties make p too large.
     """
     u = sum((x > y) + (x == y) / 2 for x in a for y in b)
     mean, deviation = len(a) * len(b) / 2, math.sqrt(len(a) * len(b) * (len(a) + len(b) + 1) / 12)

@@ -140,12 +140,12 @@ def follow_parameters(optimizer: torch.optim.Optimizer, moves: ParameterMoves, *
 
 
 def refuse_steps_of_others(moves: ParameterMoves) -> None:
-    """Make every optimizer that still has parameters that ``prepare`` replaced raise an error at its next step.
+    """Find the optimizers that still have parameters that ``prepare`` replaced, and make their next step raise PrepareError.
 
-    An optimizer that is prepared before that step raises no error.
+    An optimizer that is prepared before that step does not raise the error.
 
-    Finding these optimizers takes tens of milliseconds, because all objects that Python's garbage collector tracks are searched. The
-    search is done once for each call of ``prepare`` that replaced parameters.
+    The search takes tens of milliseconds, because it goes through all objects that Python's garbage collector tracks. It is done once for
+    each call of ``prepare`` that replaced parameters.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):

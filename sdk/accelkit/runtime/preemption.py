@@ -159,7 +159,8 @@ class Preemption:
             saved: The checkpoint, which all processes must have finished saving.
 
         Raises:
-            SystemExit: With status 0 if the scheduler accepted the job again, or else with status 143 (128 + SIGTERM).
+            SystemExit: With status 0 if the scheduler accepted the job again, otherwise with status 143 (128 + SIGTERM).
+            AccelkitError: If ``job_preempted`` raises an error or, on the main process only, if the job cannot be requeued.
         """
         hint = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
         with self._plugin_manager.naming_failures("job_preempted", hint):

@@ -108,7 +108,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         """Prepare objects as Accelerate does, but begin with the modules, so that optimizers may precede their models in the arguments.
 
         Raises:
-            PrepareError: If an optimizer has parameters on another device because it was created before ``Module.to`` moved its model.
+            PrepareError: If an optimizer has parameters on a device of another type, because its model was not prepared, or was moved after
+                the optimizer was created.
         """
         if device_placement is not None and len(device_placement) != len(arguments):
             return super().prepare(*arguments, device_placement=device_placement)  # raises Accelerate's error

@@ -145,9 +145,10 @@ def as_reals(values: torch.Tensor, *, phase: bool = False) -> torch.Tensor:
 
 
 def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether two tensors of indices choose equal elements of ``values`` along at least one of its dimensions.
+    """Return whether two tensors of indices into some dimension of ``values`` choose equal elements. NaN equals NaN.
 
-    Where elements are equal, a device may choose any of them. All tensors are on the CPU.
+    If elements are equal, a device may choose any of them. The dimension is not known, so it is enough if the elements are equal for one
+    dimension. All tensors are on the CPU.
     """
     if found.dtype != torch.int64 or found.numel() == 0 or values.ndim == 0:
         return False
