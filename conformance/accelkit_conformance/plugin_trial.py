@@ -37,8 +37,12 @@ def refusal(record: PluginRecord, accelerators: Sequence[PluginRecord]) -> dict[
 
 
 def _refusal(record: PluginRecord, cls: type, on: PluginRecord) -> dict[str, Any] | None:
-    """Use the plugin on the first device of an accelerator, as a Runtime does. Return the error if the plugin refuses to work on this
-    device, and None otherwise."""
+    """Create a Runtime with the plugin and the first device of the accelerator ``on``, to find out whether the plugin refuses this device.
+
+    Returns:
+        None if the plugin does not refuse. Otherwise, the ``reason`` and the ``hint`` of its error, and whether the error is an
+        UnavailableError (``is_unavailable``). Only an UnavailableError or UnsupportedError is a refusal.
+    """
     subject = Subject(record, cls)
     accelerator = loading.instantiate(loading.load_class(on), on)
     try:

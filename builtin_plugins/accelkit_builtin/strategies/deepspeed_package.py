@@ -2,7 +2,7 @@
 
 Importing deepspeed takes seconds, chooses a device for the whole process, and sets variables in ``os.environ``. The functions of this
 module restore ``os.environ``. DeepSpeed logs through the logger ``DeepSpeed``, whose level is ``WARNING`` unless DeepSpeed's configuration
-sets ``log_level``. Importing deepspeed and creating an engine install no signal handler.
+sets ``log_level``. Neither importing deepspeed nor creating an engine installs a signal handler.
 """
 
 from __future__ import annotations

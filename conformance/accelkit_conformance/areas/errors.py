@@ -98,8 +98,8 @@ def changed_in_place(subject: Subject) -> None:
 
 @check("smoke")
 def factorisations_that_fail(subject: Subject) -> None:
-    """The Cholesky decomposition of a matrix that is not positive-definite and the inverse of a singular matrix raise RuntimeError or a
-    subclass, such as LinAlgError."""
+    """``cholesky`` of a matrix that is not positive definite and ``inv`` of a singular matrix raise RuntimeError or a subclass, such as
+    LinAlgError."""
     import torch
 
     subject.needs("int32")  # the dtype in which torch's kernels say which factorisations failed

@@ -1,7 +1,8 @@
 """The ATen calls that implement an operator, and the variants of their overloads.
 
-The forward and backward pass of an operator are recorded on the CPU. Each recorded functional ATen call is then repeated on the
-device with the same arguments: as recorded, with ``out=``, in place, and with a number instead of a tensor.
+The functional ATen calls in the forward and backward pass of an operator are recorded on the CPU. Each recorded call is then repeated on
+the device with the same arguments: with the same overload, with its aliases, and with overloads that take a number in place of a tensor.
+Each of these is called in its functional, ``out=`` and in-place form.
 """
 
 from __future__ import annotations
@@ -209,10 +210,17 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 
 
 def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return the functional ATen calls in the forward and backward pass of an operator of torch's database.
+    """Return functional ATen calls that the forward and backward pass of an operator of torch's database make on the CPU.
 
-    The calls are in float32 or, if the operator does not support float32, in the first dtype of ``DTYPES`` that it supports. For an
-    operator on lists of tensors, only the forward pass is run.
+    The operator is run in float32 or, if it does not support float32, in the first dtype of ``DTYPES`` that it supports. For an operator on
+    lists of tensors, only the forward pass is run.
+
+    Args:
+        name: The name of the operator.
+        each: The largest number of calls of one overload to return.
+
+    Returns:
+        The calls as ``(func, args, kwargs)``.
     """
     if name in opdb.foreach_operators():
         foreach = opdb.foreach_operators()[name]

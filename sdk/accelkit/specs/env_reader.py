@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"\[?([0-9A-Za-z_.:%-]{1,253})\]?")
 
 
 class Variables:
-    """A read-only view of environment variables.
+    """A read-only view of environment variables. Base class of ``ClusterEnvironment``.
 
     Args:
         environ: The environment variables to read. The default is the environment of this process.

@@ -92,15 +92,17 @@ class Precision:
         return nullcontext()
 
     def module_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which modules are constructed in the dtype in which this precision stores them.
+        """Return a context manager inside which new modules have the dtype in which this precision stores parameters.
 
+        By default, this is the context manager that ``tensor_init_context`` returns.
         Called by the user's program, as ``rt.precision.module_init_context()``.
         """
         return self.tensor_init_context()
 
     def tensor_init_context(self) -> AbstractContextManager[Any]:
-        """Return a context manager inside which tensors are created in the dtype in which this precision stores them.
+        """Return a context manager inside which new floating-point tensors have the dtype in which this precision stores parameters.
 
+        The default context manager does nothing.
         Called by the user's program, as ``rt.precision.tensor_init_context()``.
         """
         return nullcontext()

@@ -29,7 +29,8 @@ class TensorBoard(FolderTracker):
 
     Attributes:
         folder: The folder. If the argument ``folder`` is None, this attribute is None until ``open`` is called.
-        writer: The ``SummaryWriter``, for images, histograms and whatever else it can write. None before the first ``rt.log``.
+        writer: The ``SummaryWriter``, with which the program can also write images, histograms and so on. None until ``open`` is called, at
+            the first ``rt.log``, and on all processes but the main process.
     """
 
     name = "tensorboard"

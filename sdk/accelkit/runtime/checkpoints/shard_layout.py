@@ -55,11 +55,13 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether each rank chooses the shards that it writes, and writes its own index.
+    """Return whether several ranks have the same layout, and this layout has too many shards (more than MOST_SHARDS) for a single index.
 
-    If the result is False, rank 0 chooses the shards of every rank, and writes one index for all ranks. The result is True if there are
-    several ranks, all ranks have the same layout, and this layout has more than MOST_SHARDS shards. If the layouts differ, rank 0 has to
-    compare the shards of all ranks.
+    If so, each rank chooses the shards that it writes, and writes its own index. Otherwise, rank 0 chooses the shards of every rank, and
+    writes one index for all ranks. If the layouts differ, rank 0 has to compare the shards of all ranks.
+
+    Args:
+        layouts: The result of ``layout_of`` on each rank. If one of them is None, the result is False.
     """
     first = layouts[0]
     return len(layouts) > 1 and first is not None and first.num_shards > MOST_SHARDS and all(layout == first for layout in layouts)

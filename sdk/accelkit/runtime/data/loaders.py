@@ -144,7 +144,11 @@ class PreparedLoader:
         self.epochs.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield each batch after the copy of the next one has begun, so that copies overlap with computation and ``is_at_end`` is known."""
+        """Yield the batches of one pass.
+
+        Before a batch is yielded, the next batch is read, and its copy to the device begins. Copies can therefore overlap with
+        computation, and ``is_at_end`` is known when the last batch is yielded.
+        """
         copies = self._copies()
         self.epochs.active.number = next(_pass_numbers)
         try:
