@@ -21,7 +21,7 @@ from accelkit_conformance.device_info import versions
 from accelkit_conformance.device_loss import Loss, LossDetector
 from accelkit_conformance.journal import Journal, nothing_to_continue
 from accelkit_conformance.report import SCHEMA, Report, coverage, summarise
-from accelkit_conformance.results import BAD, Result
+from accelkit_conformance.results import BAD, CRASHED, Result
 from accelkit_conformance.runner import Runner, Started, combined
 from accelkit_conformance.worker_pool import Order
 
@@ -281,9 +281,9 @@ class Run:
         return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return ``result``, or the test's earlier crash if the journal has one, because a rerun does not undo a crash."""
+        """Return ``result``, or the test's earlier crash or time-out if the journal has one, because a rerun does not undo it."""
         earlier = self.journal.results.get(result.id)
-        return result if earlier is None or earlier.kind != "crash" else combined([earlier, result])
+        return result if earlier is None or earlier.kind not in CRASHED else combined([earlier, result])
 
     def _todo(self) -> Sequence[str]:
         now = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")

@@ -192,7 +192,7 @@ def events_are_done_after_waiting(subject: Subject) -> None:
         assert x[0].item() == value * 2
 
 
-@check("training", requires=["events", "pinned_memory"])
+@check("training", requires=["streams", "events", "pinned_memory"])
 def a_new_recording_replaces_the_old(subject: Subject) -> None:
     """If new work is queued and a completed event is then recorded again, the event completes only when the new work has completed. Streams
     that wait for the event see the results of the new work."""

@@ -56,7 +56,7 @@ class Policy(NamedTuple):
         if name in self.denied:
             return f"{DENY} lists it", f"remove {name} from {DENY}"
         if self.allowed is not None and name not in self.allowed:
-            return f"{ALLOW} does not list it", f"add {name} to {ALLOW}"
+            return f"{ALLOW} does not list it", f"add {name} to {ALLOW}" if self.allowed else f"set {ALLOW}={name}"
         return None
 
 

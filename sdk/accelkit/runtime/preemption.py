@@ -163,10 +163,12 @@ class Preemption:
             AccelkitError: If ``job_preempted`` raises an error or, on the main process only, if the job cannot be requeued.
         """
         hint = f"the checkpoint {saved} is complete and on disk; the job was not queued again"
-        with self._plugin_manager.naming_failures("job_preempted", hint):
-            self._plugin_manager.hook.job_preempted(path=saved)
-        self._trackers.close("interrupted")
-        self._collectives.wait_for_everyone()
+        try:
+            with self._plugin_manager.naming_failures("job_preempted", hint):
+                self._plugin_manager.hook.job_preempted(path=saved)
+        finally:  # the other processes wait for this one
+            self._trackers.close("interrupted")
+            self._collectives.wait_for_everyone()
         raise SystemExit(0 if self._requeue(hint) else 128 + signal.SIGTERM)
 
     def _requeue(self, hint: str) -> bool:
