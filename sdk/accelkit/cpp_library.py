@@ -32,10 +32,9 @@ _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-w")
 class CppLibrary:
     """A shared library that is compiled on first use and kept in the user's cache.
 
-    The cache contains one library for each combination of torch version, Python version, machine type, sources and flags.
-
-    After a change to a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a
-    header or another file, all ``.cpp`` files are compiled again.
+    The cache contains one library for each combination of torch version, Python version, machine type, sources and flags. After a change to
+    a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a header or another
+    file, all ``.cpp`` files are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
     used if it was compiled from the same sources, with the same flags, and for the installed minor version of torch. Otherwise, the sources
@@ -257,11 +256,12 @@ class CppLibrary:
     def _kept_objects(self, folder: Path, units: Sequence[CompilationUnit]) -> dict[CompilationUnit, Path]:
         """Return for each unit the path of the object file that is kept between builds.
 
-        The path depends on the unit's sources, all files that are not ``.cpp`` files, the command of the compiler, and ``_surroundings``.
+        The path depends on the unit's sources, all files that belong to no unit, the command of the compiler, and ``_surroundings``.
         """
         common = hashlib.sha256(repr((*self._surroundings(), compiler_command())).encode())
         prefix = f"{self.name}-{torch_version()}-{common.hexdigest()[:8]}"
-        update_digest(common, self._sources, [path for path in source_files(self._sources) if path.suffix != ".cpp"])
+        compiled = {path for unit in units for path in unit.sources}
+        update_digest(common, self._sources, [path for path in source_files(self._sources) if path not in compiled])
         return {unit: folder / f"{prefix}-{unit.name}-{unit.digest(common.digest())[:16]}.o" for unit in units}
 
     def _check_private(self, library: Path) -> None:

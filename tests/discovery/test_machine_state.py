@@ -11,7 +11,8 @@ import pytest
 
 from accelkit.discovery import machine_state
 
-PRINTS_DIGEST = "from accelkit.discovery import machine_state; print(machine_state.digest(), flush=True)"
+# In one piece: the output of torchrun's processes is unbuffered, and print writes part after part.
+PRINTS_DIGEST = "import os; from accelkit.discovery import machine_state; os.write(1, f'{machine_state.digest()}\\n'.encode())"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="there is a digest only on Linux")
 
 

@@ -136,8 +136,8 @@ def test_only_what_has_changed_is_compiled_again(small, tmp_path):
     assert len(list((tmp_path / "small" / "objects").iterdir())) == 2, "those of earlier builds are removed"
 
 
-@pytest.mark.parametrize("name", ["shared.hpp", "include/shared.h"])
-def test_a_header_in_a_subfolder_or_with_another_suffix_counts(small, name):
+@pytest.mark.parametrize("name", ["shared.hpp", "include/shared.h", "detail/shared.cpp"])
+def test_a_file_that_is_only_included_counts(small, name):
     sources, build = small
     header = sources / name
     header.parent.mkdir(exist_ok=True)

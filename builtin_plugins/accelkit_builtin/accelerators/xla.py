@@ -85,11 +85,12 @@ class XLAAccelerator(Accelerator):
         """
         found = pjrt_device()
         super().load()
-        if found is not None and pjrt_device() != found:  # torch_xla has set PJRT_DEVICE
+        if found is not None and pjrt_device() != found:
+            chosen, os.environ[PJRT_DEVICE] = pjrt_device(), found  # a later use must not be of the device that torch_xla has chosen
             raise UnavailableError(
                 f"XLA cannot use this machine's {found}",
                 plugin=self.plugin,
-                why=f"torch_xla did not find the library for {found}, and would use {pjrt_device()}",
+                why=f"torch_xla did not find the library for {found}, and would use {chosen}",
                 hint="pip install 'torch_xla[tpu]'" if found == "TPU" else f"set {PJRT_DEVICE}={found} to see the error",
             )
         if pjrt_device() != "CPU":  # on the CPU, XLA has no collectives between processes: github.com/pytorch/xla/issues/9089

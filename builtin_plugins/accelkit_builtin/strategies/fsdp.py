@@ -125,7 +125,7 @@ class FSDPStrategy(Strategy):
 
         Raises:
             UnsupportedError: If a module on the meta device has parameters or buffers, but no ``reset_parameters``.
-            UsageError: If ``FSDPOptions`` has an unknown wrapping policy or an unknown dtype.
+            UsageError: If ``FSDPOptions`` has an unknown wrapping policy or dtype, or if the module is only partly on ``meta``.
         """
         from torch.distributed.fsdp import fully_shard
 

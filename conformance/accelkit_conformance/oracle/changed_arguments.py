@@ -42,10 +42,12 @@ def _has_equal_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bits. Two NaNs count as equal even if their bits differ.
+    """Return whether two tensors have the same dtype, shape and bits. Two NaNs count as equal even if their bits differ.
 
     An operator that updates an argument, as ``batch_norm_update_stats`` does, may replace a NaN with a NaN that has different bits.
     """
+    if one.dtype != other.dtype or one.shape != other.shape or one.is_quantized:
+        return one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
     first, second = (tensor.detach().cpu().resolve_conj().resolve_neg().flatten() for tensor in (one, other))
     if first.is_complex():
         first, second = torch.view_as_real(first), torch.view_as_real(second)

@@ -54,7 +54,11 @@ def check_narrow_views(subject: Subject, dtype: str, name: str) -> None:
                 assert torch.equal(found.cpu(), expected), f"{name} of {length} elements of {dtype} from element {offset} on is wrong"
                 assert torch.equal(there.cpu(), whole), f"{name} from element {offset} on changed the elements around the view"
         if name in _OF_ONE_ELEMENT:
-            with subject.sample(f"element {offset}", {"name": name, "dtype": dtype, "offset": offset, "length": 1}):
-                for one in (whole, there):
-                    CALLS[name](one[offset])
-                assert torch.equal(there.cpu(), whole), f"{name} of the zero-dimensional view of element {offset} is wrong"
+            for value in (0, 1):
+                whole = torch.full((offset + _MARGIN,), 1 - value).to(getattr(torch, dtype))
+                whole[offset] = value
+                there = whole.to(subject.device)
+                with subject.sample(f"element {offset}, {value}", {"name": name, "dtype": dtype, "offset": offset, "length": 1}):
+                    for one in (whole, there):
+                        CALLS[name](one[offset])
+                    assert torch.equal(there.cpu(), whole), f"{name} of the zero-dimensional view of element {offset} is wrong"

@@ -19,6 +19,9 @@ from accelkit.runtime.checkpoints.manifest import damaged, naming
 Block = tuple[str, int]
 """The name of a file as in the manifest, and the index of a block in that file."""
 
+_SECONDS_TO_MAIN_THREAD = 1.0
+"""How often a thread that waits for a block checks whether the main thread has ended."""
+
 
 class BlockVerification:
     """Verifies each block of a checkpoint's files once, in the first thread that reaches the block.
@@ -113,17 +116,21 @@ class BlockVerification:
         is_done = False
         while not is_done:
             for block in self._order:
-                if self._has_to_stop or not threading.main_thread().is_alive():
+                if self._has_to_end:
                     return
-                if self._claim(block):
-                    self._verify(block)
+                self._verify(block)
             with self._condition:  # the main thread may still verify a block, and may be interrupted before it has finished
-                self._condition.wait_for(lambda: self._has_to_stop or len(self._claimed) < len(self._order) or self._has_all_outcomes)
-                if self._has_to_stop:
+                while not (self._has_to_end or self._has_all_outcomes or len(self._claimed) < len(self._order)):
+                    self._condition.wait(_SECONDS_TO_MAIN_THREAD)
+                if self._has_to_end:
                     return
                 is_done = self._has_to_stop = self._has_all_outcomes
         when_done()
         self._resources.close()
+
+    @property
+    def _has_to_end(self) -> bool:
+        return self._has_to_stop or not threading.main_thread().is_alive()
 
     @property
     def _has_all_outcomes(self) -> bool:
@@ -135,25 +142,25 @@ class BlockVerification:
                 self._outcomes[block] = self._check(block)
             return self._outcomes[block]
         while block not in self._outcomes:
-            if self._claim(block):
-                self._verify(block)
+            self._verify(block)
             with self._condition:
                 self._condition.wait_for(lambda: block in self._outcomes or block not in self._claimed)
         return self._outcomes[block]
 
-    def _claim(self, block: Block) -> bool:
-        with self._condition:
-            is_free = block not in self._claimed
-            self._claimed.add(block)
-        return is_free
-
     def _verify(self, block: Block) -> None:
+        """Verify a block, unless a thread has begun to verify it. If this thread is interrupted, another thread may verify the block."""
+        is_mine = False
         try:
-            outcome = self._check(block)
             with self._condition:
-                self._outcomes[block] = outcome
+                is_mine = block not in self._claimed
+                self._claimed.add(block)
+            if is_mine:
+                outcome = self._check(block)
+                with self._condition:
+                    self._outcomes[block] = outcome
         except BaseException:  # such as KeyboardInterrupt
-            self._claimed.discard(block)
+            if is_mine:
+                self._claimed.discard(block)
             raise
         finally:
             with self._condition:

@@ -67,10 +67,10 @@ def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operatio
         return _narrowed(_folded(transport.gather_rows(communicator, values), op), tensor, op)
     if values.is_complex():
         values = torch.view_as_real(values)
-    values = values.clone() if address_of(values) == address_of(tensor) else values  # always copied if the device has no addresses
     if op in ("max", "min") and values.is_floating_point():
         values = _extremum(communicator, values, op)
     elif values.numel():
+        values = values.clone() if address_of(values) == address_of(tensor) else values  # always copied if the device has no addresses
         dist.all_reduce(values, _NAMED[op][0] if isinstance(op, str) else op, group=communicator.group)
     if op == "mean":
         values /= communicator.size

@@ -60,11 +60,17 @@ def uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelera
         if not waiting:
             raise invalid_result(accelerator, "upload", "its iterator yielded more batches than it was given")
         batch, number = waiting.popleft()
+        if not isinstance(moved, list | tuple):
+            raise wrong_result(accelerator, "upload", moved, "an iterator over lists of tensors")
         if len(moved) != number:
             raise invalid_result(accelerator, "upload", f"its iterator yielded {len(moved)} tensors for a batch with {number} tensors")
         arrived = iter(moved)
         yield tree_map(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), batch, _moves_itself)  # type: ignore[misc]
-    if waiting or next(ahead, None) is not None:
+    try:
+        has_ended = not waiting and next(ahead, None) is None
+    except ValueError:  # a thread of the plugin still reads the batches
+        has_ended = False
+    if not has_ended:
         raise invalid_result(accelerator, "upload", "its iterator ended before it had yielded all batches")
 
 
