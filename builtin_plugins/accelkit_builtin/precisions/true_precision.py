@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_METHODS = {"float16": "half", "bfloat16": "bfloat16", "float32": "float", "float64": "double"}
+_METHODS = {"torch.float16": "half", "torch.bfloat16": "bfloat16", "torch.float32": "float", "torch.float64": "double"}
 """The methods of torch.nn.Module that cast floating-point parameters and buffers. ``Module.to`` would also cast complex ones."""
 
 
@@ -32,7 +32,7 @@ class TruePrecision(Precision):
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
         """Cast floating-point parameters and buffers to the precision's dtype, in place. Others, even complex ones, are unchanged."""
-        converted: torch.nn.Module = getattr(module, _METHODS[self.dtype_name])()
+        converted: torch.nn.Module = getattr(module, _METHODS[str(self.dtype)])()
         return converted
 
     def convert_input(self, data: T) -> T:
