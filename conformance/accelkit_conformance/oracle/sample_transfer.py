@@ -70,7 +70,8 @@ def to_device(nested: Any, device: torch.device) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         if leaf.layout is not torch.strided or not has_storage(leaf):
-            return leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad)
+            copied = leaf.detach().to(device, copy=True)
+            return copied.requires_grad_() if leaf.requires_grad else copied  # inside torch.func.vmap, requires_grad_ is an error
         storage = leaf.untyped_storage()
         memory = whole(storage, leaf.dtype, storage.data_ptr())  # use only dtypes of the sample; the device may lack others
         if not memory.numel():
