@@ -1,6 +1,7 @@
 """Immutable data types shared by the parts of accelkit. This module imports only the standard library.
 
-Types that ``accelkit list`` does not use are in ``job_types``, because creating a dataclass would delay this command by half a millisecond.
+Types that ``accelkit list`` does not use are in ``job_types``, because each dataclass that is defined here delays this command by about
+half a millisecond.
 """
 
 from __future__ import annotations

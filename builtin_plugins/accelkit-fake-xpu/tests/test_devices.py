@@ -1,4 +1,4 @@
-"""Which devices exist, which one is current, and fake_xpu as a separate device type."""
+"""Which devices exist, which one is current, and fake_xpu as a device type that is distinct from the CPU."""
 
 import pytest
 import torch

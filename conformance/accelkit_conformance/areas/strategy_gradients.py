@@ -108,8 +108,8 @@ def no_sync_does_not_reduce(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def unused_parameters(subject: Subject, size: str) -> None:
-    """If no process uses a certain layer of a model, either the model is trained as in one process and this layer stays unchanged, or the
-    backward pass or the step raises an error that mentions parameters."""
+    """If no process uses a certain layer of a model, there are two acceptable outcomes. Either training gives the same weights as training
+    in one process, where this layer stays unchanged, or the backward pass or the step raises an error that mentions parameters."""
     from accelkit_conformance.oracle.strategy_models import UnusedModel
     from accelkit_conformance.oracle.strategy_training import agree, training
 

@@ -107,7 +107,9 @@ def check_datasets_on_the_device(subject: Subject) -> None:
 
 
 def check_stream_of_batches(subject: Subject) -> None:
-    """Check that copies of pinned batches on a busy device have the right values, even if later batches reuse the memory of freed ones.
+    """Check that asynchronous copies of pinned batches to a busy device have the right values.
+
+    Each batch is freed as soon as its copy is queued, so later batches may reuse its pinned memory.
 
     Raises:
         AssertionError: If a copy has wrong values.

@@ -125,7 +125,8 @@ def _dimensions(subject: Subject) -> None:
 
 
 def _orders(subject: Subject) -> None:
-    """Make many asynchronous calls, and wait for their results in the reverse order, after other work."""
+    """Start many asynchronous collectives, queue an unrelated matrix product on the device, and then wait for the collectives in the
+    reverse order."""
     n, rank = subject.world_size, subject.rank
     tensors = [tensor_of(subject, *[rank + number] * (number + 1)) for number in range(24)]
     works = []

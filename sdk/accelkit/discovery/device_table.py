@@ -41,7 +41,7 @@ def _other_names() -> Mapping[str, Any]:
 
 
 def host_name() -> str:
-    """Return the name of the accelerator that is always available: the CPU of the machine that runs Python."""
+    """Return ``cpu``, the name of the accelerator that is always available: the CPU on which Python itself runs."""
     return str(_known_devices().HOST)
 
 

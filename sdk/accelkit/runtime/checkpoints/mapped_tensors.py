@@ -73,7 +73,10 @@ class TensorFiles:
 
 
 def mark(tensor: torch.Tensor) -> None:
-    """Mark a tensor as mapped."""
+    """Mark a tensor as mapped: its memory is a mapping of a file.
+
+    ``is_mapped`` reads the mark. The functions that copy the values of mapped tensors recognise these tensors by it.
+    """
     tensor.__dict__[_MARK] = True
 
 

@@ -70,13 +70,14 @@ class Collectives:
         return self.communicator(self._data_group() if group is None else group)
 
     def verify(self, name: str, payload: bytes | None = None) -> Sequence[bytes]:
-        """Wait until every process of the job makes the call ``name``, and return the payloads of all processes, in the order of ranks.
+        """Wait until every process of the job has called this method with the same ``name``, and return the payloads of all processes, in
+        the order of ranks.
 
-        A payload may have at most ``fingerprint.INLINE_BYTES`` bytes; if it is None, the returned sequence is empty. Call this only in jobs
-        of several processes.
+        ``name`` is the name of the collective operation that the caller performs, such as ``wait_for_everyone``. A payload may have at
+        most ``fingerprint.INLINE_BYTES`` bytes; if it is None, the returned sequence is empty. Call this only in jobs of several processes.
 
         Raises:
-            CollectiveError: If a process makes a different call, or makes no call before the timeout.
+            CollectiveError: If a process performs another collective operation, or none before the timeout.
         """
         communicator = self.communicator()
         from accelkit.runtime.collectives import fingerprint

@@ -150,7 +150,10 @@ def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], 
 
 
 def _first(shares: list[Any], num_samples: int) -> list[Any]:
-    """Return the first shares that together hold at least ``num_samples`` samples, or all shares if they hold fewer samples."""
+    """Return as few shares as possible, from the beginning of ``shares``, that together hold at least ``num_samples`` samples.
+
+    If all shares together hold fewer samples, return all of them.
+    """
     found, size = [], 0
     for share in shares:
         if size < num_samples:

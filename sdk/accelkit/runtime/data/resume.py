@@ -71,7 +71,8 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
         position: For a map-style dataset, the number of samples that all processes together skip, or the number of batches if
             ``samples_per_batch(loader)`` is None.
         num_batches: For an iterable-style dataset, the number of this process's batches to skip.
-        order: A function that creates the context in which the order is drawn. None if no context is needed or the caller has entered it.
+        order: A function that returns a context manager. The sampler draws the order of the samples inside this context, as in
+            ``in_order``. None if no context is needed or the caller has entered it.
     """
     if not isinstance(loader, DataLoader):
         return loader.starting_at(position, num_batches)
