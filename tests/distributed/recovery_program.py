@@ -24,10 +24,17 @@ STEPS = 12
 
 
 class Done:
-    """How many steps were taken, in the checkpoint."""
+    """How many steps were taken: in the checkpoint, and in the file ``stopped-RANK`` when the job is told to stop.
 
-    def __init__(self) -> None:
-        self.steps = 0
+    The file is written before the job is put back into the queue, because the scheduler may kill the processes right after that.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.steps, self.rank, self.folder = 0, 0, folder
+
+    @accelkit.hookimpl
+    def job_preempted(self, path):
+        (self.folder / f"stopped-{self.rank}").write_text(str(self.steps))
 
     def state_dict(self):
         return {"steps": self.steps}
@@ -62,21 +69,15 @@ def transformer():
     )
 
 
-def stop_if_told(rt: accelkit.Runtime, folder: Path, done: Done) -> None:
-    try:
-        rt.save_and_stop_if_preempted(folder / "ckpt")
-    except SystemExit:
-        (folder / f"stopped-{rt.process_index}").write_text(str(done.steps))
-        raise
-
-
 def main() -> None:
     folder, layout, kills = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     is_parallel = "=" in layout
     strategy = ParallelStrategy(parallel_model.options(**parallel_model.sized(layout.split()))) if is_parallel else layout
     accelerator = os.environ.get("ACCELKIT_ACCELERATOR", "cpu")
     options = {"even_batches": False, "gradient_accumulation_steps": 2} if is_parallel else {}
-    rt = accelkit.Runtime(accelerator, strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")), **options)
+    done = Done(folder)
+    rt = accelkit.Runtime(accelerator, strategy=strategy, seed=5, requeue=bool(os.environ.get("REQUEUE")), hooks=[done], **options)
+    done.rank = rt.process_index
     (folder / f"pid-{rt.process_index}").write_text(f"{os.getpid()}\n")
     deadly = kill_at(kills, rt.process_index)
     model, data, loss = transformer() if is_parallel else perceptron()
@@ -85,7 +86,6 @@ def main() -> None:
     size = 16 // rt.data_parallel_size if is_parallel else 4
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=size, shuffle=True)
     model, optimizer, scheduler, loader = rt.prepare(model, optimizer, scheduler, loader)
-    done = Done()
     rt.register_for_checkpointing(done)
     if rt.resume(folder / "ckpt"):
         rt.print(f"resumed after step {done.steps}")
@@ -104,10 +104,10 @@ def main() -> None:
             if done.steps % 2 == 0:
                 rt.save_state(folder / "ckpt", keep_last=2)
             time.sleep(float(os.environ.get("SLOW", "0")))
-            stop_if_told(rt, folder, done)
+            rt.save_and_stop_if_preempted(folder / "ckpt")
             while os.environ.get("HOLD") == str(done.steps) and "SLURM_RESTART_COUNT" not in os.environ:
                 time.sleep(0.05)
-                stop_if_told(rt, folder, done)
+                rt.save_and_stop_if_preempted(folder / "ckpt")
             if done.steps == STEPS:
                 break
     weights = rt.get_state_dict(model)
