@@ -233,3 +233,25 @@ def test_a_device_that_comes_after_the_first_backward_pass(run):
     out = run(before + "accelkit.Runtime('xla').device", code=1)
     assert "a backward pass on xla:0 failed in this process" in out
     assert "create the Runtime and read its .device before the first backward pass" in out
+
+
+def test_xla_does_not_become_the_cpu_because_a_library_is_missing(run, tmp_path):
+    """torch_xla silently uses the CPU if it cannot import the library of the device that the machine seems to have."""
+    (tmp_path / "libneuronxla").mkdir()
+    (tmp_path / "libneuronxla" / "__init__.py").write_text("")
+    out = run(
+        """
+import os
+del os.environ["PJRT_DEVICE"]
+import accelkit
+try:
+    print(accelkit.Runtime("xla").device)
+except accelkit.UnavailableError as error:
+    print(error.what, "|", error.why)
+print(os.environ["PJRT_DEVICE"])
+"""
+    )
+    assert out.splitlines() == [
+        "XLA cannot use this machine's NEURON | torch_xla did not find the library for NEURON, and would use CPU",
+        "NEURON",
+    ]
