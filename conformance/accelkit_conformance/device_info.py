@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def describe(subject: Subject) -> dict[str, Any]:
-    """Return the type, the capabilities, the process-group backend and the names of the devices under test, as this process sees them.
+    """Return a description of the devices under test, as this process sees them.
 
-    The dictionary is empty if the plugin under test is not an accelerator.
+    It contains the device type, this process's device, the number and the names of the devices, the capabilities, the process-group
+    backend ("" if there is none), and whether the devices are simulated. It is empty if the plugin under test is not an accelerator.
     """
     accelerator = subject.accelerator
     if subject.record.kind != "accelerator":

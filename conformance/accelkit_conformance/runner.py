@@ -186,7 +186,7 @@ class Runner:
         """Split the tests into batches.
 
         All tests of a batch need the same number of processes, and either all or none of them need hardware.
-        Tests that need several processes come first, because they take longest.
+        The batches with the most processes are first, because their tests take longest.
         """
         kinds: dict[tuple[int, bool], list[str]] = collections.defaultdict(list)
         for test in tests:

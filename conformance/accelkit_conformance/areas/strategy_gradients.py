@@ -42,8 +42,8 @@ def uneven_batches(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def accumulation(subject: Subject, size: str) -> None:
-    """With ``gradient_accumulation_steps=3``, training on six batches inside ``accumulate`` gives the same weights as training in a single
-    process that takes one step after every third batch."""
+    """With ``gradient_accumulation_steps=3``, training on six batches inside ``accumulate``, with a call of the optimizer's ``step`` after
+    each batch, gives the same weights as training in a single process that takes one step after every third batch."""
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 

@@ -38,7 +38,8 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """In-place foreach addcmul and addcdiv on a transposed tensor read operands with the same strides in the wrong order."""
+    """In-place foreach addcmul and addcdiv on a transposed tensor read the elements of an operand in the wrong order if the operand has the
+    same strides as the tensor."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith(("_foreach_addcdiv_", "_foreach_addcmul_")):

@@ -94,7 +94,7 @@ class SavesNoGrowth(Broken):
 
 @mutant("training", "several devices")
 class FindsInfinityOnOneDevice(Broken):
-    """If parameters are on two devices, the gradient scaler looks for infinities only on the device with index 0."""
+    """The gradient scaler finds infinite and NaN gradients only on the device with index 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith("_amp_foreach_non_finite_check_and_unscale_") or args[0][0].device.index in (None, 0):

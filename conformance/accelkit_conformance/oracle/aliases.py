@@ -1,5 +1,5 @@
-"""Checks of calls that return their argument itself, a tensor that shares memory with it, or a copy; of gradients through copies; and of
-DLPack."""
+"""Checks of aliasing (whether a call returns its argument itself, a tensor that shares memory with it, or a copy), of gradients through
+copies, and of DLPack."""
 
 from __future__ import annotations
 

@@ -204,7 +204,8 @@ class Case:
         """Return the parts that this rank sends, their lengths, the lengths of the parts that it should receive, and these parts.
 
         If ``is_even`` is True, or if the group has one member, each part has the length of the case. Otherwise, the lengths of the n parts
-        that a rank sends are 0, 1, ... n - 1 times this length, in an order that depends on the rank. The same holds for received parts.
+        that a rank sends are 0, 1, ..., n - 1 times this length, in an order that depends on the rank. The parts that it
+        receives have the same lengths, in the same order.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

@@ -19,7 +19,7 @@ _OVERLAP_BYTES = 16 * _MIB
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the measurements of launch latency, copies and overlap. If ``is_quick``, there are fewer sizes of copies, up to 8 MiB."""
+    """Return the cases that measure launch latency, copies and overlap. If ``is_quick``, there are fewer sizes of copies, up to 8 MiB."""
     found = [Case("launch.add", "us", _add), Case("launch.item", "us", _item)]
     for size in _QUICK if is_quick else _FULL:
         text = size_as_text(size)
@@ -93,11 +93,11 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return samples of the overlap of a copy to the device and matmuls: the percentage of the shorter one that the longer one hides.
+    """Return samples of the overlap of a copy to the device with matmuls: the percentage of the shorter one that the longer one hides.
 
     Each sample is ``100 * (copy + matmuls - both) / min(copy, matmuls)``. ``copy`` and ``matmuls`` are the times of the two when they run
-    separately, and ``both`` is the time when they run together on different streams. At most 1000 matmuls are queued, as many as take
-    about as long as the copy. A sample may be slightly less than 0 or more than 100, because the times are noisy.
+    separately, and ``both`` is the time when they run together on different streams. The number of matmuls is chosen so that they take
+    about as long as the copy, but is at most 1000. A sample may be slightly less than 0 or more than 100, because the times are noisy.
     """
     import torch
 

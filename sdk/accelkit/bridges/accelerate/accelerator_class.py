@@ -153,7 +153,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         return prepared
 
     def save_state(self, output_dir: str | None = None, safe_serialization: bool = True, **save_model_func_kwargs: Any) -> str:
-        """Save state as Accelerate does.
+        """Save state as Accelerate does, and return the folder that contains it.
 
         Raises:
             UnsupportedError: If tensor parallelism is used.

@@ -78,7 +78,7 @@ def record_call(what: str, group: dist.ProcessGroup, ranks: Sequence[int], *, is
 
 
 def flush() -> None:
-    """Write the newest entry of this process to the store, if it is not written yet."""
+    """Write the newest entry of this process to the store, if it has not been written yet."""
     _writer.flush()
 
 
