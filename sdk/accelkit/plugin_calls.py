@@ -1,8 +1,8 @@
 """Calls to plugin methods. Outside training steps, an error or a wrong return value becomes an error that names the plugin.
 
-In training steps, an error keeps its type, because programs may catch it (an out-of-memory error, for example). A note that names the
-plugin is added to the error. Most values that plugins return in training steps are checked only after something has failed, so that a call
-that succeeds costs next to nothing.
+In training steps, an error keeps its type, because programs may catch it, and a note that names the plugin is added to the error.
+Out-of-memory errors, accelkit's own errors and errors of built-in plugins are never changed. Most values that plugins return in training
+steps are checked only after something has failed, so that a call that succeeds costs next to nothing.
 """
 
 from __future__ import annotations

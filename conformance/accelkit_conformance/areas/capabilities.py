@@ -1,4 +1,4 @@
-"""Capabilities that are declared ``native`` or ``emulated`` work, and capabilities that are declared ``none`` fail."""
+"""Capabilities that are declared ``native`` or ``emulated`` work, and capabilities that are declared ``none`` do not work."""
 
 from __future__ import annotations
 

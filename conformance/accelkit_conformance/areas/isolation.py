@@ -1,5 +1,5 @@
-"""Neither importing nor probing the plugin changes anything outside the plugin. Only ``load`` and ``setup_device`` may make such changes.
-Each check uses a new process."""
+"""Importing or probing the plugin leaves no thread running, does not change environment variables, signal handlers, the working directory
+or torch's functions, and does not initialise the driver. Only ``load`` and ``setup_device`` may do this. Each check uses a new process."""
 
 from __future__ import annotations
 

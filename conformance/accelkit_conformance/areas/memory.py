@@ -127,9 +127,8 @@ def peaks_are_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_is_recoverable(subject: Subject) -> None:
-    """An attempt to allocate more memory than there is on the device raises ``torch.OutOfMemoryError``. Existing tensors keep their values,
-    and the next allocation works. If the capability ``memory_statistics`` is declared, two such attempts do not increase the number of
-    allocated bytes or its peak."""
+    """Allocating a petabyte raises ``torch.OutOfMemoryError``. Existing tensors keep their values, and the next allocation works. If the
+    capability ``memory_statistics`` is declared, two such attempts do not increase the number of allocated bytes or its peak."""
     from accelkit_conformance.oracle.freed_memory import check_failed_allocations
 
     check_failed_allocations(subject)

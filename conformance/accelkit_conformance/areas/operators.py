@@ -164,8 +164,8 @@ def overloads(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def calls_outside_op_db(subject: Subject, name: str) -> None:
-    """Calls that are not in torch's ``op_db`` (shifts, in-place integer operators, resampling, padding, fused layers, forward-mode
-    gradients) give the same results as on the CPU."""
+    """Calls that are not in torch's ``op_db`` (such as shifts, in-place integer operators, resampling, padding, fused layers and
+    forward-mode gradients), and the ATen overloads that they call, give the same results as on the CPU."""
     from accelkit_conformance.oracle.calls_outside_op_db import check_calls
 
     check_calls(subject, name)

@@ -120,8 +120,8 @@ def moments(subject: Subject, name: str) -> None:
 
 @check("training")
 def dropout_scales_and_masks(subject: Subject) -> None:
-    """Dropout of a tensor of ones gives only the values 0 and 1/(1-p). The gradient of this tensor has the same mask as the result. In
-    evaluation mode, dropout changes nothing."""
+    """Dropout of a tensor of ones gives both of the values 0 and 1/(1-p), and no others. The gradient of the sum of the result is equal to
+    the result, so it has the same mask. In evaluation mode, dropout changes nothing."""
     from accelkit_conformance.oracle.dropout import check_ones
 
     check_ones(subject)

@@ -162,9 +162,9 @@ def typical_models(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32", "numbered_devices"])
 def layers_on_two_devices(subject: Subject) -> None:
     """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision.
-    Gradients flow between the devices, and ``clip_grad_norm_`` returns the norm of all gradients. In one more step, between the second and
-    the third, a gradient on one of the devices is infinite: the gradient scaler skips this step and halves the scale. The optimizer is
-    AdamW, with its for-loop implementation and with ``foreach``."""
+    Each gradient is on the device of its tensor, and ``clip_grad_norm_`` returns the norm of all gradients. In one more step, between the
+    second and the third, a gradient on one of the devices is infinite: the gradient scaler skips this step and halves the scale. The
+    optimizer is AdamW, with its for-loop implementation and with ``foreach``."""
     from accelkit_conformance.oracle.two_devices import check_two_devices
 
     check_two_devices(subject)

@@ -1,4 +1,4 @@
-"""``accelkit conformance list``: the tests of a profile."""
+"""``accelkit conformance list``: list the tests of a profile."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class CopiesWithoutBroadcasting(Broken):
 
 @mutant("transfer", "copies that convert")
 class RoundsToIntegers(Broken):
-    """A copy on the device from a floating-point dtype to int16 or int8 rounds instead of truncating."""
+    """``copy_`` from a floating-point dtype to int16 or int8 rounds instead of truncating."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -88,7 +88,7 @@ class RoundsToIntegers(Broken):
 
 @mutant("transfer", "copies that convert")
 class ConvertsOneBlock(Broken):
-    """A copy between dtypes converts the first 65,536 elements only."""
+    """A copy between dtypes converts only the first 65,536 elements. The other elements of the result are 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

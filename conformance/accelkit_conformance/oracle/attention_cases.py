@@ -75,9 +75,11 @@ def _heads(layout: str, seed: int, length: int, head: int, dtype: torch.dtype) -
 
 
 def _mask(shape: tuple[int, ...], num_queries: int, num_keys: int, kind: str, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask in which every query attends to at least the last key.
+    """Return a mask that lets every query attend to at least the last key.
 
-    If the second-last length in ``shape`` is 0, the number of queries takes its place. If the last length is 0, the number of keys does.
+    The mask is boolean if ``kind`` is ``bool``. Otherwise, it is a mask of ``dtype`` that is added to the attention scores. If the
+    second-last length in ``shape`` is 0, it is replaced by the number of queries. If the last length is 0, it is replaced by the number of
+    keys.
     """
     lengths = [*shape[:-2], shape[-2] or num_queries, shape[-1] or num_keys]
     numbers = torch.rand(lengths, generator=torch.Generator().manual_seed(5))

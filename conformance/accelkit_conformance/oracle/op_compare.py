@@ -152,11 +152,11 @@ def compare_backward(
         given: The arguments of the sample, as ``(input, args, kwargs)``.
         variant: The function to run on the device instead of the operator.
         expected: The function to run on the CPU instead of the operator.
-        compared: If the gradients were computed with less precision than their dtype has, the dtype to which the gradients are rounded
-            before their values are compared. Otherwise None.
+        compared: If gradients were computed with less precision than their dtype has, the dtype to which they are rounded before comparing.
 
     Raises:
         AssertionError: If the gradients differ.
+        NotSupported: If the device does not support the call, and PyTorch implements it only for the CPU.
     """
     expected = expected or op
     there = place(op, given, subject.device)

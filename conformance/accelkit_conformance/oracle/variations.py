@@ -148,8 +148,8 @@ class Variations:
     def _with_more_dimensions(self) -> Any:
         """The arguments with leading dimensions added; None if no dimensions can be added, for example because the CPU rejects the call.
 
-        The dimensions are added to the first tensor, and to each tensor that has as many dimensions as the first tensor. If ``dim`` counts
-        from the front, it is increased, so that it names the same dimension as before.
+        The dimensions are added to the first tensor, which then has six, and to each tensor that has as many dimensions as the first
+        tensor. If ``dim`` counts from the front, it is increased, so that it names the same dimension as before.
         """
         first = tensors(self._recorded)[0]
         added = _NUM_DIMENSIONS - first.ndim

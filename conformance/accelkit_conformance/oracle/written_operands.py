@@ -65,9 +65,9 @@ def _with_out(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Callable
 
 
 def _broadcast(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Any:
-    """Return the arguments with each tensor broadcast to the shape of the result.
+    """Return ``args``, in which each tensor that can be broadcast to the shape of the result is broadcast to this shape.
 
-    If the call would give another result with the broadcast arguments, return the arguments unchanged.
+    If the call would give another result with the broadcast tensors, return ``args`` unchanged.
     """
 
     def broadcast(one: Any) -> Any:

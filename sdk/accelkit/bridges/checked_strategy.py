@@ -13,7 +13,7 @@ def checked_strategy(name: str, accelerator: Accelerator) -> Strategy:
 
     Raises:
         UnsupportedError: If the accelerator lacks something that the strategy needs.
-        UnknownNameError, PluginError: If the strategy cannot be loaded.
+        UnknownNameError, UnavailableError, PluginError: If the strategy cannot be loaded.
     """
     loaded = load_named("strategy", name)
     strategy: Strategy = loading.instantiate(loaded.cls, loaded.record)

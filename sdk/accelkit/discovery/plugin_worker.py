@@ -54,7 +54,8 @@ def connected() -> Iterator[Connection]:
     """Yield a connection that takes over standard input and output.
 
     Inside and after the block, only the connection can use the original standard input and output. For all other code, such as the code of
-    the plugin, standard input is empty, and everything written to standard output or standard error is discarded.
+    the plugin, standard input is empty, and everything written to standard output or standard error is discarded. ``sys.path`` is replaced
+    by the path in the request.
 
     An ``AccelkitError`` raised inside the block is sent as a message, and is not raised again.
     """

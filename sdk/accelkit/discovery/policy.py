@@ -14,7 +14,7 @@ ALLOW, DENY = "ACCELKIT_PLUGINS", "ACCELKIT_DISABLE_PLUGINS"
 
 
 class Policy(NamedTuple):
-    """The allow list and the deny list, with normalised names. ``allowed`` is None if all distributions are allowed."""
+    """The allow list and the deny list: normalised names of distributions. ``allowed`` is None if all distributions are allowed."""
 
     allowed: frozenset[str] | None = None
     denied: frozenset[str] = frozenset()

@@ -49,7 +49,7 @@ class Ending:
 
     @property
     def error_file(self) -> Path:
-        """The file in which the process writes its error."""
+        """The file to which the process writes its error."""
         return self.folder / ERROR_FILE
 
     def read(self, began: float) -> None:

@@ -279,7 +279,7 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators of this process after the random state of another process was restored into them.
+        """Seed the generators of this process, into which the random state of another process was restored, and warn about this.
 
         The seed is made from ``data_parallel_index`` and a number drawn from the restored CPU generator.
         """

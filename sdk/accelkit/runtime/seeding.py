@@ -67,7 +67,7 @@ def seed_generators(seed: int, accelerator: Accelerator) -> None:
 
 
 def capture(accelerator: Accelerator, device: torch.device) -> dict[str, Any]:
-    """Return the state of all generators as values that a checkpoint can hold."""
+    """Return the state of the generators of the host and of ``device``, as values that a checkpoint can hold."""
     return capture_host() | {"device": accelerator.get_rng_state(device), "device_type": accelerator.device_type}
 
 

@@ -39,7 +39,7 @@ hookimpl = pluggy.HookimplMarker("accelkit")
 
 
 class AcceleratorHooks:
-    """Hooks that are called for the device. The accelerator's methods of the same names are called as well."""
+    """Hooks that have the same names as methods of ``Accelerator``. The accelerator's methods are called as well."""
 
     @hookspec
     def setup_device(self, device: torch.device) -> None:

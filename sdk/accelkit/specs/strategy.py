@@ -98,7 +98,7 @@ class Strategy:
     def teardown(self) -> None:
         """Release resources.
 
-        If ``setup`` was called, ``Runtime.teardown`` calls this method before the process leaves the process group.
+        Called by ``Runtime.teardown`` on each process if the device is set up, before the process leaves the process group.
         """
 
     def num_processes(self, num_devices: int, num_nodes: int) -> int:

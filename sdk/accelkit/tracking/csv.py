@@ -77,7 +77,10 @@ class CSV(MetricsFileTracker):
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """Return the rows, without empty cells. A last row without a line break is omitted: a killed process may have left it incomplete."""
+    """Return the rows, without empty cells. The list is empty if the file does not exist.
+
+    A last row without a line break is omitted: a killed process may have left it incomplete.
+    """
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:

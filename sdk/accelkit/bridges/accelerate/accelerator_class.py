@@ -131,7 +131,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         Optimizers therefore still refer to these objects, and tied parameters stay tied.
 
         Raises:
-            UnsupportedError: If the model is on another accelerator.
+            UnsupportedError: If the model is on another accelerator, or if Accelerate cannot train it with the tensor parallelism of the
+                ``parallelism_config``.
         """
         for parameter in model.parameters():
             if not (parameter.is_cpu or parameter.is_meta) and parameter.device.type != self.device.type:

@@ -14,8 +14,10 @@ from accelkit.bridges.accelerate.state import current_runtime
 class DeviceRandomStateCallback(TrainerCallback):
     """A callback that saves the device's random state with each checkpoint, and restores it before the first step after resuming.
 
-    Use it as ``Trainer(..., callbacks=[DeviceRandomStateCallback()])``. It reads the state from ``args.resume_from_checkpoint`` if that
-    is a folder, or else from the checkpoint of the current step under ``args.output_dir``. It warns if there is no state.
+    Use it as ``Trainer(..., callbacks=[DeviceRandomStateCallback()])``. It reads the state from the folder that
+    ``TrainingArguments.resume_from_checkpoint`` names, or else from the checkpoint of the current step under ``output_dir``. A folder that
+    is passed only to ``Trainer.train`` is not known to callbacks. If there is no state, the callback warns. It does nothing on the CPU,
+    whose state Trainer itself saves, or on a device without a generator.
     """
 
     def __init__(self) -> None:

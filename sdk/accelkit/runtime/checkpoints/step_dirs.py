@@ -45,6 +45,7 @@ def find(path: Path) -> Path:
 
     Raises:
         CheckpointError: If ``path`` does not exist, or is not a step and contains no step.
+        OSError: If ``path`` cannot be read, for example because it is a file.
     """
     hint = "create a checkpoint with rt.save_state(path)"
     if (path / MANIFEST).exists():

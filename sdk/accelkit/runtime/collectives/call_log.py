@@ -83,7 +83,7 @@ def flush() -> None:
 
 
 def seconds_between_entries() -> float:
-    """Return the time for which a rank of this job waits after it has written an entry, before it writes the next one."""
+    """Return the minimum time in seconds between two entries of one rank of this job."""
     return dist.get_world_size() / ENTRIES_PER_SECOND
 
 
