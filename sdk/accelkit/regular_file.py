@@ -1,4 +1,5 @@
-"""Safe opening of files that other users may have created. Links are not followed, and pipes and devices do not block the caller."""
+"""Safe opening of files that other users may have created. Symbolic links are rejected, and pipes and devices do not block the
+caller."""
 
 from __future__ import annotations
 

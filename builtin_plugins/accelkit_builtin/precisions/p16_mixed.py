@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GradScalerOptions:
-    """Options of ``torch.amp.GradScaler``. They have the names of the arguments of ``GradScaler``.
+    """Options of ``torch.amp.GradScaler``, under the names of its arguments.
 
     Args:
         init_scale: The initial scale.
-        growth_factor: The factor applied to the scale after ``growth_interval`` steps without an infinite or NaN gradient.
+        growth_factor: The factor applied to the scale after ``growth_interval`` consecutive steps without an infinite or NaN gradient.
         backoff_factor: The factor applied to the scale after a step with an infinite or NaN gradient.
-        growth_interval: The number of steps without an infinite or NaN gradient after which the scale grows.
+        growth_interval: The number of consecutive steps without an infinite or NaN gradient after which the scale grows.
     """
 
     init_scale: float = 65536.0

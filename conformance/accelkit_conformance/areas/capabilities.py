@@ -123,8 +123,8 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """A tensor that is created on device 0 has the device index 0. Creating a tensor on a device that does not exist raises RuntimeError or
-    AssertionError."""
+    """A tensor that is created on device 0 has the device index 0. Creating a tensor on device 99, which does not exist, and copying it to
+    the CPU raises RuntimeError or AssertionError."""
     import torch
 
     if torch.empty(1, device=torch.device(subject.device_type, 0)).device.index != 0:

@@ -49,7 +49,8 @@ def gradients_equal_one_process(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def steps_equal_one_process(subject: Subject, size: str) -> None:
-    """After three optimizer steps, a fully sharded model has the same parameters as a model that one process trains on the whole batch."""
+    """After three steps of AdamW, the full parameters of a fully sharded model equal the parameters of a model that one process trains on
+    the whole batch, within a tolerance."""
     import torch
 
     model, batch = model_and_batch(int(size))

@@ -98,8 +98,9 @@ def memory_is_per_device(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peaks_are_per_device(subject: Subject) -> None:
-    """Creating a tensor on a device that is not current increases the peak memory of this device, but not of the current device. Resetting
-    the peak memory of one device does not change the peak memory of another device."""
+    """Creating a tensor on a device that is not current increases the peak memory of that device by at least the size of the tensor, and
+    does not change the peak memory of the current device. Resetting the peak memory of one device does not change the peak memory of
+    another device. After the tensor is freed, a reset restores the peak memory of its device to the value before the tensor was created."""
     import torch
 
     other = subject.second_device()

@@ -24,7 +24,8 @@ _RECORDINGS = 3
 def _long_matmul(subject: Subject) -> Callable[[], float]:
     """Return a function that runs a matmul, waits until the device has finished it, and returns the elapsed time in seconds.
 
-    The matrices are square, with 256 rows at first. The number of rows is doubled until the matmul takes at least 10 ms, or up to 8192.
+    The matrices are square, with 256 rows at first. The number of rows is doubled until the matmul takes at least 10 ms or there are
+    8192 rows.
     """
     import torch
 
@@ -167,7 +168,7 @@ def kernels_have_their_device(subject: Subject) -> None:
 @check("training", requires=["profiler_memory"])
 def memory_is_recorded(subject: Subject) -> None:
     """When a tensor of 8 MiB is created and freed, the profiler records one allocation of at least 8 MiB and at most 16 MiB, and then one
-    release of the same number of bytes."""
+    deallocation of the same number of bytes. Records of less than 4 MiB are ignored."""
     import torch
 
     def work() -> None:

@@ -63,7 +63,7 @@ class Broken(FakeXPUAccelerator):
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply ``change`` to each floating-point tensor in ``result``, the result of a call, and return the changed result."""
+    """Return ``result``, the result of a call, with ``change`` applied to each floating-point tensor in it that is not empty."""
     import torch
     from torch.utils._pytree import tree_map
 

@@ -1,4 +1,8 @@
-"""Cluster environments that return wrong types, ranks, sizes or rendezvous addresses, or that have properties with side effects."""
+"""Cluster environments with wrong properties.
+
+Some of these environments return wrong types, ranks, sizes, rendezvous addresses or ports. Others read or write state that does not belong
+to the instance, do not declare that the launcher created the processes, or accept all settings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in how precisions unscale gradients, skip steps, update the scale and save the scale."""
+"""Faults in how precisions unscale gradients, skip steps, update the scale, and save and load the scale."""
 
 from __future__ import annotations
 

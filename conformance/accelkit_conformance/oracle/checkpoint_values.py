@@ -1,4 +1,5 @@
-"""Save and load a nested state with tensors of many dtypes and memory layouts. Do the same with the states of training objects."""
+"""Checks that save and load a nested state with tensors of many dtypes and memory layouts, and the states of a model, an optimizer, a
+scheduler and a gradient scaler."""
 
 from __future__ import annotations
 

@@ -93,7 +93,15 @@ class Description:
     def job(
         self, num_nodes: int, local_world_size: int, *, job_id: int = JOB_ID, port: int = PORT, hosts: Sequence[str] = ()
     ) -> list[Process]:
-        """Return the processes of a job, ordered by rank. ``hosts`` are the names of its machines."""
+        """Return the processes of a job that is generated from this description, ordered by rank.
+
+        Args:
+            num_nodes: The number of machines.
+            local_world_size: The number of processes on each machine.
+            job_id: The value of the placeholder ``job_id``.
+            port: The value of the placeholder ``port``.
+            hosts: The names of the machines. If empty, the names are ``machine-0``, ``machine-1`` and so on.
+        """
         hosts = hosts or [f"machine-{index}" for index in range(num_nodes)]
         size = num_nodes * local_world_size
         machines = [hosts[rank // local_world_size] for rank in range(size)]

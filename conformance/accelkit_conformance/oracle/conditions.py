@@ -1,5 +1,5 @@
-"""Conditions of a call that may affect its result: the size, values and layout of its arguments, where its result goes, whether gradients
-are recorded, and on which device, thread and stream it runs.
+"""Conditions of a call that may affect its result: the size, values, dtype and layout of its arguments, where its result goes, whether
+gradients are recorded, on which device, thread and stream it runs, and whether it runs after an error.
 
 ATen calls are recorded on the CPU. A check repeats each of them under a few combinations of these conditions (see :mod:`condition_rows`).
 """

@@ -1,4 +1,5 @@
-"""What a precision declares: the dtypes of stored parameters, the dtypes of computation, and the error that these dtypes permit.
+"""What a precision declares: the dtypes of stored parameters, the dtypes of computation, and the error that these dtypes and any quantised
+formats permit.
 
 A name such as ``bf16-mixed`` or ``16-true`` states the dtypes of storage and of computation. If the name does not state the dtypes, the
 precision's ``required_capabilities`` state them. Parameters are stored in the floating-point dtypes of the capabilities ``dtype.*``, or in

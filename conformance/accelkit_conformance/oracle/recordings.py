@@ -45,8 +45,9 @@ def device_microseconds(profiler: profile, operator: str) -> float:
 
 
 def allocations(subject: Subject, profiler: profile, at_least: int = 1) -> list[int]:
-    """Return the sizes in bytes of the recorded allocations and deallocations on the device, in order. The sizes of deallocations are
-    negative.
+    """Return the sizes in bytes of the recorded allocations and deallocations, ordered by time. The sizes of deallocations are negative.
+
+    If the device under test is not the CPU, the result covers all devices other than the CPU.
 
     Args:
         subject: The plugin under test, with its device.

@@ -79,7 +79,10 @@ class Variations:
         return not UNDEFINED_FOR_NAN.search(self._name)
 
     def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:
-        """Return the arguments with this size and these values; None if the call cannot have this size."""
+        """Return the arguments with this size and these values; None if the call cannot have this size.
+
+        ``length`` is the new length of the dimension that ``size`` changes. None means the result of ``_find_length``.
+        """
         given = self._recorded
         if size == "six dimensions":
             given = self._with_more_dimensions

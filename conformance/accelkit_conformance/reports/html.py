@@ -21,7 +21,7 @@ TONES: Mapping[str, str] = {"pass": "good", "flaky": "mid", "expected-failure": 
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the report to ``path`` as an HTML page, which needs no other file and no network access."""
+    """Write the report to ``path`` as an HTML page, which needs no other file and no network access. ``folder`` is not used."""
     subject, kinds = report["subject"], report["summary"]["kinds"]
     results = report["results"]
     page = render(

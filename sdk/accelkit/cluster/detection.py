@@ -105,12 +105,12 @@ def select_cluster(
     environ: Mapping[str, str] | None = None,
     further_claims: Iterable[ClusterDetection | None] = (),
 ) -> ClusterSelection:
-    """Select one cluster environment, without reading its properties.
+    """Select one cluster environment, without reading its ranks, its sizes or its rendezvous address.
 
     Args:
         cluster: A name, ``dist:name``, ``auto`` or an instance. None means ACCELKIT_CLUSTER if it is set, and detection otherwise.
-        environ: The variables to read. None means the environment variables of this process.
-        further_claims: The claims that hook plugins returned from ``detect_cluster``.
+        environ: The variables to read. None means the environment variables of this process. An instance keeps its own ``environ``.
+        further_claims: The claims that hook plugins returned from ``detect_cluster``. They are used only for detection.
 
     Raises:
         UsageError, UnknownNameError, UnavailableError, PluginError: If the environment cannot be used.

@@ -66,7 +66,9 @@ def refresh() -> None:
 
 
 def register(name: str, cls: type, description: str = "") -> None:
-    """Register ``cls`` under ``name`` from code (such as a notebook or a test). ``cls`` is checked like the class of an installed plugin.
+    """Register ``cls`` under ``name`` from code (such as a notebook or a test).
+
+    Like the class of an installed plugin, ``cls`` is checked only when the plugin is loaded.
 
     If a class with the same module and qualified name is registered again, the new class replaces the old one, so that a notebook cell can
     be run twice.
@@ -74,7 +76,7 @@ def register(name: str, cls: type, description: str = "") -> None:
     Args:
         name: The name by which users select the plugin.
         cls: A subclass of Accelerator, Precision, ClusterEnvironment or Strategy. Any other class is a hook plugin.
-        description: A one-line description for ``accelkit list``.
+        description: A one-line description for ``accelkit list``. If empty, the first line of the docstring of ``cls``.
 
     Raises:
         UsageError: If ``cls`` is not a class or ``name`` is not a valid name.

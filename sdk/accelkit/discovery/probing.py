@@ -195,7 +195,7 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to its report file, and wait until it has done so.
+        """Make the child append its stack to its report file, and wait until it has done so, has ended or has run out of time.
 
         Without the wait, the SIGINT that the caller sends next might reach another thread instead of the child's main thread.
         """

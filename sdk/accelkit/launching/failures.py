@@ -86,7 +86,8 @@ class Ending:
     def shell_code(self) -> int:
         """The exit code of a failed process, which is never 0.
 
-        If a signal killed the process, the exit code is 128 plus the signal's number, as in a shell.
+        If a signal killed the process, the exit code is 128 plus the signal's number, as in a shell. If the launcher ended the process, or
+        the process ended with 0, this is the exit code that the process recorded with its error, or 1.
         """
         code = self.exit_code if self.exit_code and self.sent is None else int((self.record or {}).get("exit_code", 1))
         return 128 - code if code < 0 else code or 1

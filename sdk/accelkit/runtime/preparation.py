@@ -252,7 +252,7 @@ def user_module(model: torch.nn.Module, strategy: Strategy) -> torch.nn.Module:
 
 
 def _add_once(kept: list[Any], thing: Any) -> bool:
-    """Append ``thing`` unless the list contains it. Return whether it was appended."""
+    """Append ``thing`` unless the list contains this very object. Return whether it was appended."""
     is_new = not any(other is thing for other in kept)
     if is_new:
         kept.append(thing)

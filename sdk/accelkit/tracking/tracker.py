@@ -54,8 +54,8 @@ class Tracker(abc.ABC):
         """Begin a new run, or continue an earlier one.
 
         Args:
-            state: The result of ``state()`` in the checkpoint that the program has loaded, or before the last ``close`` in this program.
-                None for a new run, and if that result was empty.
+            state: The result of ``state()`` from the checkpoint that the program has loaded, or from before the last ``close`` in this
+                program, whichever is later. None for a new run, or if that result was empty.
         """
 
     @abc.abstractmethod
@@ -96,7 +96,8 @@ class Tracker(abc.ABC):
         The default calls ``close("interrupted")`` and ``open(state)``.
 
         Args:
-            state: The result of ``state()`` in the checkpoint. None if the checkpoint has no state of this tracker.
+            state: The result of ``state()`` in the checkpoint. None if the checkpoint has no state of this tracker, or if that
+                result was empty.
         """
         self.close("interrupted")
         self.open(state)

@@ -102,7 +102,11 @@ class ChecksummedFile(io.FileIO):
         super().__init__(path, "w")
 
     def write(self, data: Any) -> int:
-        """Write all of ``data`` (bytes or a contiguous buffer) and return its size in bytes."""
+        """Write all of ``data`` (bytes or a contiguous buffer) and return its size in bytes.
+
+        Raises:
+            OSError: If the write fails, or if flushing earlier data to disk has failed.
+        """
         view = memoryview(data).cast("B")
         summing = self._begin(self._add, view) if len(view) >= _WORTH_A_THREAD else None
         try:

@@ -44,7 +44,8 @@ def read_manifest(step: Path) -> dict[str, Any]:
     """Return the manifest of a step, converted to the newest format.
 
     Raises:
-        CheckpointError: If the manifest cannot be read, is not accelkit's, or was written by a newer accelkit.
+        CheckpointError: If the manifest cannot be read, is not accelkit's, was written by a newer accelkit, does not match its checksum, or
+            lists an invalid file or engine.
     """
     try:
         content = read_regular(step / MANIFEST, _LARGEST)

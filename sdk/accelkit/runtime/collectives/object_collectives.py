@@ -1,4 +1,5 @@
-"""Collectives on Python objects. Objects are pickled and signed with the secret of the job; their tensors are copied to the host first.
+"""Collectives and point-to-point messages with Python objects. Objects are pickled and signed with the secret of the job. ``gather`` and
+``broadcast`` first copy the tensors in an object to the host.
 
 Received data are unpickled only if the signature is valid. A job without a secret trusts anyone who can reach its ports, as
 torch.distributed does.

@@ -134,6 +134,8 @@ class PreparedLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass yield the remaining samples of the saved pass, in the same order.
 
+        If no pass was active when the state was saved, the next pass begins the saved epoch.
+
         For a map-style dataset, samples that were already used are not read again. The pass can usually continue even if the number of
         processes or the batch size has changed. For an iterable-style dataset, used samples are read and dropped.
 

@@ -24,8 +24,8 @@ class Profiler:
 
     Attributes:
         torch_profiler: The ``torch.profiler.profile`` that records the steps. It has further methods, such as ``key_averages``.
-        summary: The summary of the recorded steps. None until the last recorded step has ended. It stays None if the loop raises an error
-            before that.
+        summary: The summary of the recorded steps. None until the last recorded step or the ``with`` block has ended. It stays None if the
+            block raises an error before that, or ends before the recording begins.
         memory_snapshot: The file with the memory snapshot. None if none was requested, or until it is written.
     """
 
