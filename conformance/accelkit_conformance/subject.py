@@ -55,7 +55,9 @@ class Subject:
         rank: The rank of this process among those that run a distributed check together.
         world_size: The number of processes that run a distributed check together.
         most_samples: The maximum number of inputs with which each operator is tested.
-        without_numbers: The names of the accelerators whose devices cannot hold a scalar tensor of dtype float32.
+        expectations: The expected failures of the current check.
+        failures, passed_though_expected, unsupported, num_samples: What ``sample`` has recorded about the inputs of the current check.
+        without_numbers: The names of the accelerators for which a float32 scalar cannot be copied to the device and back.
         first_call_timeout: The additional time in seconds that the device may need to compile kernels when they are first called.
         announce: A function that is called before a check, or one input of a check, that is expected to kill this process.
         tell: A function that sends the runner a message about a call to the plugin. The message has one of two keys. ``doing`` names the

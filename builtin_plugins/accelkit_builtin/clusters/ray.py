@@ -1,4 +1,5 @@
-"""Ray: actors of a TorchTrainer, and other actors that set the environment variables from ``RayEnvironment.variables``."""
+"""Ray: actors of a TorchTrainer, other actors that set the environment variables from ``RayEnvironment.variables``, and workers that train
+alone."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class _Gather(torch.autograd.Function):
 def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
     """Return this process's part of every tensor in a nested batch.
 
-    The parts of the processes are contiguous and of equal size, in the order of the processes. All processes of the dimension
-    ``context`` must have the same whole batch. Batches of a prepared loader meet this condition.
+    Each part is a view of consecutive elements along ``dim``. The parts have equal sizes and are in the order of the processes. All
+    processes of the dimension ``context`` must have the same whole batch. Batches of a prepared loader satisfy this condition.
 
     Args:
         tree: The batch: tensors in lists, tuples, dicts or dataclasses. Other objects are returned unchanged.

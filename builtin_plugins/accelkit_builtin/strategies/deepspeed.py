@@ -173,7 +173,7 @@ class DeepSpeedStrategy(EngineStrategy):
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard all gradients, also those already reduced, and the limit of ``clip_grad_norm_``. After ``step``, there are none."""
+        """Discard all gradients, even reduced ones, and the limit of ``clip_grad_norm_``. After ``step``, there are no gradients left."""
         zero = self._engine.optimizer
         if self._clipping is not None:
             zero.clip_grad, self._clipping = self._clipping[0], None

@@ -211,10 +211,10 @@ def _derivatives() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
 def derivatives(subject: Subject, name: str, kind: str) -> None:
-    """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients, and
-    the gradients of the gradients with respect to the inputs and the output gradient. The test ``forward_mode`` compares the results of
-    ``torch.func.jvp``. The test ``vectorized`` compares the results of ``torch.vmap`` for the function and for its ``torch.func.grad``.
-    Derivatives that torch cannot compute on the CPU are left out."""
+    """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients
+    and, with respect to the inputs and the output gradient, the gradients of these gradients. The test ``forward_mode`` compares the
+    results of ``torch.func.jvp``. The test ``vectorized`` compares the results of ``torch.vmap``, applied to the function and to
+    ``torch.func.grad`` of a scalar loss of its result. Derivatives that torch cannot compute on the CPU are left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)

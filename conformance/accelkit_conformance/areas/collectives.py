@@ -272,10 +272,10 @@ def _programs() -> Iterator[Case]:
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
     """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and NaN stays NaN. Sums of
-    infinities and NaN follow IEEE 754. The input of a gathering collective may be a part of its output. Tensors may have several
-    dimensions. Results of asynchronous calls may be awaited in reverse order, and consecutive calls may differ in size, dtype or reduction.
-    Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a group. A call with
-    wrong arguments raises an error, and the next call gives the right result. Gradients flow through ``torch.distributed.nn``."""
+    infinities and NaN follow IEEE 754. Results are right if the input of a gathering collective is a part of its output, if tensors have
+    several dimensions, if asynchronous calls are awaited in reverse order, and if consecutive calls differ in size, dtype or reduction.
+    Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a group. Wrong arguments
+    raise an error, and the next ``all_reduce`` is right. ``torch.distributed.nn`` computes the right gradients."""
     from accelkit_conformance.oracle.collective_programs import CASES
 
     CASES[name](subject)

@@ -215,7 +215,8 @@ def settings_have_the_right_type(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def command_line_lists_it(subject: Subject) -> None:
-    """``accelkit info NAME --kind KIND --json`` describes the plugin, and does not import torch."""
+    """``accelkit info NAME --kind KIND --json`` succeeds, gives the distribution and the version of the plugin, and does not import torch.
+    A plugin that no distribution provides is not checked."""
     import json
 
     if subject.record.distribution == FROM_CODE:

@@ -282,7 +282,7 @@ def missing_devices(subject: Subject) -> None:
 
 @check("full")
 def default_device(subject: Subject) -> None:
-    """After ``set_default_device(device)`` and inside ``with device:``, factory functions without ``device=`` create their tensors on
+    """Both after ``set_default_device(device)`` and inside ``with device:``, factory functions without ``device=`` create tensors on
     ``device``. After ``set_default_device(device)``, ``device="cpu"`` still means the CPU. ``set_default_device(None)`` makes the CPU the
     default again."""
     from accelkit_conformance.oracle.device_arguments import check_default_device

@@ -158,7 +158,10 @@ def nothing_is_kept_alive(subject: Subject) -> None:
 
 
 def _refers_to(start: object, target: object) -> bool:
-    """Return whether ``target`` can be reached from the attributes of ``start``, without going through classes, modules and functions."""
+    """Return whether ``target`` can be reached from the attributes of ``start``, without going through classes, modules or functions.
+
+    The references of at most 100,000 objects are followed.
+    """
     import gc
     from types import FunctionType, ModuleType
 

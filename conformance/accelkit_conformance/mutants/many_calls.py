@@ -1,4 +1,5 @@
-"""Faults that appear only for certain sizes, on another device, in conversions, after many calls or after errors."""
+"""Faults that appear only in conversions or rare operators, for certain sizes, on a device that is not current, after many calls or in
+invalid calls."""
 
 from __future__ import annotations
 

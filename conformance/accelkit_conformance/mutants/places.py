@@ -1,4 +1,4 @@
-"""Faults in the choice of the device or stream, in the names and properties of devices, in errors, and in ``torch.save``."""
+"""Faults in the choice of the device or stream, in names and properties of devices, in errors, and in ``torch.save`` and ``torch.load``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices whose work torch.profiler records wrongly."""
+"""Devices whose work torch.profiler records wrongly, and a device that computes wrongly while torch.profiler records."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _NO_JOB = 999_999_999
 
 
 def job_on_this_machine(subject: Subject) -> list[Process]:
-    """Return the processes of a job with several processes that can run on this machine. The processes meet at a free port.
+    """Return the processes of a job that can run on this machine and has several processes. The rendezvous port of the job is free.
 
     If the plugin ships descriptions of jobs, the job is generated from a description, with as few processes as possible. Otherwise, the job
     is one of the recorded jobs.

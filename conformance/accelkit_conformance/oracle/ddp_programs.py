@@ -169,7 +169,7 @@ def _buffers(subject: Subject) -> None:
 
 
 def _group_of_one(subject: Subject) -> None:
-    """Check that each rank keeps its own gradients if it has a process group of its own."""
+    """Check that gradients are not averaged over ranks if the process group of each rank contains only that rank."""
     groups = [dist.new_group([one]) for one in range(subject.world_size)]
     training = _Training(subject, process_group=groups[subject.rank])
     _loss(training.ddp(training.mine(0))).backward()

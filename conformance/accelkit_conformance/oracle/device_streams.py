@@ -102,7 +102,7 @@ def check_handles(subject: Subject) -> None:
     """Check that streams and events that are no longer used release their open files, threads and memory.
 
     Raises:
-        AssertionError: If files, threads or memory are left over.
+        AssertionError: If, after 4000 streams and events, 50 more files are open, 50 more threads run, or 32 MiB more memory is used.
     """
     process = psutil.Process()
     x = torch.ones(8, device=subject.device)

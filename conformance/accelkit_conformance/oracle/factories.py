@@ -102,8 +102,9 @@ tensor that is on another device, and with the device."""
 def check_devices_without_an_index(subject: Subject) -> None:
     """Pass a device without an index to functions that create or move tensors, and check that the functions use the current device.
 
+    A failure is recorded in the subject if a function uses another device.
+
     Raises:
-        AssertionError: If a function uses another device.
         NotSupported: If there is only one device.
     """
     named = torch.device(subject.device_type)

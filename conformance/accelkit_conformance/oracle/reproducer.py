@@ -106,9 +106,10 @@ def _short(value: Any) -> str:
 
 
 def _literal(value: Any, max_elements: float) -> str | None:
-    """Return the Python source of a sample.
+    """Return the Python source of a sample, or of a value in it.
 
-    Return None if a tensor has more than ``max_elements`` elements or is not contiguous, or if a value cannot be written as source.
+    Return None if a tensor has more than ``max_elements`` elements, is not strided and contiguous, or has its conjugate or negative bit
+    set. Also return None if any other value cannot be written as source.
     """
     if isinstance(value, torch.Tensor):
         is_plain = value.layout is torch.strided and value.is_contiguous() and not value.is_conj() and not value.is_neg()

@@ -267,7 +267,7 @@ def dtype_of(subject: Subject) -> torch.dtype:
 
 
 def precision_of(subject: Subject) -> str:
-    """Return the name of the precision that computes in ``dtype_of(subject)``."""
+    """Return the name of the precision that computes in ``dtype_of(subject)``. Every process must call this."""
     return "32-true" if dtype_of(subject) == torch.float32 else "64-true"
 
 

@@ -69,12 +69,13 @@ def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
 
 
 def compare(old: Report, new: Report, threshold: float) -> list[Change]:
-    """Return the change of each measurement that either report has.
+    """Return the change of each measurement for which at least one of the reports has a result of the device.
 
     Args:
         old: The old report.
         new: The new report.
-        threshold: The smallest change of speed for which the verdict can be ``slower`` or ``faster``, as a fraction: 0.05 for 5 %.
+        threshold: A fraction less than 1, such as 0.05 for 5 %. The verdict can be ``slower`` only if the new speed is less than
+            ``1 - threshold`` times the old speed, and ``faster`` only if the old speed is less than ``1 - threshold`` times the new speed.
     """
     before, after = ({result.name: result for result in report.results if result.device} for report in (old, new))
     shared = [name for name in before if name in after]

@@ -135,7 +135,9 @@ def _job(
     rdzv_id: str | None,
     **others: Any,
 ) -> Job:
-    """Return the job that the options describe. Checks everything that can be checked without starting a process.
+    """Return the job that the options describe. Checks everything that can be checked without starting a process of the job.
+
+    Prints the accelerator and the number of processes on this machine to standard error.
 
     Raises:
         AccelkitError: If an option is invalid. The error names the option to change.

@@ -19,9 +19,10 @@ BUILTIN_PACKAGE = "accelkit_builtin"
 
 
 def not_offered(kind: Kind, name: str) -> tuple[str, str] | None:
-    """Return, as (reason, hint), why accelkit has no plugin named ``name`` and what to use instead; None if the name is not listed.
+    """Return, as (reason, hint), why accelkit has no plugin named ``name`` and what to use instead.
 
-    ``other_names.toml`` lists such names for each kind of plugin: names that other frameworks use or used.
+    Return None if ``other_names.toml`` does not list the name. For each kind of plugin, this file lists names that other frameworks use or
+    used.
     """
     entry = _other_names().get(kind, {}).get(name)
     return (entry["reason"], entry["hint"]) if entry else None

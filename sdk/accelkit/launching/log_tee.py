@@ -32,7 +32,7 @@ class Screen:
         self._since = 0.0
 
     def write(self, data: bytes) -> None:
-        """Show rank 0's output unchanged."""
+        """Show rank 0's output unchanged. If a line ends in ``data``, show the waiting lines of other ranks after the last such line."""
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
             self._show(lines + newline)

@@ -184,7 +184,7 @@ class Accelerator:
         return torch_functions.device_module(self)
 
     def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on ``device`` has finished. Called by ``check``, the Runtime, benchmarks and the conformance tests.
+        """Wait until all work queued on ``device`` has finished. Called by ``check``, Runtime, DeepSpeed, benchmarks and conformance tests.
 
         Raises:
             UnsupportedError: If neither ``torch.accelerator`` nor the device's module can wait for the device.

@@ -188,11 +188,14 @@ class ClusterEnvironment(Variables):
     def resolve_placement(self, places: Sequence[Place]) -> None:
         """Work out the placement of this process, and set ``placement`` to it.
 
+        Called on every process, after ``place``, if a plugin overrides this method or the places contradict each other. Otherwise, rank 0
+        works out the placement of every process in the same way.
+
         Args:
             places: The result of ``place`` on each process, ordered by rank.
 
         Raises:
-            ContradictionError: If the places contradict each other.
+            ContradictionError: If node ranks or local ranks are not numbered from 0, or if the places contradict each other.
         """
         from accelkit.specs.process_placement import placements
 

@@ -176,7 +176,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
         super().load_state(input_dir, load_kwargs, **through_host | load_model_func_kwargs)
 
     def free_memory(self, *objects: Any) -> Any:
-        """Free memory as Accelerate does, and also empty the cache of the device's allocator."""
+        """Free memory as Accelerate does, and also empty the cache of the device's allocator. Return what Accelerate's method returns."""
         freed = super().free_memory(*objects)
         self.runtime.empty_cache()
         return freed

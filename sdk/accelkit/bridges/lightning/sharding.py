@@ -67,7 +67,7 @@ class TrainerSharding(Theirs):
         self.parent.setup(self, trainer)
 
     def model_to_device(self) -> None:
-        """Shard the module. A module that another Trainer has sharded stays as it is."""
+        """Shard the LightningModule, unless a Trainer has already sharded it. Set ``model`` to the sharded module."""
         module = self.lightning_module
         if _WHOLE not in vars(module):
             vars(module)[_WHOLE] = _shard(self.sharding, Whole(module), self.root_device)  # not registered as a child of the module

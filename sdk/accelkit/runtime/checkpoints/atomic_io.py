@@ -43,9 +43,12 @@ def combined(blocks: Sequence[tuple[int, int]]) -> dict[str, int]:
 
 
 def block_checksums(path: Path, is_wanted: Callable[[], bool] = lambda: True) -> list[tuple[int, int]]:
-    """Return the CRC-32 and the size of each block of a file. Several threads read the blocks.
+    """Return the CRC-32 and the size in bytes of each block of a file, in order. Several threads read the blocks.
 
     Once ``is_wanted`` returns False, reading stops, and the results cover only the parts of the blocks that were read.
+
+    Raises:
+        OSError: If ``path`` is not a regular file, or cannot be read.
     """
     with open(open_regular(path), "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size

@@ -195,6 +195,7 @@ def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> di
     """Divide the time of the steps among the phases, and return the intervals of each phase, keyed by the name of the phase.
 
     The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in the loop's thread.
+    A moment that is in several phases counts for the first of them in ``PHASES``. A moment that is in no phase counts for ``other``.
     """
     by_phase: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
     for event in events:

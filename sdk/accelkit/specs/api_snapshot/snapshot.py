@@ -98,7 +98,7 @@ def definitions(cls: type, specification: type) -> dict[str, Any]:
 
 
 def members(classes: list[type], inherited: tuple[type, ...] = ()) -> dict[str, Any]:
-    """Return the public members and the ``__init__`` of a class, by name.
+    """Return the public members of a class, by name. ``__init__`` is included too, unless the class is a dataclass with fields.
 
     Args:
         classes: The class and those of its bases whose members are included, in the order of ``__mro__``.
