@@ -14,7 +14,8 @@ def wait_for_late_errors(subject: Subject) -> None:
     """Wait, if possible, until the device has finished a test, so that a late error of this test does not make the next test fail.
 
     This function calls the accelerator's ``synchronize``. If the accelerator does not support ``synchronize``, this function copies a
-    number from the device to the host. If such a copy is not possible either, this function does not wait.
+    number from the device to the host. If such a copy is not possible either, this function does not wait. If the device reports an error
+    during the wait, this function raises it.
     """
     if not subject.is_loaded:
         return

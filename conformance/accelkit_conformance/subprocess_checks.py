@@ -81,8 +81,8 @@ def check_exit(record: PluginRecord, seconds: float) -> None:
     """Check that a new process, which calls ``sys.exit(7)`` right after a backward pass on the device, ends with the exit status 7.
 
     Raises:
-        AssertionError: If the process exceeds the time limit or ends with a different status. If the status is different, the message has
-            the end of the process's output.
+        AssertionError: If the process does not end within ``seconds``, or ends with a different status. If the status is different, the
+            message has the end of the process's output.
     """
     run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]

@@ -134,7 +134,7 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        Queries NVML. If torch was built for ROCm, reads files of the Linux kernel (sysfs) instead.
+        Queries NVML. If torch was built for ROCm, or if there is no NVIDIA driver, reads files of the Linux kernel (sysfs).
         """
         build = _torch_build()
         if build == "hip":

@@ -178,7 +178,7 @@ class XLAAccelerator(Accelerator):
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         """Return memory statistics, and the numbers of graph compilations and graph executions in this process.
 
-        A number of compilations that still grows after the first steps means that the graph changes between steps, which is slow.
+        If the number of compilations still grows after the first steps, the graph changes between steps, which is slow.
         """
         from torch_xla.debug import metrics
 

@@ -1,4 +1,5 @@
-"""``transformer-engine``: matrix products in float8, by layers of NVIDIA Transformer Engine; everything else is as in ``bf16-true``."""
+"""``transformer-engine``: NVIDIA Transformer Engine computes ``Linear`` layers in float8, and also ``LayerNorm`` layers; everything else is
+as in ``bf16-true``."""
 
 from __future__ import annotations
 

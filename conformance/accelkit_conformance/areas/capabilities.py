@@ -170,7 +170,8 @@ def profiler(subject: Subject) -> None:
 
 @check("training", probes="profiler_memory")
 def profiler_memory(subject: Subject) -> None:
-    """``torch.profiler`` records the allocation of a tensor on the device."""
+    """With ``profile_memory=True``, ``torch.profiler`` records an allocation or a deallocation on the device while a tensor is created and
+    freed."""
     import torch
 
     from accelkit_conformance.oracle.recordings import allocations, record

@@ -65,7 +65,7 @@ def _check_errors(before: Answers, after: Answers, variables: dict[str, str], ho
     Each error must say what to do. It must also name one of ``variables`` or be an UnknownPlacementError.
 
     Args:
-        before, after: The values of the properties with the unchanged and with the changed variables.
+        before, after: The values of the properties, or the errors raised instead, with the unchanged and with the changed variables.
         variables: The variables of which an error must name at least one.
         how: The process and the change, for messages.
     """

@@ -105,8 +105,8 @@ def threads_have_their_own_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def failed_selections_keep_the_device(subject: Subject) -> None:
-    """An attempt to select a device whose index does not exist raises an error and does not change the current device. The attempts use
-    ``set_device`` and the context manager ``device`` of the device's module, and ``torch.accelerator.set_device_index``."""
+    """Selecting a device whose index does not exist raises RuntimeError, AssertionError or ValueError, and keeps the current device. The
+    check uses ``set_device`` and ``device`` of the device's module, and ``torch.accelerator`` if it refers to the device type."""
     from accelkit_conformance.oracle.places import check_failed_selections
 
     check_failed_selections(subject)

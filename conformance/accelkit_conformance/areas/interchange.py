@@ -125,8 +125,8 @@ def sizes_of_copies(subject: Subject) -> None:
 @check("full")
 def many_small_copies(subject: Subject) -> None:
     """2,000 copies of tensors of 1 to 5 elements to the device, with and without ``non_blocking=True``, have the right values when they are
-    read after the last copy. The same is true of 2,000 copies to the host, and of 2,000 tensors on the device that were made from Python
-    numbers."""
+    read after the last copy and a call to ``synchronize``. The same is true of 2,000 copies to the host with ``non_blocking=True``, and of
+    2,000 tensors on the device that were made from Python numbers."""
     from accelkit_conformance.oracle.many_copies import check_many
 
     check_many(subject)

@@ -53,7 +53,7 @@ class Broken(FakeXPUAccelerator):
         """Make an ATen call on the device and return its result. Mutants override this method.
 
         Args:
-            name: The name of the overload, such as ``add.Tensor``.
+            name: The name of the overload, such as ``add.Tensor``. The name of a default overload has no suffix, as in ``topk``.
             call: A function that makes the call without the fault.
             args: The positional arguments of the call.
             kwargs: The keyword arguments of the call.

@@ -83,7 +83,9 @@ class ElasticAgent(Agent):
     def _change_behind_failure(self, size: int) -> str:
         """If an event on another machine made a process on this machine fail, describe this event, for example the loss of that machine.
 
-        The result is "" if there was no such event, or if another machine has ended the job. ``size`` is the number of machines.
+        If the loss of a machine may have caused the failure, this waits long enough to detect the loss. The result is "" if there was no
+        such event, or if another machine has ended the job. If there was no such event and restarts remain, this asks the other machines to
+        stop for a new rendezvous. ``size`` is the number of machines in the current round.
         """
         assert self._ranks is not None
         if size == 1:

@@ -103,7 +103,10 @@ class Members:
         self._read_at = now
 
     def lost(self) -> str:
-        """Return the names of the watched machines whose heartbeats have stopped, or "". Reads the heartbeats at most once a second."""
+        """Return the names of the watched machines whose heartbeats have stopped, separated by commas, or "".
+
+        Reads the heartbeats at most once a second. A call less than a second after the last reading returns "", even if machines are lost.
+        """
         now = time.monotonic()
         if not self._watched or now - self._read_at < _BEAT_SECONDS:
             return ""

@@ -57,7 +57,7 @@ def write_error(path: str, error: BaseException, trace: TracebackType | None, ex
 
 
 def without_launcher(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of the traceback that starts at the program's first frame."""
+    """Return the part of the traceback that starts at the program's first frame, or None if the traceback has no such frame."""
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
         trace = trace.tb_next
     return trace

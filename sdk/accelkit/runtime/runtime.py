@@ -1002,7 +1002,7 @@ class Runtime:
         call(self.accelerator, "empty_cache")
 
     def device_stats(self) -> dict[str, Any]:
-        """Return the statistics of this process's device from the accelerator and from hook plugins. Each key includes the unit."""
+        """Return statistics of the device from the accelerator and hook plugins, with the unit in each key. The call starts the device."""
         return self._session.device_stats()
 
     def teardown(self) -> None:

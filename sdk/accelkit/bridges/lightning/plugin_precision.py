@@ -139,7 +139,7 @@ class PluginPrecision(Theirs):
 
 
 class FabricPrecision(PluginPrecision):
-    """A precision for Fabric, which uses it to convert the arguments and results of every forward pass, as Runtime does."""
+    """A precision for Fabric. Fabric uses it to convert the arguments and results of every forward pass, as Runtime does."""
 
     def pre_backward(self, tensor: torch.Tensor, module: Any) -> Any:
         """Do nothing. Fabric ignores the tensor that ``pre_backward`` returns, so the loss is scaled in ``backward`` instead."""

@@ -173,11 +173,16 @@ class Save:
     def _publish(self, written: list[tuple[Any, dict[str, Any]]]) -> list[None]:
         """Write the manifest for the files of all processes, and rename the folder to ``step-N``. Runs on rank 0.
 
+        Also records the step as the latest one and, if ``keep_last`` was given, removes old steps.
+
         Args:
             written: For each rank, what ``_write`` returned on that rank. The files of all ranks are already on disk.
 
         Returns:
             A list with one None per rank, because ``Ranks.through_main`` expects an item for each rank.
+
+        Raises:
+            CheckpointError: If a file that a rank wrote is missing on rank 0 or has the wrong size.
         """
         temporary, final = self._temporary, self.path
         for rank, (_, names) in enumerate(written):

@@ -180,7 +180,10 @@ def _columns(batch: Any) -> list[Any]:
 
 
 def _is_column(thing: Any) -> bool:
-    """Return whether a value has one entry per sample: a tensor with at least one dimension, or a flat list or tuple."""
+    """Return whether a value is assumed to have one entry per sample.
+
+    Such a value is a tensor with at least one dimension, or a flat list or tuple that is not empty and not a named tuple.
+    """
     if isinstance(thing, torch.Tensor):
         return thing.dim() > 0
     if not isinstance(thing, list | tuple) or hasattr(thing, "_fields") or not thing:
