@@ -16,7 +16,10 @@ class RankGroup:
     """The process group that this process forms with the other ranks."""
 
     def __init__(self, rendezvous: str) -> None:
-        """``rendezvous`` is a path prefix. The ranks meet through files whose paths start with this prefix."""
+        """
+        Args:
+            rendezvous: A path prefix, the same on all ranks. The rendezvous file of each process group has a path with this prefix.
+        """
         self._rendezvous = rendezvous
         self._num_joins = 0  # a check may destroy the process group, and each group needs a new file
         self._refusal = ""

@@ -78,7 +78,7 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"XLA uses PJRT device {device}")
 
     def load(self) -> None:
-        """Import torch_xla. On TPUs, also limit the process to its own chip if torchrun or accelkit launch started the process.
+        """Import torch_xla, and choose the process group backend. On TPUs, limit a process of torchrun or accelkit launch to its own chip.
 
         Raises:
             UnavailableError: If torch_xla would use another kind of device than ``probe`` found, such as the CPU instead of a TPU.
@@ -86,7 +86,7 @@ class XLAAccelerator(Accelerator):
         found = pjrt_device()
         super().load()
         if found is not None and pjrt_device() != found:
-            chosen, os.environ[PJRT_DEVICE] = pjrt_device(), found  # a later use must not be of the device that torch_xla has chosen
+            chosen, os.environ[PJRT_DEVICE] = pjrt_device(), found  # so that later code does not use the device that torch_xla chose
             raise UnavailableError(
                 f"XLA cannot use this machine's {found}",
                 plugin=self.plugin,

@@ -72,7 +72,8 @@ class TransformerEngine(NarrowPrecision):
 
         A ``Linear`` layer is replaced if its ``in_features`` and ``out_features`` are multiples of 16. A ``LayerNorm`` layer is replaced if
         it has a weight and a bias. Instances of subclasses, and layers that ``ignore`` selects, are not replaced. A new layer gets copies
-        of the replaced layer's parameters, but not its hooks. Layers of Transformer Engine that the module already contains are kept.
+        of the replaced layer's parameters, but not its hooks. Layers of Transformer Engine that the module already contains are kept. Warns
+        about names in ``ignore`` that match nothing.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no ``Linear`` layer that can be replaced and none of these layers

@@ -144,8 +144,8 @@ def accelerate_loop(subject: Subject, precision: str) -> None:
 
 @check("full", over=list(_PRECISIONS), seconds=120)
 def transformers_trainer(subject: Subject, precision: str) -> None:
-    """``transformers.Trainer``, which creates its own ``Accelerator``, trains a small GPT-2 on the device: the loss falls below 70 % of its
-    first value."""
+    """``transformers.Trainer``, which creates its own ``Accelerator``, trains a small GPT-2 on the device in the tested precision. The last
+    loss is below 70 % of the first loss, and the trained parameters are on the device."""
     theirs = _needs(subject, precision)
     transformers = _import("transformers")
     with tempfile.TemporaryDirectory() as folder, _accelerate_of_its_own():

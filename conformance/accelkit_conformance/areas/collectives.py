@@ -256,8 +256,8 @@ def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
     digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths, of which
     one is empty. Unless the backend is gloo, the parts in ``all_to_all`` have such lengths, too. ``send`` tests ``send`` and ``recv`` from
     the root to another rank, or ``isend`` and ``irecv`` if the call is asynchronous. If one of these functions rejects a strided tensor,
-    the rank calls it again with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. In a
-    group of one rank, nothing is sent. If the backend is gloo, no tensor is strided."""
+    the rank calls it again with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank.
+    That test and ``send`` skip groups of one rank. With gloo, no tensor is strided. Dtypes that the device lacks are left out."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)

@@ -211,10 +211,11 @@ def _with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_with_invalid_calls)
 def invalid_calls(subject: Subject, name: str) -> None:
-    """The invalid calls that torch's ``op_db`` lists for an operator, such as calls with shapes, dimensions or dtypes that do not fit,
-    raise RuntimeError, IndexError, ValueError or TypeError. If the in-place variant raises such an error on the CPU and leaves its argument
-    unchanged, it does the same on the device. Calls with an index or a probability that is out of range, and calls that are invalid only
-    because the CPU does not implement a dtype, are left out."""
+    """If an invalid call that torch's ``op_db`` lists for an operator raises RuntimeError, IndexError, ValueError or TypeError on the CPU,
+    it raises one of these errors on the device. For example, shapes, dimensions or dtypes do not fit. If the in-place variant raises such
+    an error on the CPU and leaves its argument unchanged, it does the same on the device. Calls with tensors on several devices, calls with
+    an index or a probability that is out of range, and calls that are invalid only because the CPU does not implement a dtype, are left
+    out."""
     from accelkit_conformance.oracle.error_inputs import check_error_inputs
 
     check_error_inputs(subject, name)

@@ -18,7 +18,8 @@ def conversions(subject: Subject, dtype: str) -> None:
     CPU. Conversions to floating-point dtypes round to the nearest number that the new dtype can represent, with ties to even. Numbers that
     are too large become infinite, and infinities, NaN and negative zero are kept. Conversions to integer dtypes cut off fractions, and keep
     only the lower bits of integers that do not fit. Conversions to bool give True for every number except zero. The numbers are converted
-    by copies to the device, within the device and to the host, with ``to`` and with ``copy_``."""
+    by copies to the device, within the device and to the host, with ``to`` and with ``copy_``. Floating-point numbers that are subnormal in
+    the new floating-point dtype are tested only if the device declares the capability ``subnormals``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)

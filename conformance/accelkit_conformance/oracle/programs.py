@@ -23,13 +23,15 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 def compare_program(subject: Subject, name: str, program: Program) -> None:
     """Run a program on the CPU and on the device, and compare the results.
 
-    Let S be the absolute value of an element plus the largest finite absolute value in its tensor. The error of the element may be at
-    most 1e-7 plus S times a factor: 0.05 for bfloat16, 0.01 for float16, and 1e-4 for all other floating-point and complex dtypes. The
-    error of a complex number is the absolute value of the difference. Integers and booleans must be equal.
+    For an element of the CPU's result, let S be its absolute value plus the largest finite absolute value in its tensor. The error of the
+    device's element may be at most 1e-7 plus S times a factor: 0.05 for bfloat16, 0.01 for float16, and 1e-4 for all other floating-point
+    and complex dtypes. The error of a complex number is the absolute value of the difference. Integers and booleans must be equal. Results
+    that are not tensors must be equal, except that a Python float may have a relative error of 1e-4.
 
     Raises:
         NotSupported: If the program needs a dtype that the device lacks.
-        AssertionError: If a result has a wrong dtype, shape, value or ``requires_grad``, or if a tensor is not on the device.
+        AssertionError: If the number of results differs, if a result has a wrong dtype, shape, layout, value or ``requires_grad``, or if a
+            tensor is not on the device.
     """
     cpu = torch.device("cpu")
     lacking = lacking_dtypes(subject, lambda: program(cpu))

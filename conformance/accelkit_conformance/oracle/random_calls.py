@@ -160,7 +160,7 @@ def check_random_call(subject: Subject, name: str) -> None:
 
 
 def _check_other_device(subject: Subject, name: str) -> None:
-    """Check that a call on a device that is not current draws from the generator of its own device."""
+    """Check that a call on a device that is not current draws from the generator of that device, not of the current device."""
     accelerator, other = subject.accelerator, subject.second_device()
     state, mine = accelerator.get_rng_state(other), accelerator.get_rng_state(subject.device)
     first = [one.detach().cpu() for one in tensors(RANDOM_CALLS[name](other))]

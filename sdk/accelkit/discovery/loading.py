@@ -106,6 +106,7 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
     Raises:
         BrokenPluginError: If the probe raises an error or returns anything but an Availability.
+        AccelkitError: If the probe raises an AccelkitError. It is passed on unchanged.
     """
     with plugin_errors(record.plugin, f"probing {record.name}"):
         answer = cls.probe()

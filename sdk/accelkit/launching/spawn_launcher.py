@@ -123,9 +123,10 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
 
 
 def _start(process: Any) -> None:
-    """Start a process, and multiprocessing's helper process if it is not running yet.
+    """Start a process. Unless the process is a fork, multiprocessing also starts its resource tracker if it is not running yet.
 
-    Neither process imports anything from the current directory before it has received the ``sys.path`` of this process.
+    PYTHONSAFEPATH keeps these two interpreters from importing modules of the current directory. The process can import such modules only
+    after it has received the ``sys.path`` of this process.
     """
     before = os.environ.get(spawn_worker.SAFE_PATH)
     spawn_worker.set_safe_path("1")

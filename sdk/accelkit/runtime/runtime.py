@@ -780,8 +780,8 @@ class Runtime:
     def is_preempted(self) -> bool:
         """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
-        Every process must call this at the same step, and all processes get the same result. With several processes, the call reduces
-        one number, which takes about 100 microseconds on the CPU. Call this at every step if steps are long, else at every tenth step.
+        Every process must call this at the same step, and all get the same result. Before ``watch_preemption``, only the main thread may
+        call it. Several processes reduce one number (about 100 microseconds on the CPU). For short steps, call it every tenth step.
         """
         return self._preemption.is_preempted()
 

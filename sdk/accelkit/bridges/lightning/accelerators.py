@@ -110,7 +110,12 @@ def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one
 
 
 def load(plugin: Accelerator) -> None:
-    """Load the plugin, and seed its device if Lightning's ``seed_everything`` ran before torch knew the device."""
+    """Load the plugin, and seed its device if Lightning's ``seed_everything`` ran before torch knew the device.
+
+    Raises:
+        BrokenPluginError: If loading or seeding fails.
+        AccelkitError: If the plugin's code raises an AccelkitError. It is passed on unchanged.
+    """
     was_there = plugin.torch_package is None or plugin.torch_package in sys.modules
     with loading.plugin_errors(plugin.plugin, f"loading the accelerator {plugin.name}"):
         plugin.load()

@@ -86,7 +86,7 @@ class Summary:
         return cls(sorted(rows, key=lambda row: row.count)[:_MOST_ROWS], len(call.ranks) - len(entries))
 
     def as_json(self) -> str:
-        """Return the summary as a JSON text, which has at most a few kilobytes."""
+        """Return the summary as a JSON text. It has at most about 20 kilobytes, whatever the number of ranks is."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
