@@ -1,4 +1,4 @@
-"""Which operators a training step calls on a device, and which of them the device leaves to the CPU.
+"""Find the operators that a training step calls on a device, and those of them that the device leaves to the CPU.
 
 torch's profiler records the calls and the devices of their tensors. An operator counts as left to the CPU if it copies between the
 device and the host in order to compute, as ``at::native::cpu_fallback`` does. A fallback to the CPU without such copies is not detected.

@@ -1,4 +1,4 @@
-"""Loggers that are quiet on all processes of a job except the main one. This module does not import torch."""
+"""Loggers that emit messages on the main process of a job only, unless a call says otherwise. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class PluginRecord:
 
     @property
     def plugin(self) -> str:
-        """The plugin's ``dist==version``, as shown in errors."""
+        """The plugin's ``dist==version``, as shown in errors; only ``dist`` if the version is not known."""
         return f"{self.distribution}=={self.version}" if self.version else self.distribution
 
     @property

@@ -63,7 +63,11 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of addresses in TPU_PROCESS_ADDRESSES. If it is not set, 1 on the CPU."""
+        """Number of addresses in TPU_PROCESS_ADDRESSES. If it is not set, 1 on the CPU.
+
+        Raises:
+            UsageError: If TPU_PROCESS_ADDRESSES is not set and XLA does not use the CPU.
+        """
         return len(self._addresses())
 
     @property

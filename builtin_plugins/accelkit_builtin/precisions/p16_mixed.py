@@ -79,8 +79,8 @@ class Float16Mixed(AutocastPrecision):
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss multiplied by the scale.
 
-        If an optimizer has stepped since the previous backward pass, the scale is updated first. The scale is not updated right after a
-        step, because other optimizers that have not stepped yet still need the old scale.
+        If gradients have been divided by the scale since the previous backward pass, usually for an optimizer step, the scale is updated
+        first. The scale is not updated right after a step, because other optimizers that have not stepped yet still need the old scale.
         """
         scaler = self._scaler
         if self._unscaled:

@@ -239,7 +239,8 @@ def memory_formats(subject: Subject, name: str) -> None:
 
 @check("training")
 def overlapping_copies(subject: Subject) -> None:
-    """Copying between overlapping slices of one tensor raises RuntimeError or gives the right values."""
+    """Copying between overlapping slices of one tensor raises RuntimeError or copies the values that the source had before the
+    copy."""
     import torch
 
     base = torch.arange(8.0, device=subject.device)

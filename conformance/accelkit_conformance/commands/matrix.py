@@ -38,7 +38,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: Path | None, is_json: bool) -> None:
     """Show the JSON reports or summaries in DIR side by side, grouped by the kind of plugin.
 
-    In the tables, each plugin has a column, and each area and each capability has a row.
+    In the tables, each report has a column, and each area and each capability has a row. At least one of the options --html, --write,
+    --summaries and --json is required.
     """
     if not (html_path or page_path or kept or is_json):
         why = "none of --html, --write, --summaries and --json was given"

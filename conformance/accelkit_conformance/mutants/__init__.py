@@ -106,7 +106,7 @@ def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = 
     """Class decorator that makes a class a mutant, which tests of ``area`` must detect.
 
     If ``kind`` is ``accelerator``, the class must be a subclass of Broken. Otherwise, it must be a subclass of the class of the plugin
-    ``base``.
+    ``base``. For the arguments, see ``Mutant``. The docstring of the class becomes the description of the mutant.
     """
     assert area in AREAS
 

@@ -20,7 +20,7 @@ class AutocastsAnotherDevice(Broken):
 
 @mutant("precision", "autocast")
 class LowersSoftmax(Broken):
-    """Under autocast, softmax, ``exp``, ``log``, ``pow`` and ``mse_loss`` return results in the autocast dtype instead of float32."""
+    """Under autocast, ``softmax``, ``log_softmax``, ``exp``, ``log``, ``pow`` and ``mse_loss`` return the autocast dtype, not float32."""
 
     def install(self) -> None:
         _change_under_autocast(

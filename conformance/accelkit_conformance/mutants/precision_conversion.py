@@ -15,7 +15,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("precision_dtypes", "the declared dtype", kind="precision", base="64-true")
 class StoresAnotherDtype(Float64):
-    """Parameters and inputs are float32, although the name of the precision says float64."""
+    """Parameters and inputs are float32, although the name of the precision is ``64-true``."""
 
     dtype_name = "float32"
 

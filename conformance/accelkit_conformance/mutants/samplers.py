@@ -79,7 +79,7 @@ class MasksWhatIsZero(Broken):
 
 @mutant("distributions", "masks of dropout")
 class DropsEqualChannels(Broken):
-    """Dropout of channels drops the same channels in the second half of the samples as in the first."""
+    """``dropout2d`` drops the same channels in the second half of the samples as in the first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

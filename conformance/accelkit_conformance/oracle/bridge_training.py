@@ -144,7 +144,10 @@ def _with_trainer(name: str) -> torch.nn.Module:
 
 
 def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
-    """Train a model on ``device`` in a plain loop, with a Fabric that has been launched, and return the model."""
+    """Train a model in a plain loop, with a Fabric that has been launched, and return the model.
+
+    Asserts that the parameters, the batches and the gradients are on ``device``.
+    """
     model = make_model()
     wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
     loader = fabric.setup_dataloaders(make_loader())

@@ -34,7 +34,7 @@ def own_recordings(subject: Subject) -> list[Process]:
 
 
 def own_descriptions(subject: Subject) -> list[Description]:
-    """Of the job descriptions that the plugin ships, return those for its own cluster environment."""
+    """Return the job descriptions that the plugin ships for its own cluster environment."""
     return [one for one in _shipped(subject)[1] if one.expected["environment"] == subject.record.name]
 
 

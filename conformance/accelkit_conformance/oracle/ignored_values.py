@@ -1,4 +1,4 @@
-"""Calls that must ignore some of the numbers that they are given, such as NaN in an addend that is multiplied by ``beta=0``."""
+"""Calls that must ignore some of the values that they are given, such as NaN in an addend that is multiplied by ``beta=0``."""
 
 from __future__ import annotations
 

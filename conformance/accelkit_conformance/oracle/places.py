@@ -20,7 +20,8 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
     """Run ``call`` under the condition ``place`` (a value of ``condition_rows.AXES["place"]``) and return the result of ``call``.
 
     The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and
-    ``after an error`` begins with an error on ``device``. The other conditions do not use ``device``.
+    ``after an error`` first makes an operator fail on ``device``. ``another thread`` runs ``call`` in a new thread. All other conditions
+    only run ``call``. An error that ``call`` raises is raised here, too.
     """
     if place == "another current device":
         with subject.module.device(device):

@@ -47,9 +47,9 @@ def command(
 ) -> None:
     """Show statistics of the devices of accelerator NAME: utilisation, memory, temperature, power, and whatever else its plugin reports.
 
-    Without NAME, the accelerator is the one that a program would use. A child process reads the statistics. The child process initialises
-    the driver only if the statistics cannot be read otherwise. The statistics describe the devices, not the child process. Ctrl-C ends the
-    command.
+    Without NAME, the accelerator is the one that a program would use. First, a child process computes with the accelerator to check that
+    it works. Then another child process reads the statistics. It sets up a device, which may take memory on the device, only if the
+    statistics cannot be read otherwise. The statistics describe the devices, not the child process. Ctrl-C ends the command.
     """
     if not interval >= _SHORTEST:
         raise UsageError(f"--interval {interval:g} is too short", hint=f"use at least {_SHORTEST} s")

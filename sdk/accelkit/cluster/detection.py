@@ -73,7 +73,8 @@ class ClusterDecision:
         requested: The name that was requested, or ``auto``.
         source: The source of the request: ``argument``, ``ACCELKIT_CLUSTER`` or ``default``.
         chosen, plugin: The name of the selected environment, and the plugin that provides it.
-        candidates: All environments that were considered: the chosen one first, then the others by descending ``priority``.
+        candidates: All environments that were considered: the chosen one first, then the others by descending ``priority``, then those
+            without a priority. If the environment was requested by name or as an instance, only the chosen one.
     """
 
     requested: str

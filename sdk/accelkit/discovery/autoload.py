@@ -1,4 +1,7 @@
-"""Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point, and fails if an entry point fails."""
+"""Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point, and fails if an entry point fails.
+
+The environment variable TORCH_DEVICE_BACKEND_AUTOLOAD can disable this import.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ class Footprint:
     """A snapshot of the process's state before an import. ``changes()`` returns what has changed since then.
 
     The snapshot covers environment variables, threads, signal handlers, the working directory, and the functions and classes of torch.
-    Replaced functions and classes count as changes; added functions and classes do not, because registering a device adds some.
+    Replaced functions and classes count as changes, unless the replacement is torch's own. Added functions and classes do not count,
+    because registering a device adds some.
     """
 
     def __init__(self) -> None:

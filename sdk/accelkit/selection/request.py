@@ -93,7 +93,7 @@ def decide(accelerator: str | None = None, *, is_fresh: bool = False) -> Decisio
     """Return the decision that ``select`` would make. Third-party plugins are probed only in child processes.
 
     Args:
-        accelerator: The accelerator as for ``select``, except that it cannot be an instance.
+        accelerator: As for ``select``, but not an instance.
         is_fresh: Whether to ignore the cached results of probes and trials. In a trial, a child process loads a plugin and computes with
             it, which may initialise drivers. If ``is_fresh`` is True, a third-party plugin selected by name is tried even if an earlier
             trial succeeded, and ``auto`` and aliases such as ``gpu`` probe all plugins again. ``torch:<device_type>`` is tried only if

@@ -123,9 +123,10 @@ def keep_last(root: Path, newest: Path, count: int) -> None:
 
 
 def _remove(step: Path) -> None:
-    """Rename a step before removing it, so that a folder named step-N is always complete.
+    """Remove a step, unless it is in use (see ``in_use``). If the step is a symbolic link, only the link is removed.
 
-    If the process is killed in between, the next save removes the leftover.
+    The step is renamed before it is removed, so that a folder named step-N is always complete. If the process is killed in between, the
+    next save removes the leftover.
     """
     if step.is_symlink():
         step.unlink()

@@ -106,9 +106,9 @@ def verify(
 
 @contextlib.contextmanager
 def watching(call: call_log.Call) -> Iterator[None]:
-    """Inside the ``with`` block, turn each error of torch.distributed into a CollectiveError.
+    """Inside the ``with`` block, turn each error of torch.distributed, except torch.OutOfMemoryError, into a CollectiveError.
 
-    The CollectiveError names the processes that did not make ``call``.
+    The CollectiveError names the ranks that did not make ``call`` or made a different call, if there are any and the call log can be read.
     """
     try:
         yield

@@ -86,12 +86,13 @@ def difference(
 ) -> str:
     """Return a description of how and by how much the values of a result are wrong, or an empty string if they are correct.
 
-    All three tensors are on the CPU and have the same shape.
+    All tensors are on the CPU. ``found`` and ``reference`` have the same shape.
 
     Args:
         found: The device's result.
         reference: The CPU's result.
-        truth: The CPU's result in double precision, or None.
+        truth: The CPU's result in double precision. If it is None or has another shape, ``reference`` takes its place, and larger errors
+            are allowed.
         phase: Whether elements are unique only up to sign or phase.
         cancels: Whether terms of the result may cancel, as happens in gradients. If numbers around 1 cancel, only their rounding errors
             are left. Therefore, if ``cancels`` is True and all elements of the truth are below 1e-6 in magnitude, the absolute error is

@@ -1,4 +1,4 @@
-"""Rules about the names and forms of members: misspelt names, methods in place of properties, and properties in place of methods."""
+"""Rules about the names and forms of members: misspelt names, and wrong forms such as a method in place of a property."""
 
 from __future__ import annotations
 
