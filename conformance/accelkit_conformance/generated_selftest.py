@@ -95,7 +95,7 @@ def examine(record: PluginRecord, mutants: Sequence[Generated], parallel: int, w
         record: The accelerator from which the mutants are derived.
         mutants: The generated mutants.
         parallel: The number of mutants that run at a time.
-        watch: A function that is called with the outcome of each mutant.
+        watch: A function that is called with the outcome of each mutant. Several threads may call it at the same time.
 
     Returns:
         The outcomes, in the order of the mutants.

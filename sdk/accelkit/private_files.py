@@ -136,9 +136,10 @@ def _not_private(path: Path, why: str, command: str) -> UntrustedFileError:
 
 @functools.cache
 def _outside_this_namespace() -> set[int]:
-    """Return a set with the user id that stands for all users outside this user namespace, or an empty set if no user is outside it.
+    """Return a set with the user id that stands for all users outside this user namespace.
 
-    In a rootless container, the owner of ``/home`` has this id.
+    In a rootless container, for example, folders of the host's root have this owner. The set is empty if no user is outside the namespace,
+    or if the operating system does not provide this information.
     """
     try:
         is_whole = Path("/proc/self/uid_map").read_text("ascii").split() == ["0", "0", "4294967295"]

@@ -70,9 +70,9 @@ _ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "lo
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
 def attention(subject: Subject, size: str, dtype: str) -> None:
     """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80. Queries, keys and values are
-    contiguous, permuted, or slices of larger tensors. Some calls are causal, have a ``scale``, have fewer heads of keys and values than of
-    queries, or have values with another head dimension. Other calls, all with the head dimension 64, have a mask. A mask is bool or is
-    added to the scores, and has one of five shapes, most of which are broadcast."""
+    contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``, fewer heads of keys and values than of
+    queries, or values with another head dimension. Some calls with the head dimension 64 and without slices have a mask. A mask is bool or
+    is added to the scores, and has one of five shapes, most of which are broadcast."""
     from accelkit_conformance.oracle.attention_cases import check_attention
 
     check_attention(subject, size, dtype)

@@ -292,9 +292,9 @@ def activation_checkpointing(subject: Subject) -> None:
 
 @check("training", requires=["random_state", "numbered_devices"], over=["reentrant", "non-reentrant"])
 def checkpointing_on_another_device(subject: Subject, way: str) -> None:
-    """When ``torch.utils.checkpoint`` repeats a function with arguments on two devices, only one of which is the current device, the
-    function draws the same dropout masks again on both devices. The gradient equals that without checkpointing. After the backward pass,
-    both devices draw the same numbers as without checkpointing."""
+    """A function has arguments on two devices, only one of which is the current device. When ``torch.utils.checkpoint`` recomputes the
+    function, the function draws the same dropout masks again on both devices. The gradient equals that without checkpointing. After the
+    backward pass, both devices draw the same numbers as without checkpointing."""
     from accelkit_conformance.oracle.autograd_contexts import check_checkpointing_on_another_device
 
     check_checkpointing_on_another_device(subject, way)

@@ -97,8 +97,9 @@ def detection_uses_its_argument(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_survives_any_value(subject: Subject) -> None:
-    """Even if one of the variables of a process is missing, is empty or has an unexpected value, ``detect_cluster`` raises no error, and
-    returns None or a ClusterDetection. The method must not fail, because any program may call it."""
+    """Even if one of the environment variables of a process is missing, is empty or has an unexpected value, ``detect_cluster`` raises no
+    error, and returns None or a ClusterDetection. The method must not fail, because it may be called in any process,
+    including processes that do not belong to this cluster environment."""
     for one in _processes(subject):
         with one.variables() as environ:
             for variable in environ:

@@ -96,7 +96,8 @@ def use_in_a_fork(subject: Subject) -> None:
 
 @check("training", seconds=120)
 def spawned_workers(subject: Subject) -> None:
-    """Spawned workers, which are new processes, deliver every sample, in order."""
+    """A DataLoader with one worker process, started with ``spawn``, delivers every sample, in order. The samples have the right values
+    after a copy to the device."""
     import torch
 
     dataset = torch.utils.data.TensorDataset(torch.arange(20.0))
@@ -107,9 +108,10 @@ def spawned_workers(subject: Subject) -> None:
 
 @check("full", requires=["dtype.int64"])
 def datasets_on_the_device(subject: Subject) -> None:
-    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. A ``TensorDataset`` is read in
-    order by default and with ``batch_size=None``. With shuffling, a random batch sampler, a reversed ``Subset`` or a ``random_split``, the
-    ``TensorDataset`` is not read in order. A shuffled dataset of dicts is not read in order either."""
+    """A DataLoader of a dataset whose tensors are on the device delivers each sample once, on the device. The two tensors of a sample stay
+    together. A ``TensorDataset`` is read in order by default and with ``batch_size=None``. With shuffling, a random batch sampler, a
+    reversed ``Subset`` or a ``random_split``, the ``TensorDataset`` is not read in order. A shuffled dataset of dicts is not read in order
+    either."""
     from accelkit_conformance.oracle.batches import check_datasets_on_the_device
 
     check_datasets_on_the_device(subject)

@@ -274,7 +274,7 @@ def forms_of_a_device(subject: Subject) -> None:
 @check("full", requires=["numbered_devices"])
 def missing_devices(subject: Subject) -> None:
     """For a device that does not exist, functions that describe a device, such as ``get_device_name``, raise RuntimeError, AssertionError,
-    ValueError or IndexError. So do ``Tensor.to``, ``zeros_like`` and ``torch.Generator``. The device under test still works afterwards."""
+    ValueError or IndexError. So do ``Tensor.to``, ``zeros_like`` and seeding a ``torch.Generator``. Afterwards, the device still works."""
     from accelkit_conformance.oracle.device_arguments import check_missing_devices
 
     check_missing_devices(subject)

@@ -88,8 +88,8 @@ def teardown_leaves_no_group(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True)
 def sharding_saves_memory(subject: Subject, size: str) -> None:
-    """If n processes shard the parameters, each process uses at most 1.3 / n of the device memory that the parameters and the optimizer's
-    state need without sharding. The memory is measured after a step."""
+    """If n processes shard the parameters, each process uses at most 1.3 / n of the device memory that the parameters and the state of Adam
+    need without sharding. The memory is measured after a step, when the gradients have been freed."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import WideModel, make

@@ -28,7 +28,7 @@ _MOST_GROWTH = 1 << 20
 
 
 def check_operator(subject: Subject, name: str) -> None:
-    """Check that repeated forward and backward passes of an operator do not leave more and more memory allocated.
+    """Check that three runs of an operator, each with forward and backward passes, do not leave more and more memory allocated.
 
     Args:
         subject: The plugin under test, with its device.
@@ -36,7 +36,8 @@ def check_operator(subject: Subject, name: str) -> None:
 
     Raises:
         AssertionError: If more memory is allocated after the third run than after the first.
-        Exception: If the first run of an operator in ``CORE`` fails. Other operators that fail are skipped, as other tests report them.
+        Exception: The error of the operator, if a run fails. If the first run of an operator that is not in ``CORE`` fails, this function
+            returns, because other tests report the error.
     """
     op = opdb.operators()[name]
     has_gradients = opdb.supports(op, "float32", backward=True)

@@ -34,7 +34,8 @@ def _gradients(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
 
 
 def _norms(device: torch.device) -> Any:
-    """Clip gradients with several kinds of norms and several limits. If the norm is below the limit, no gradient may change."""
+    """Clip gradients with several kinds of norms and several limits. Return each total norm, the gradients, and whether they are unchanged,
+    as they must be if the norm is below the limit."""
     found = []
     for norm in (1.0, 2.0, 3.0, 0.5, math.inf):
         for limit in (0.5, 1e6):

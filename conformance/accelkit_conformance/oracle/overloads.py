@@ -1,8 +1,8 @@
 """The ATen calls that implement an operator, and the variants of their overloads.
 
 The functional ATen calls in the forward and backward pass of an operator are recorded on the CPU. Each recorded call is then repeated on
-the device with the same arguments: with the same overload, with its aliases, and with overloads that take a number in place of a tensor.
-Each of these is called in its functional, ``out=`` and in-place form.
+the device. The variants use the same overload, its aliases, and overloads that take a number in place of a tensor. Each of these is called
+in its functional form and, if they exist, in its ``out=`` and in-place forms.
 """
 
 from __future__ import annotations

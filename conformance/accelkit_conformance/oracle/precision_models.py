@@ -37,7 +37,7 @@ class Perceptron(nn.Module):
 
 
 class Pair(NamedTuple):
-    """A named tuple in a batch."""
+    """A named tuple inside the input or the output of a model."""
 
     image: torch.Tensor
     label: torch.Tensor

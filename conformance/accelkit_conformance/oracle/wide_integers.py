@@ -1,4 +1,4 @@
-"""Calls whose integer arguments or results are larger than 2**40."""
+"""Calls with integer arguments or results that do not fit into an int32."""
 
 from __future__ import annotations
 

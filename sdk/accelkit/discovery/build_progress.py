@@ -9,7 +9,10 @@ from types import TracebackType
 
 
 class BuildNotice:
-    """A notice shown while plugins run their one-time build. Nothing is shown for builds that finish quickly."""
+    """A notice shown while plugins run their one-time build.
+
+    ``update`` shows the notice at once. Its caller checks for builds several times a second, and may miss those that finish quickly.
+    """
 
     def __init__(self) -> None:
         self._shown: frozenset[str] = frozenset()

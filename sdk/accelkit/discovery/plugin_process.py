@@ -118,7 +118,7 @@ class PluginProcess(Generic[AnyMessage]):
             variable: The environment variable that sets the time limit, or "" if no variable does.
 
         Raises:
-            BrokenPluginError: If the plugin fails, crashes, or takes longer than ``seconds``.
+            BrokenPluginError: If the plugin fails, crashes, takes longer than ``seconds``, or sends a message that cannot be read.
             AccelkitError: If the process reports an error of a class that was passed to the constructor as ``errors``.
         """
         try:

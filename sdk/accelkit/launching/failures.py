@@ -55,8 +55,8 @@ class Ending:
     def read(self, began: float) -> None:
         """Set ``record`` to what the process wrote about its error.
 
-        ``began`` is the time at which the launcher began to end the processes. If the launcher sent a signal to the process, an error
-        that the process wrote after ``began`` is ignored, because the signal caused it.
+        ``began`` is the time at which the launcher began to end the processes, in seconds since the epoch. If the launcher sent a signal
+        to the process, an error that the process wrote after ``began`` is ignored, because the signal caused it.
         """
         record = read_record(self.error_file)
         is_own = record is not None and (self.sent is None or float(record["time"]) < began)

@@ -66,6 +66,8 @@ class ElasticRendezvous(OrderedRendezvous):
 class Members:
     """All machines that have ever joined a job. Each machine writes a heartbeat to the store.
 
+    Creating an instance adds this machine and starts its heartbeat.
+
     torch's rendezvous has heartbeats too, but it does not tell which machine is lost, and it compares the clocks of machines.
 
     Args:
@@ -97,7 +99,7 @@ class Members:
                 self._store.set(f"beat/{self.number}", str(count))
 
     def watch(self, numbers: Sequence[int]) -> None:
-        """Watch the heartbeats of these machines, and of no others."""
+        """From now on, watch only the heartbeats of the machines with these numbers. This machine itself is not watched."""
         now = time.monotonic()
         self._watched = {number: (b"", now) for number in numbers if number != self.number}
         self._read_at = now

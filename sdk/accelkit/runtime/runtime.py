@@ -356,7 +356,7 @@ class Runtime:
             apply_padding: Whether to repeat the last item of ``inputs`` until all shares are equally long, so that results can be gathered.
 
         Raises:
-            TypeError: If ``inputs`` is of an unsupported type.
+            TypeError: If ``inputs`` is of an unsupported type. Nothing is checked if there is only one share.
             ValueError: If the values of a dict differ in length.
         """
         size = self.data_parallel_size
@@ -381,7 +381,7 @@ class Runtime:
             The prepared objects as a tuple, in the order given; for a single argument, the prepared object instead of a tuple.
 
         Raises:
-            PrepareError: If ``prepare`` does not support an object, or if an optimizer has parameters that are in no prepared module.
+            PrepareError: If an object is unsupported, ``device_placement`` has the wrong length, or an optimizer has unprepared parameters.
         """
         prepared = self._preparation.prepare(objects, device_placement)
         self._shorten_calls()

@@ -97,9 +97,10 @@ class Trackers:
         self._hyperparameters = {}
 
     def state(self) -> dict[str, Any]:
-        """Write everything that was logged. Return what a checkpoint saves.
+        """Write everything that was logged, and return what a checkpoint saves.
 
-        This is the number of the next step, the folder of the run, and each tracker's ``state()``.
+        A checkpoint saves the number of the next step, the folder of the run, and each tracker's ``state()``. If this process has no
+        working trackers, the result is empty.
         """
         if not self._active:
             return {}

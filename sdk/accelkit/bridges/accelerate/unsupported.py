@@ -127,6 +127,10 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
 def refuse_strategy(strategy: str, name: str) -> None:
     """Check that Accelerate can train with the strategy that the accelerator or ACCELKIT_STRATEGY selects.
 
+    Args:
+        strategy: The name of the strategy.
+        name: The name of the accelerator, for the error.
+
     Raises:
         UnsupportedError: If Accelerate cannot train with the strategy.
     """

@@ -2,8 +2,8 @@
 
 Lightning's class works only with Lightning's CUDAAccelerator and only with the devices 0, 1, ... of a machine. It passes the index of the
 device to DeepSpeed, but the CPU has no index. On some devices, it replaces the parameters of the modules that it moves. Therefore,
-``make_deepspeed`` assigns a new class to the strategy object. The new class overrides the methods that cause these problems. The new class
-has only one base, because a class with two bases could not be assigned to the object.
+``make_deepspeed`` assigns a new class to the strategy object. The new class overrides the methods that cause these problems. It has only
+one base, because Python does not allow a class with a mixin before this base to be assigned to the object.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def load_unverified(
     """Load a checkpoint of models that are not sharded, without waiting until the tensors of models and optimizers are verified.
 
     All processes of ``ranks`` must call this together. The returned ``UnverifiedTensors`` object verifies the rest of the checkpoint
-    later. Each process verifies the blocks that it has read, and some of the other blocks.
+    later. Each process verifies the blocks that it has read, and some of the other blocks. For the arguments, see ``load_with_source``.
 
     Returns:
         The step's folder and its parts, like ``load_with_source``, and the tensors that have not been verified. If the checkpoint has no

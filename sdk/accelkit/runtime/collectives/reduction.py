@@ -47,7 +47,7 @@ def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
     """Check that the operation is defined for the dtypes. Processes with the same dtypes all pass the check, or all fail it.
 
     Raises:
-        TypeError: For the mean of integers, and for the maximum or minimum of complex numbers.
+        TypeError: For the mean of integers or booleans, and for the maximum or minimum of complex numbers.
     """
     for tensor in tensors:
         if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):

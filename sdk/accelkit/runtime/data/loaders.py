@@ -125,9 +125,11 @@ class PreparedLoader:
         self.epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch, how many of its samples the job has used, and the generator states from which their order was drawn.
+        """Return the state for ``load_state_dict``.
 
-        The state is the same on every process, unless the argument ``rng_types`` of the Runtime lacks ``generator``.
+        The state contains the epoch, how many of its samples the job has used, the generator states from which the order of the samples was
+        drawn, and the settings with which the job divides the loader. The state is the same on every process, unless the argument
+        ``rng_types`` of the Runtime lacks ``generator``.
         """
         return self.epochs.state_dict()
 

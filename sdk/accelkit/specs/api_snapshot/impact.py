@@ -82,7 +82,11 @@ def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
 
 
 def _takes(own: Member, now: Member) -> bool:
-    """Return whether the plugin's method accepts every call that the specification allows."""
+    """Return whether the plugin's method has the parameters of the specification.
+
+    Their names, order and kinds must be equal, and the same parameters must have defaults. An implementation of a hook may omit parameters,
+    and may have others that have a default.
+    """
     mine, asked = own.get("parameters", []), now["parameters"]
     if now["form"] == "hook" or now.get("is_hook"):
         return {one["name"] for one in mine if "default" not in one and one.get("kind") not in _STARRED} <= {one["name"] for one in asked}
