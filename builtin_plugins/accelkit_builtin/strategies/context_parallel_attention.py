@@ -166,7 +166,7 @@ class DividedAttention(TorchFunctionMode):
         static_v: torch.Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Compute ``multi_head_attention_forward`` (``func``). ``key`` and ``value`` are gathered from all processes and then projected.
+        """Compute ``multi_head_attention_forward`` (``func``) for this process's queries, over the keys and values of all processes.
 
         If ``is_causal`` is True, ``attn_mask`` must be the causal mask, as torch requires, and is ignored. Instead, a causal mask is
         computed that has a row for each query of this process and a column for each key of the whole sequence.

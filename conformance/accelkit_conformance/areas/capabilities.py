@@ -97,7 +97,8 @@ def memory_limit(subject: Subject) -> None:
 
 @check("smoke", probes="pinned_memory")
 def pinned_memory(subject: Subject) -> None:
-    """``pin_memory`` gives a pinned tensor with the same values. The pinned tensor can be copied to the device."""
+    """``Tensor.pin_memory`` returns a pinned tensor with the same values. Copying this tensor to the device with
+    ``non_blocking=True`` preserves the values."""
     import torch
 
     x = torch.arange(8.0).pin_memory()

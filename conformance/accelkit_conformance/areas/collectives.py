@@ -221,7 +221,7 @@ def subgroups(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def objects(subject: Subject, size: str) -> None:
-    """``all_gather_object`` and ``broadcast_object_list`` transfer Python objects."""
+    """Every rank gets the objects of all ranks from ``all_gather_object``, and the last rank's object from ``broadcast_object_list``."""
     import torch.distributed as dist
 
     n, rank = int(size), subject.rank

@@ -63,7 +63,8 @@ def methods_keep_their_signatures(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def attributes_have_the_right_type(subject: Subject) -> None:
-    """Attributes of the class have the types of the specification. The ``device_type`` of an accelerator is an identifier in lower case."""
+    """The attributes of the class have the types that the specification declares. The ``device_type`` of an accelerator is an identifier in
+    lower case."""
     _assert_no_mistakes(subject, "attributes")
 
 

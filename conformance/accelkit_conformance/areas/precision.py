@@ -220,7 +220,7 @@ def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
 @check("training", requires=["autocast.{0}"], over=[f"{dtype},{way}" for dtype in _DTYPES for way in ("checkpoint", "reentrant")])
 def autocast_in_recomputation(subject: Subject, dtype: str, way: str) -> None:
     """When activation checkpointing repeats the forward pass during the backward pass, operators compute in the same dtypes again, both
-    under autocast and inside a region where autocast is disabled. The gradients equal those without checkpointing."""
+    under autocast and where autocast is disabled. The gradients equal those without checkpointing. Afterwards, autocast is off."""
     from accelkit_conformance.oracle.scaler_cases import check_recomputation
 
     check_recomputation(subject, dtype, is_reentrant=way == "reentrant")

@@ -106,8 +106,9 @@ def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
 
 @check("training", kind="precision")
 def the_scale_adapts(subject: Subject) -> None:
-    """The scale of a precision that scales losses becomes smaller after each step with an infinite gradient, and not after other steps. If
-    the gradients of a loss overflow at first, at least one of 40 steps is not skipped, and no parameter ever becomes infinite."""
+    """The scale of a precision that scales losses becomes smaller after each of three steps with an infinite gradient, and is not
+    smaller after the next step that is not skipped. Of 40 steps with a large loss, at least one is not skipped, and all parameters stay
+    finite."""
     import itertools
 
     from accelkit_conformance.oracle.precision_training import weights_of

@@ -54,7 +54,7 @@ class ClaimsByBrand(TorchElasticEnvironment):
 
 @mutant("cluster_detection", "claim_forms", kind="cluster", base="mpi")
 class AnswersYes(MPIEnvironment):
-    """``detect_cluster`` returns True instead of a ClusterDetection."""
+    """``detect_cluster`` returns True instead of a ClusterDetection, and False instead of None."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         return super().detect_cluster(environ) is not None  # type: ignore[return-value]

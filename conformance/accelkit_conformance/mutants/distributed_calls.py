@@ -57,7 +57,7 @@ class WeighsRanksEqually(Broken):
 
 @mutant("fsdp", "partial results")
 class KeepsPartialResults(Broken):
-    """If each rank has a part of a sum, as in the norm of sharded gradients, the parts are not added up: each rank keeps its own part."""
+    """The functional ``all_reduce`` does not add partial sums, such as those of the norm of sharded gradients: each rank keeps its own."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0].clone() if name.startswith("_c10d_functional::all_reduce") else call()

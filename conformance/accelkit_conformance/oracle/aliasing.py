@@ -1,4 +1,4 @@
-"""Check which results of a call share memory with its arguments."""
+"""Check that the results of a call share memory with its arguments as they do on the CPU."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ def compare_call(
         options: Arguments of ``check_result``.
 
     Raises:
-        AssertionError: If the results differ, or if an argument is wrong after the call.
+        AssertionError: If the results differ, if an argument is wrong after the call, if the results do not share memory with the
+            arguments as on the CPU, or if the device must raise an error, but raises none.
         WrongError: If the device must raise an error, but raises an error of another type.
     """
     if lacking_dtypes(subject, lambda: _arguments_and_results(call, to_device(arguments, _CPU))):

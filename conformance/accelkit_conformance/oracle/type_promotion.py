@@ -65,7 +65,7 @@ def check_type_promotion(subject: Subject, first: str, second: str) -> None:
 
 
 def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield pairs of arguments of these dtypes, each with a description. At least one argument is a tensor with one dimension."""
+    """Yield pairs of arguments of these dtypes, each with a description. At least one argument of each pair is a 1-d tensor."""
     x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], first), ([2, 1.5, 1, 3, 1], second)))
     yield f"{first} and {second}", (x, y)
     yield f"{first} and a 0-d tensor of {second}", (x, y[1])

@@ -110,7 +110,8 @@ class RecurrentNetwork(nn.Module):
 class GraphNetwork(nn.Module):
     """A graph network that computes attention over edges with gather and scatter operators.
 
-    Its batch consists of node features of shape (nodes, features), edges of shape (2, edges), and target values of shape (nodes,).
+    Its batch consists of node features of shape (nodes, features), of edges of shape (2, edges), whose rows are the source
+    nodes and the target nodes, and of target values of shape (nodes,).
     """
 
     def __init__(self, features: int = 8, width: int = 16) -> None:

@@ -83,7 +83,7 @@ def unpack(path: Path) -> tuple[dict[str, bytes], list[str]]:
 
     Returns:
         The content of the members by name, and the problems, such as a member that does not belong in a bundle. Such members are left out.
-        After 20 problems, no further members are read.
+        After 20 problems or 10,000 members, no further members are read.
 
     Raises:
         UsageError: If the file cannot be read, or is larger than ``LARGEST_FILE``.

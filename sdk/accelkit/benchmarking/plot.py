@@ -131,7 +131,7 @@ def _measured(result: Result) -> Iterator[tuple[Samples, bool]]:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Return the values at which an axis has ticks. Each value is 1, 2 or 5 times a power of 10.
+    """Return the values at which a logarithmic axis has ticks. Each value is 1, 2 or 5 times a power of 10.
 
     The first value is at most ``low``, and the last value is at least ``high``.
     """

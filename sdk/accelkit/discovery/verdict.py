@@ -61,7 +61,7 @@ class Verdict:
 
     @classmethod
     def from_dict(cls, fields: object) -> Verdict:
-        """Create a verdict from the result of ``as_dict`` or from a child's report. Overlong texts are truncated.
+        """Create a verdict from the result of ``as_dict`` or from the report of a child process. Overlong texts are truncated.
 
         Raises:
             ValueError: If a field does not have the declared type.

@@ -53,8 +53,9 @@ def run(job: Job, say: Say) -> int:
         say: A function that tells the user what happened.
 
     Returns:
-        0 on success. Otherwise, the exit code of the process that failed first on this machine, 128 plus the number of the signal that
-        ended the job, or 1 if only another machine failed or the connection to the other machines was lost.
+        0 on success, or if the number of machines may change and the job ended without needing this machine. Otherwise, the exit code of
+        the process that failed first on this machine, 128 plus the number of the signal that ended the job, or 1 if only another machine
+        failed, the connection to the other machines was lost, or a job with a fixed number of machines did not need this one.
 
     Raises:
         UnavailableError: If the machines do not find each other.

@@ -29,6 +29,7 @@ def check_length(scheduler: LRScheduler, loaders: Sequence[PreparedLoader], num_
     A OneCycleLR steps after every optimizer step, so the warning for a OneCycleLR is given immediately. The length of any other scheduler
     may be a number of epochs, because a program may step the scheduler only once per epoch. The warning for such a scheduler is therefore
     given at the second step of its optimizer, and only if the scheduler stepped between the first and the second step of the optimizer.
+    If an epoch has only one step, there is no warning for such a scheduler.
 
     Args:
         scheduler: The scheduler to check.

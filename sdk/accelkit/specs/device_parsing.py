@@ -14,14 +14,14 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
 
     Args:
         devices: The devices to use. ``n`` or ``"n"`` selects the first n devices, ``-1``, ``"-1"`` or ``"auto"`` selects all devices,
-            and ``[0, 2]`` or ``"0,2"`` selects the devices 0 and 2. A string with only one index needs a comma: ``"2,"`` selects device 2.
+            and ``[0, 2]`` or ``"0,2"`` selects devices 0 and 2. A string with only one index needs a comma: ``"2,"`` selects device 2.
         count: The number of devices that exist.
         name: The name of the accelerator, for the errors.
         counts_processes: Whether ``n`` is a number of processes rather than a number of devices. If so, ``n`` may exceed ``count``, and
             the result is the list of the numbers 0 to n - 1, one for each process.
 
     Raises:
-        DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index or names a device that does not exist.
+        DevicesError: If ``devices`` cannot be parsed, is empty, repeats an index, or requests a device that does not exist.
     """
     available = f"{name} has {count} device{'s' * (count != 1)}" + (f": {_spell(range(count))}" if count else "")
     forms = "write an int, -1 or 'auto' for all, a list of indices, or '0,2'"

@@ -53,6 +53,7 @@ class Variables:
 
         Raises:
             UsageError: If no variable is set and ``default`` is None, or if the value is not a whole number or is less than ``least``.
+                Also if ``below`` contains names, and none of these variables is set, or the limit is not a whole number of at least 1.
             ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)

@@ -86,7 +86,7 @@ def hyperparameters(values: Any) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """Return nested hyperparameters in one dict with names such as ``model/depth``.
+    """Return nested hyperparameters in one dict with names such as ``model/depth``. Every name begins with ``prefix``.
 
     Values other than bools, ints, floats and strings are converted to strings.
     """

@@ -26,9 +26,9 @@ class Framework:
     """The Trainer or Fabric class of one package, such as the Trainer of ``pytorch_lightning``.
 
     Attributes:
-        root: The module that contains the framework's accelerators, strategies and precisions.
-        fabric: The module that contains the framework's cluster environments.
-        entry: The class that users instantiate, ``Trainer`` or ``Fabric``.
+        root: The name of the module that contains the framework's accelerators, strategies and precisions.
+        fabric: The name of the package that contains the framework's cluster environments.
+        entry: The name of the class that users instantiate, ``Trainer`` or ``Fabric``.
     """
 
     root: str

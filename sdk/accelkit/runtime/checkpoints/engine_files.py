@@ -110,8 +110,8 @@ def check_saver(step: Path, saved: str, strategy: Strategy) -> None:
 def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame) -> dict[str, dict[str, int]]:
     """Write the files of all engines. All processes of ``ranks`` must call this together.
 
-    The files and their folders are on disk when this function returns. Each process flushes some of the files and reads them again for
-    their checksums, regardless of which process wrote them.
+    The files and their folders are on disk when this function returns, but the entries in ``step`` itself are not flushed. Each process
+    flushes some of the files and reads them again for their checksums, regardless of which process wrote them.
 
     Args:
         step: The folder of the checkpoint, which exists.

@@ -88,7 +88,7 @@ def seconds_between_entries() -> float:
 
 
 def log_store() -> Any:
-    """Return the store of the default process group, or None if its backend has no store (MPI)."""
+    """Return the store of the default process group, or None if the group has no store."""
     assert dist.group.WORLD is not None
     return dist.group.WORLD.get_group_store()
 

@@ -59,7 +59,11 @@ class Collectives:
         self._data_group = data_group
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return the communicator of this process for the group."""
+        """Return a communicator for the group. The first use of the device joins the process group of the job.
+
+        Raises:
+            UsageError: If this process is not in the group.
+        """
         device = self._device()  # the first use of the device joins the process group
         from accelkit.runtime.collectives.communicator import Communicator
 

@@ -226,7 +226,7 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed is a timeout. The error of torch.distributed for a process that has ended is not one."""
+    """Return whether an error of torch.distributed is a timeout, and not, for example, an error because another process has ended."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -1,4 +1,4 @@
-"""Rules about declarations: attributes of the wrong type, unknown capabilities and dtypes, and missing docstrings."""
+"""Rules about declarations: attributes of the wrong type, invalid device types, unknown capabilities and dtypes, and missing docstrings."""
 
 from __future__ import annotations
 
