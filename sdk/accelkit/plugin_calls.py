@@ -49,8 +49,8 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     return checked(plugin, method, result)
 
 
-def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> Any:
-    """Call ``plugin.method(*arguments)`` in a training step, check the type of the return value, and return this value.
+def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
+    """Call ``plugin.method(*arguments, **options)`` in a training step, check the type of the return value, and return this value.
 
     If the method raises an error, the error keeps its type, and ``note_plugin`` adds a note to it.
 
@@ -58,7 +58,7 @@ def call_in_step(plugin: Precision | Strategy, method: str, *arguments: Any) -> 
         BrokenPluginError: If the method returns a value that is not of the type in its specification.
     """
     try:
-        result = getattr(plugin, method)(*arguments)
+        result = getattr(plugin, method)(*arguments, **options)
     except Exception as error:
         note_plugin(error, plugin, method)
         raise

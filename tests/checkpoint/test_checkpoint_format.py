@@ -222,6 +222,25 @@ def test_another_format_is_said(tmp_path, found, text, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.parametrize(
+    ("manifest", "text"),
+    [
+        ({"format": "accelkit.checkpoint/9", "versions": []}, "another version"),
+        ({"format": "accelkit.checkpoint/1", "files": {}}, "it has no list of objects"),
+    ],
+)
+def test_a_manifest_with_values_of_other_types_is_an_error(tmp_path, manifest, text):
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=text):
+        checkpoint.load(tmp_path)
+
+
+def test_a_file_is_no_checkpoint(tmp_path):
+    (tmp_path / "model.pt").touch()
+    with pytest.raises(CheckpointError, match="it is a file"):
+        checkpoint.load(tmp_path / "model.pt")
+
+
 def test_where_there_is_none(tmp_path, error_text):
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load(tmp_path / "nowhere")

@@ -97,6 +97,9 @@ def test_argument_before_variable_before_detection(monkeypatch):
 
     selection = select_cluster(Mine(), environ=TORCHRUN)
     assert (selection.environment.name, selection.decision.plugin) == ("Mine", f"(code)=={__name__}")
+    assert selection.decision.candidates[0].reason.startswith("it was given, so")
+    assert select_cluster(environ=TORCHRUN | {"ACCELKIT_CLUSTER": " slurm "}).decision.requested == "slurm"
+    assert select_cluster(environ=TORCHRUN | {"ACCELKIT_CLUSTER": "  "}).decision.source == "default"
 
 
 @pytest.mark.parametrize(("given", "error"), [("slurmm", accelkit.UnknownNameError), (3, accelkit.UsageError), (" ", accelkit.UsageError)])

@@ -125,6 +125,22 @@ def test_overflow_may_go_either_way_where_rounding_decides():
         judged(torch.tensor([1.0, math.inf]).half(), torch.tensor([1.0, 100.0]).half(), torch.tensor([1.0, 100.0]).double())
 
 
+def test_where_the_true_value_is_far_too_large_only_infinity_is_right():
+    truth = torch.tensor([1.0, 1e6], dtype=torch.float64)
+    right = truth.half()
+    for wrong in ([1.0, 3.0], [1.0, 65504.0], [1.0, -math.inf]):
+        with pytest.raises(AssertionError, match="infinity: 1 of 2"):
+            judged(torch.tensor(wrong).half(), right, truth)
+    judged(right.clone(), torch.tensor([1.0, 65504.0]).half(), truth)
+
+
+def test_eight_bits_may_saturate():
+    infinite = torch.tensor([math.inf]).to(torch.float8_e5m2)
+    judged(torch.tensor([57344.0]).to(torch.float8_e5m2), infinite)
+    with pytest.raises(AssertionError, match="infinity"):
+        judged(torch.tensor([49152.0]).to(torch.float8_e5m2), infinite)
+
+
 def test_integers_are_equal_or_wrong():
     for dtype in (torch.int64, torch.bool, torch.uint16):
         right = torch.tensor([0, 1, 1]).to(dtype)

@@ -117,6 +117,10 @@ def test_one_process_meets_nobody():
 def test_one_process_refuses_what_several_refuse():
     with pytest.raises(TypeError, match="reduction is 3; a name or a torch.distributed.ReduceOp is expected"):
         accelkit.Runtime("cpu").reduce(torch.ones(1), 3)
+    with pytest.raises(TypeError, match="cannot compute the mean of torch.int64"):
+        accelkit.Runtime("cpu").reduce(torch.tensor(3), "mean")
+    with pytest.raises(TypeError, match="not str"), accelkit.Runtime("cpu").split_between_processes("text"):
+        pass
 
 
 def test_one_process_runs_what_is_for_a_process():

@@ -110,9 +110,9 @@ def test_every_sample_once_then_filling(*, length, size, world, drop_last, split
         assert len(given_out) - last + samplers[0].remainder == length, "what is no repetition comes first"
     else:
         assert len(given_out) == whole
-    if even_batches or not split_batches:
-        assert [len(sampler) for sampler in samplers] == [len(share) for share in of_ranks]
+    assert [len(sampler) for sampler in samplers] == [len(share) for share in of_ranks]
     everybody = ShardedBatches(batches(length, size, drop_last), world, None, split_batches=split_batches, even_batches=even_batches)
+    assert len(everybody) == len(list(everybody))
     assert [sample for batch in everybody for sample in batch] == given_out, "rank 0 reads the same for all"
 
 

@@ -26,6 +26,12 @@ def test_lines_of_two_processes_are_not_torn():
     assert out.getvalue().endswith(b"and on\n[2]: three\n")
 
 
+def test_a_line_that_ends_as_in_windows_is_shown():
+    out = io.BytesIO()
+    Screen(out).write_lines(b"hello\r\n 1%\r 9%\r", b"[1]: ")
+    assert out.getvalue() == b"[1]: hello\n[1]:  9%\n"
+
+
 def test_a_progress_bar_is_not_waited_for_long():
     out = io.BytesIO()
     screen = Screen(out)

@@ -219,6 +219,7 @@ def test_adam_in_float16_is_warned_of(error_text):
         rt.prepare(torch.optim.AdamW(net.parameters()))
     assert caught[0] == error_text
     rt.prepare(torch.optim.AdamW(net.parameters(), eps=1e-4), torch.optim.SGD(net.parameters(), lr=0.1))
+    rt.prepare(torch.optim.Adafactor(net.parameters()))  # its eps is a tuple
 
 
 def test_a_device_that_declares_no_autocast_refuses_mixed_precision(error_text):

@@ -235,6 +235,25 @@ def test_auto_warns_of_a_class_registered_from_code_whose_probe_fails(monkeypatc
         accelkit.refresh()
 
 
+def test_auto_ignores_a_class_registered_from_code_whose_probe_says_that_its_device_is_unavailable(monkeypatch):
+    class Mine(accelkit.Accelerator):
+        device_type = "cpu"
+
+        @classmethod
+        def probe(cls):
+            raise accelkit.UnavailableError("no driver")
+
+    monkeypatch.setattr(catalog, "_registered", {})
+    accelkit.register("mine", Mine)
+    try:
+        decision = select().decision
+        assert decision.chosen == "cpu"
+        assert [(one.status, one.reason) for one in decision.candidates if one.name == "mine"] == [("absent", "no driver")]
+    finally:
+        monkeypatch.undo()
+        accelkit.refresh()
+
+
 def test_retired_names_say_so(error_text):
     with pytest.raises(accelkit.UnavailableError) as caught:
         select("ipu")

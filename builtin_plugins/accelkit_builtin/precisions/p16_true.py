@@ -21,7 +21,8 @@ class Float16(NarrowPrecision):
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Warn about an ``eps`` that float16 rounds to zero, because parameters whose gradients are zero then become NaN (0/0)."""
-        vanishing = sorted({group["eps"] for group in optimizer.param_groups if 0 < group.get("eps", 0) <= _SMALLEST / 2})
+        eps = {group.get("eps") for group in optimizer.param_groups}
+        vanishing = sorted(one for one in eps if isinstance(one, float) and 0 < one <= _SMALLEST / 2)  # Adafactor has a tuple
         if vanishing:
             name = type(optimizer).__name__
             warnings.warn(

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+from accelkit import tree_map
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
 
@@ -152,13 +153,12 @@ class LoadsCopies(Broken):
     def install(self) -> None:
         import torch
 
-        original = torch._utils._rebuild_tensor_v2
+        original = torch.load
 
-        def rebuild(storage: Any, *rest: Any) -> Any:
-            made = original(storage, *rest)
-            return made.clone() if made.device.type == "fake_xpu" else made
+        def separate(leaf: Any) -> Any:
+            return leaf.clone() if type(leaf) is torch.Tensor and leaf.device.type == "fake_xpu" else leaf
 
-        torch._utils._rebuild_tensor_v2 = rebuild  # type: ignore[assignment]
+        torch.load = lambda *args, **kwargs: tree_map(separate, original(*args, **kwargs))
 
 
 @mutant("optimizers", "in-place lists")

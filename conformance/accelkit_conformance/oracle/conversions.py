@@ -32,7 +32,7 @@ def _source(start: str, end: str, *, with_subnormals: bool) -> torch.Tensor:
     if not target.is_floating_point:
         if target is torch.bool:
             return torch.cat([wide, torch.tensor([0.0, -0.0, 0.25, 1e-30, float("inf"), float("nan")])]).to(source)
-        largest = min(torch.iinfo(target).max, 2.0**24)
+        largest = min(torch.iinfo(target).max, 2.0**24, torch.finfo(source).max)
         values = wide % largest if not torch.iinfo(target).min else wide.fmod(largest)
         return values.clamp(max=largest - largest / 8).to(source)
     step = torch.finfo(target).eps

@@ -10,6 +10,7 @@ import torch
 
 from accelkit import Accelerator
 from accelkit.runtime.comparison.cotangents import cotangents
+from accelkit.runtime.comparison.reproducer import source_of_numbers
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -115,7 +116,7 @@ def _literal(value: Any, max_elements: float) -> str | None:
         is_plain = value.layout is torch.strided and value.is_contiguous() and not value.is_conj() and not value.is_neg()
         if not is_plain or value.numel() > max_elements:
             return None
-        text = repr(value.detach().tolist()).replace("nan", "float('nan')").replace("inf", "float('inf')")
+        text = source_of_numbers(value.detach().tolist())
         return (
             f"torch.tensor({text}, dtype={value.dtype})"
             if value.numel() or value.ndim == 1
@@ -130,6 +131,6 @@ def _literal(value: Any, max_elements: float) -> str | None:
     if isinstance(value, dict):
         items = {key: _literal(one, max_elements) for key, one in value.items()}
         return None if None in items.values() else "{" + ", ".join(f"{key!r}: {one}" for key, one in items.items()) + "}"
-    if isinstance(value, torch.dtype) or value is None or isinstance(value, bool | int | str | complex):
-        return repr(value)
-    return repr(value) if isinstance(value, float) and math.isfinite(value) else None
+    if isinstance(value, torch.dtype) or value is None or isinstance(value, bool | int | float | str | complex):
+        return source_of_numbers(value)
+    return None

@@ -215,7 +215,10 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
     draw, frequencies = draws[name]
     drawn = draw()
     subject.assert_on_device(drawn)
-    values = drawn.cpu().round().long()
+    drawn = drawn.cpu()
+    values = drawn.round().long()
+    fraction = float((drawn - values).abs().max())
+    assert fraction < 1e-3, f"{name} drew a number that differs from an integer by {fraction:.3g}"
     outside = values[(values < 0) | (values >= len(frequencies))]
     assert not len(outside), f"{name} drew {int(outside[0])}"
     counts = torch.bincount(values, minlength=len(frequencies))

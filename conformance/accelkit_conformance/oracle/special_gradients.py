@@ -89,7 +89,7 @@ _OTHERS: Mapping[str, tuple[_Function, tuple[_Values, ...]]] = {
     "logaddexp": (torch.logaddexp, ([-_INF, 100.0, 1.0], [1.0, 100.0, 1.0])),
     "softmax": (lambda x: x.softmax(1), ([[-_INF, 1.0, 2.0], [100.0, 0.0, -100.0]],)),
     "log_softmax": (lambda x: x.log_softmax(1), ([[-1e30, 1.0, 2.0], [100.0, 0.0, -100.0]],)),
-    "std_of_equal_elements": (lambda x: x.var(1), ([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]],)),
+    "std_of_equal_elements": (lambda x: x.var(1) + x.std(1), ([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]],)),
     "l1_loss": (F.l1_loss, ([1.0, 2.0, -1.0], [1.0, 1.0, 0.0])),
     "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x, y, beta=0.5), ([1.0, 0.5, -0.5, 3.0], [1.0, 0.0, 0.0, 0.0])),
     "huber_loss": (lambda x, y: F.huber_loss(x, y, delta=0.5), ([1.0, 0.5, -0.5, 3.0], [1.0, 0.0, 0.0, 0.0])),

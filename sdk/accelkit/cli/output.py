@@ -71,7 +71,7 @@ def _print_for_people(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     from rich.text import Text
 
     console = Console()
-    if console.width < _WIDE and columns[-1] == "DESCRIPTION":
+    if console.width < _WIDE and columns and columns[-1] == "DESCRIPTION":
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:

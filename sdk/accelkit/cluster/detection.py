@@ -119,17 +119,17 @@ def select_cluster(
     environ = os.environ if environ is None else environ
     name, source = cluster, "argument"
     if name is None:
-        name, source = environ.get(VARIABLE) or None, VARIABLE
+        name, source = environ.get(VARIABLE, "").strip() or None, VARIABLE
     if name is None:
         name, source = _DETECT, "default"
     if isinstance(name, ClusterEnvironment):
         environment = loading.adopt(name)
-        decision = ClusterDecision(environment.name, source, environment.name, environment.plugin, (_chosen(environment, None),))
+        decision = ClusterDecision(environment.name, source, environment.name, environment.plugin, (_chosen(environment, "it was given"),))
     elif isinstance(name, str) and name == _DETECT:
         environment, decision = _detect(environ, further_claims, source)
     elif isinstance(name, str) and name.strip():
         environment = make_environment(name, environ)
-        decision = ClusterDecision(name, source, environment.name, environment.plugin, (_chosen(environment, None),))
+        decision = ClusterDecision(name, source, environment.name, environment.plugin, (_chosen(environment, "it was selected by name"),))
     else:
         raise UsageError(
             f"cluster={name!r:.80} is invalid",
@@ -188,7 +188,7 @@ def _detect(
     unasked = [record for record in records if record.name not in claims]
     if not chosen.creates_processes_externally:
         _warn_of_unasked(unasked, environ)
-    candidates = (_chosen(chosen, winner), *others, *map(_not_asked, unasked))
+    candidates = (_chosen(chosen, winner.reason, winner.priority), *others, *map(_not_asked, unasked))
     return chosen, ClusterDecision(_DETECT, source, chosen.name, chosen.plugin, candidates)
 
 
@@ -216,9 +216,10 @@ def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]
             )
 
 
-def _chosen(environment: ClusterEnvironment, claim: ClusterDetection | None) -> ClusterCandidate:
-    reason = claim.reason if claim else "it was selected by name, so the claims of other environments do not apply"
-    return ClusterCandidate(environment.name, environment.plugin, "chosen", claim.priority if claim else None, reason)
+def _chosen(environment: ClusterEnvironment, reason: str, priority: int | None = None) -> ClusterCandidate:
+    if priority is None:
+        reason += ", so the claims of other environments do not apply"
+    return ClusterCandidate(environment.name, environment.plugin, "chosen", priority, reason)
 
 
 def _status(claim: ClusterDetection | None) -> tuple[Literal["claimed", "declined", "absent"], int | None, str]:

@@ -43,10 +43,10 @@ class Screen:
     def write_lines(self, data: bytes, prefix: bytes) -> None:
         """Show the lines in ``data``, each with ``prefix`` before it.
 
-        If a line has carriage returns, only the text after the last carriage return is shown."""
+        If a line has carriage returns, only the text after the last of them is shown. Carriage returns at the end of a line are ignored."""
         if not self._waiting:
             self._since = time.monotonic()
-        self._waiting += [prefix + line.rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
+        self._waiting += [prefix + line.rstrip(b"\r").rpartition(b"\r")[2] + b"\n" for line in data.split(b"\n")]
         if self._is_at_start:
             self._show_waiting()
 

@@ -356,11 +356,10 @@ class Runtime:
             apply_padding: Whether to repeat the last item of ``inputs`` until all shares are equally long, so that results can be gathered.
 
         Raises:
-            TypeError: If ``inputs`` is of an unsupported type. Nothing is checked if there is only one share.
+            TypeError: If ``inputs`` is of an unsupported type.
             ValueError: If the values of a dict differ in length.
         """
-        size = self.data_parallel_size
-        yield inputs if size == 1 else share_of(inputs, self.data_parallel_index, size, is_padded=apply_padding)
+        yield share_of(inputs, self.data_parallel_index, self.data_parallel_size, is_padded=apply_padding)
 
     # -- preparation ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Any
 from accelkit.discovery import device_table, loading, verdict_cache
 from accelkit.discovery.catalog import find, plugins
 from accelkit.discovery.verdict import Verdict
-from accelkit.errors import AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
+from accelkit.errors import AccelkitError, AmbiguousError, BrokenPluginError, UnavailableError, UnknownNameError
 from accelkit.job_types import Candidate
 from accelkit.selection.by_name import GENERIC
 from accelkit.types import Availability, PluginRecord
@@ -159,7 +159,9 @@ def _ask_here(record: PluginRecord) -> tuple[Availability, bool]:
     try:
         cls: Any = loading.load_class(record)
         return loading.probe(cls, record), bool(cls.is_simulated)
-    except BrokenPluginError as error:
+    except UnavailableError as error:
+        return Availability.absent(error.why or error.what, error.hint), False
+    except AccelkitError as error:
         return Availability.broken(error.why or error.what, error.hint), False
 
 

@@ -91,6 +91,16 @@ def test_two_backward_passes(fit, error_text):
     assert caught.value == error_text
 
 
+def test_options_of_a_backward_pass_reach_the_precision():
+    precision = Backward()
+    fabric = importlib.import_module("lightning.fabric").Fabric(**fabric_kwargs("fake_xpu", devices=1, precision=precision))
+    model = fabric.setup(torch.nn.Linear(4, 1))
+    loss = model(torch.ones(2, 4, device=fabric.device)).sum()
+    fabric.backward(loss, retain_graph=True)
+    fabric.backward(loss)
+    assert len(precision.losses) == 2
+
+
 @pytest.mark.parametrize("method", ["convert_input", "pre_backward", "forward_context"])
 def test_a_method_that_returns_nothing(method, fit, error_text):
     broken = type("Broken", (Float,), {method: lambda self, *args: None})

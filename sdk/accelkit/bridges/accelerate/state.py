@@ -202,7 +202,7 @@ def _check(runtime: Runtime) -> None:
             hint="unset the variable, or select the CPU",
         )
     device = os.environ.get(DEVICE_VARIABLE)
-    if device and torch.device(device).type != chosen.device_type:
+    if device and device.partition(":")[0] != chosen.device_type:
         raise ContradictionError(
             f"{DEVICE_VARIABLE}={device} contradicts the accelerator {chosen.name!r}",
             why="they select different devices",

@@ -197,7 +197,8 @@ class TrainerPrecision(PluginPrecision):
                 why="only one of them can run the backward pass",
                 hint="remove backward from the LightningModule, or use another precision",
             )
-        call_in_step(self.plugin, "backward", tensor, **_named(args[1:]), **kwargs)  # the first argument is the optimizer
+        options = _named(args[1:]) | kwargs  # the first argument is the optimizer
+        call_in_step(self.plugin, "backward", tensor, **options)
 
     def post_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor:
         call_in_step(self.plugin, "post_backward", tensor)

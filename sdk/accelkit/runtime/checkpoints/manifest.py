@@ -57,7 +57,8 @@ def read_manifest(step: Path) -> dict[str, Any]:
     if name != FORMAT.partition("/")[0]:
         raise CheckpointError(f"{step} is not a checkpoint of accelkit", why=f"its format is {found!r}, not {FORMAT!r}")
     if found not in (FORMAT_WITH_ENGINES, FORMAT, _FIRST, _SECOND):
-        written_by = manifest.get("versions", {}).get("accelkit", "another version")
+        versions = manifest.get("versions")
+        written_by = versions.get("accelkit", "another version") if isinstance(versions, dict) else "another version"
         why = f"its format is {found}, but this version reads {FORMAT_WITH_ENGINES}"
         raise CheckpointError(
             f"{step} was written by accelkit {written_by} and cannot be read", why=why, hint="install a newer version of accelkit"
@@ -65,6 +66,8 @@ def read_manifest(step: Path) -> dict[str, Any]:
     _check_manifest(step, content, is_needed=found not in (_FIRST, _SECOND))
     _check_names(step, manifest.get("files"), manifest.setdefault("engines", {}))
     if found == _FIRST:
+        if not isinstance(manifest.get("objects"), list):
+            raise damaged(step, MANIFEST, "it has no list of objects")
         was_of_one = [part for part in manifest["objects"] if part == "random_state"]
         return manifest | {"world_size": 1, "per_rank": [], "was_of_one": was_of_one}
     return manifest | {"was_of_one": []}

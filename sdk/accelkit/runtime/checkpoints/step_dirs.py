@@ -44,14 +44,16 @@ def find(path: Path) -> Path:
     If LATEST is missing or damaged, or if it names a step that does not exist, return the step with the highest number.
 
     Raises:
-        CheckpointError: If ``path`` does not exist, or is not a step and contains no step.
-        OSError: If ``path`` cannot be read, for example because it is a file.
+        CheckpointError: If ``path`` does not exist, is a file, or is not a step and contains no step.
+        OSError: If ``path`` cannot be read.
     """
     hint = "create a checkpoint with rt.save_state(path)"
     if (path / MANIFEST).exists():
         return path
     if not path.exists():
         raise CheckpointError(f"the checkpoint {path} does not exist", hint=hint)
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a checkpoint of accelkit", why="it is a file, and a checkpoint is a folder", hint=hint)
     with contextlib.suppress(OSError):
         name = _named(read_regular(path / LATEST, _MAX_LATEST_BYTES).decode("utf-8", "replace"))
         if name is not None and (path / name).is_dir():

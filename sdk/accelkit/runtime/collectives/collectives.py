@@ -13,7 +13,7 @@ import torch
 
 from accelkit.errors import CollectiveError
 from accelkit.pytree import tree_leaves, tree_map
-from accelkit.runtime.collectives.tensors import tensors_of
+from accelkit.runtime.collectives.tensors import check_dtypes, tensors_of
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -158,10 +158,12 @@ class Collectives:
             reduction = named(reduction)
         elif reduction not in REDUCTIONS:
             raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, or a torch.distributed.ReduceOp, got {reduction!r}")
-        tensors_of(tensor, "reduce")
+        tensors = tensors_of(tensor, "reduce")
         if reduction == "none":
             return tensor
-        if self._num_processes > 1:
+        if self._num_processes == 1:
+            check_dtypes(tensors, reduction)
+        else:
             from accelkit.runtime.collectives import operations
 
             tensor = operations.reduce(self._communicator_of_samples(group), tensor, reduction)

@@ -13,7 +13,7 @@ from accelkit.runtime.collectives import object_collectives, reduction, transpor
 from accelkit.runtime.collectives.autograd import with_gradients
 from accelkit.runtime.collectives.communicator import Communicator
 from accelkit.runtime.collectives.fingerprint import INLINE_BYTES, exchange, outline_of, verify, watching
-from accelkit.runtime.collectives.tensors import tensors_of
+from accelkit.runtime.collectives.tensors import check_dtypes, tensors_of
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def gather_objects(communicator: Communicator, data: Any) -> list[Any]:
 def reduce(communicator: Communicator, data: T, op: reduction.Operation) -> T:
     """See ``Runtime.reduce``. The result is not multiplied by the argument ``scale`` of ``Runtime.reduce``."""
     tensors = tensors_of(data, "reduce")
-    reduction.check_dtypes(tensors, op)
+    check_dtypes(tensors, op)
     payload = transport.inline(tensors) if communicator.sends_inline and isinstance(op, str) else None
     verified = verify(communicator, f"reduce ({reduction.name_of(op)})", outline_of(data), payload, differing=_ALIKE, is_optional=True)
     with torch.no_grad(), watching(verified.call):

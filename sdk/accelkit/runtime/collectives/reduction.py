@@ -43,19 +43,6 @@ def name_of(op: Operation) -> str:
     )
 
 
-def check_dtypes(tensors: Sequence[torch.Tensor], op: Operation) -> None:
-    """Check that the operation is defined for the dtypes. Processes with the same dtypes all pass the check, or all fail it.
-
-    Raises:
-        TypeError: For the mean of integers or booleans, and for the maximum or minimum of complex numbers.
-    """
-    for tensor in tensors:
-        if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise TypeError(f"reduce cannot compute the mean of {tensor.dtype}: convert the tensor with tensor.float() first")
-        if op in ("max", "min") and tensor.is_complex():
-            raise TypeError(f"reduce cannot compute the {op} of {tensor.dtype}: complex numbers have no order")
-
-
 def reduce_tensor(communicator: Communicator, tensor: torch.Tensor, op: Operation) -> torch.Tensor:
     """Reduce the tensor over the group with one ``all_reduce``, or with one ``all_gather`` for the product of complex numbers.
 

@@ -26,12 +26,16 @@ def call(tensors, device):
     return [result] if isinstance(result, torch.Tensor) else result
 
 
-right = call([one.to(torch.float64 if one.is_floating_point() else one.dtype, copy=True) for one in inputs], torch.device("cpu"))
+def wide(one):
+    return torch.complex128 if one.is_complex() else torch.float64
+
+
+right = call([one.to(wide(one) if one.is_floating_point() or one.is_complex() else one.dtype, copy=True) for one in inputs], torch.device("cpu"))
 found = call([one.to(device, copy=True) for one in inputs], device)
 for number, (t, x) in enumerate(zip(right, found)):
     print(f"result {{number}} on the CPU in float64:", t)
     print(f"result {{number}} on {{device}}:", x)
-    print("largest difference:", (x.cpu().double() - t.double()).abs().max().item())
+    print("largest difference:", (x.cpu().to(wide(t)) - t.to(wide(t))).abs().max().item())
 """
 
 
@@ -76,9 +80,16 @@ def _source(value: Any, tensors: list[torch.Tensor]) -> str:
         return f"[{', '.join(_source(one, tensors) for one in value)}]"
     if isinstance(value, torch.device):
         return "device"
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
-    return repr(value)
+    return source_of_numbers(value)
+
+
+def source_of_numbers(value: Any) -> str:
+    """Return a number, or a nested list of numbers, as Python source. Any other value is returned as its ``repr``."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(source_of_numbers, value))}]"
+    if isinstance(value, complex):
+        return f"complex({source_of_numbers(value.real)}, {source_of_numbers(value.imag)})"
+    return f"float({str(value)!r})" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
@@ -93,7 +104,7 @@ def _literals(tensors: Sequence[torch.Tensor]) -> str | None:
     if not all(one.is_contiguous() or turned for one, turned in zip(tensors, is_transposed, strict=True)):
         return None
     texts = (
-        f"torch.tensor({one.t().tolist()!r}, dtype={one.dtype}).t()" if turned else f"torch.tensor({one.tolist()!r}, dtype={one.dtype})"
+        f"torch.tensor({source_of_numbers((one.t() if turned else one).tolist())}, dtype={one.dtype}){'.t()' if turned else ''}"
         for one, turned in zip(tensors, is_transposed, strict=True)
     )
-    return f"[{', '.join(texts)}]".replace("nan", "float('nan')").replace("inf", "float('inf')")
+    return f"[{', '.join(texts)}]"

@@ -115,7 +115,8 @@ def difference(
     if bool(nan.any()):
         return f"NaN: {int(nan.sum())} of {nan.numel()} elements are NaN in only one of the two results{_first(nan, x, c)}"
     c = torch.where(torch.isnan(c), t, c)
-    infinite = (torch.isinf(x) | torch.isinf(c)) & ~torch.isnan(x) & (x != c) & (x != t) & ~_is_near_overflow(t, dtype)
+    infinite = (torch.isinf(x) | torch.isinf(c)) & ~torch.isnan(x) & (x != c) & (x != t)
+    infinite &= ~_is_near_overflow(t, dtype) & ~_is_saturated(x, dtype) & ~_has_overflowed(x, t, dtype)
     if bool(infinite.any()):
         return f"infinity: {int(infinite.sum())} of {infinite.numel()} elements differ{_first(infinite, x, c)}"
     finite = torch.isfinite(x) & torch.isfinite(c) & torch.isfinite(t)
@@ -221,7 +222,13 @@ def _is_saturated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def _is_near_overflow(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a mask of the elements where rounding decides between the largest finite number and infinity."""
-    return (t.abs() > 0.98 * torch.finfo(dtype).max) & torch.isfinite(t)
+    part = t.abs() / torch.finfo(dtype).max
+    return (part > 0.98) & (part < 1.02)
+
+
+def _has_overflowed(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask of the elements that are infinite because the dtype has no finite numbers of their size."""
+    return torch.isinf(x) & (t.abs() > torch.finfo(dtype).max) & (x.sign() == t.sign())
 
 
 def _first(wrong: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> str:

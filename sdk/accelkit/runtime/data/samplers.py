@@ -89,7 +89,10 @@ class ShardedBatches(Sharded, Sampler[Any]):
     def __len__(self) -> int:
         batches = num_batches_from(self.batches, self.first)
         if self.split_batches:
-            return batches if self.process_index is not None else batches * self.num_processes
+            missing = self.num_processes - self._num_last_pieces() if batches else 0
+            if self.process_index is None:
+                return batches * self.num_processes - missing
+            return batches - (self.process_index >= self.num_processes - missing)
         rounds, rest = divmod(batches, self.num_processes)
         if self.drop_last or not rest:
             rest = 0
@@ -98,6 +101,14 @@ class ShardedBatches(Sharded, Sampler[Any]):
         if self.process_index is None:
             return rounds * self.num_processes + rest
         return rounds + (self.process_index < rest)
+
+    def _num_last_pieces(self) -> int:
+        """Return the number of pieces of the last batch. If its size is not known in advance, every process is assumed to get a piece."""
+        if self.even_batches or self.drop_last or type(self.batches) is not BatchSampler:
+            return self.num_processes
+        size = self.batches.batch_size
+        rest = max(len(self.batches.sampler) - self.first, 0) % size  # type: ignore[arg-type]
+        return -(-rest // (size // self.num_processes)) if rest else self.num_processes
 
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
         """Yield the batches of the epoch from position ``self.first`` on.
