@@ -99,8 +99,8 @@ def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dt
 
 @check("smoke")
 def copies_convert(subject: Subject) -> None:
-    """A copy to another dtype converts values as the CPU does: on the way to the device, on the device, and on the way back. If the
-    accelerator declares nothing about a dtype, a copy to this dtype may raise an error instead."""
+    """A copy of a float32 tensor to another dtype converts the values as the CPU does: on the way to the device, on the device, and on
+    the way back. If the accelerator declares nothing about a dtype, a copy to this dtype may raise an error instead."""
     import torch
 
     values, names = torch.tensor([0.0, 1.5, -2.5, 127.0, 3.999]), ("float64", "float16", "bfloat16", "int32", "int64", "bool")

@@ -1,4 +1,4 @@
-"""Gradients that are wrong in less common cases: at bounds, in a second backward pass, after changes in place, and with random numbers."""
+"""Faults of autograd in less common cases, such as second derivatives and changes in place, and faults of modules such as LSTM."""
 
 from __future__ import annotations
 

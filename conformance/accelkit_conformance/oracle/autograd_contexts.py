@@ -40,7 +40,8 @@ def check_no_grad_and_inference_mode(subject: Subject) -> None:
 
 
 def check_backward_on_another_device(subject: Subject) -> None:
-    """Check that a backward pass on a device that is not current gives the right gradients, on the device of the inputs."""
+    """Check that a backward pass on a device that is not current gives the same gradients as a backward pass on the current device. Also
+    check the devices of the results, of the gradients, and of a tensor that a hook creates."""
     image, matrix = torch.ones(4, 2, 8, 8), torch.ones(8, 8)
     functions = [one for one in COMMON.values() if not lacking_dtypes(subject, lambda: one(image, matrix))]  # noqa: B023
     found, places = [], []

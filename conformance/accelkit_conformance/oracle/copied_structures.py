@@ -1,4 +1,4 @@
-"""Check that deep copies, saved files and pickles of views, modules and optimizers keep their structure, and ``torch.load`` with several
+"""Checks of the structure of deep copies, saved files and pickles of views, modules and optimizers, and of ``torch.load`` with several
 forms of ``map_location``."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measuring in a child process, because a measurement may crash or hang. The parent process does not import torch."""
+"""Measurement of an accelerator's speed in a child process, because a measurement may crash or hang. The parent does not import torch."""
 
 from __future__ import annotations
 

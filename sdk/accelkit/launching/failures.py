@@ -1,4 +1,4 @@
-"""Find the process of a job that failed first, and describe the failure."""
+"""Find the failure that most likely caused the failures of a job's other processes, and describe it."""
 
 from __future__ import annotations
 

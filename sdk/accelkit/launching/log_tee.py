@@ -100,7 +100,7 @@ class Streams:
     def add(self, pipe: int, path: Path, screen: Screen, rank: int) -> None:
         """Copy the output of a process from ``pipe`` to the log file ``path`` and to ``screen``, until the pipe is closed.
 
-        ``rank`` is the rank of the process.
+        ``rank`` is the rank of the process. On the screen, each line of a rank other than 0 begins with the rank, as in ``[1]: ``.
         """
         prefix = b"[%d]: " % rank if rank else b""
         self._screens.add(screen)

@@ -187,7 +187,7 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:
-    """Return the backends of a process group for this device, as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``."""
+    """Return a group's backends as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``, or only the backend on the CPU."""
     chosen = backend_of(device, backend)
     return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
 

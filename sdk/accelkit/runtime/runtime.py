@@ -184,7 +184,7 @@ class Runtime:
 
     @property
     def state(self) -> RuntimeState:
-        """A frozen description of this Runtime, suitable for printing."""
+        """A frozen description of this Runtime, suitable for printing. Reading it does not start the device."""
         return self._session.state()
 
     @property
@@ -219,7 +219,7 @@ class Runtime:
 
     @property
     def rng_types(self) -> tuple[str, ...]:
-        """The generators that are synchronised across processes before each epoch."""
+        """The names of the generators that are synchronised across processes before each epoch, as in the constructor's ``rng_types``."""
         return self._options.rng_types
 
     # -- the place of this process in the job --------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Runtime:
 
     @property
     def optimizer_step_was_skipped(self) -> bool:
-        """Whether any optimizer's last step was skipped because a gradient was infinite or NaN, as can happen with ``16-mixed``."""
+        """Whether the last step of any optimizer was skipped, for example because a gradient was infinite or NaN with ``16-mixed``."""
         return self._session.stepping.has_skipped
 
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:

@@ -31,7 +31,7 @@ class ProcessGroupOptions:
 
     @property
     def seconds(self) -> float:
-        """The timeout in seconds.
+        """The timeout in seconds: ``timeout`` or, if that is None, the value of ACCELKIT_TIMEOUT or its default.
 
         Raises:
             UsageError: If the timeout is not a positive number.

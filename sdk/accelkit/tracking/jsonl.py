@@ -20,7 +20,7 @@ class JSONLines(MetricsFileTracker):
 
     If a program continues from a checkpoint, lines that were written after the checkpoint are removed. The file therefore has no duplicate
     lines, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
-    ``metrics.jsonl``, that file is renamed to ``metrics.1.jsonl``.
+    ``metrics.jsonl``, that file is renamed to ``metrics.1.jsonl`` or, if this name is taken, gets the next free number.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

@@ -74,7 +74,8 @@ class PluginAccelerator:
         """Check that the device can run forward and backward computations, and make it current. Initialises the driver.
 
         Raises:
-            UnavailableError: If torch cannot use the hardware. The error's text says why, as reported by the accelerator.
+            UnavailableError: If torch cannot use the hardware or a backward pass on the device fails. The error says why.
+            BrokenPluginError: If ``check`` or ``setup_device`` of the accelerator fails with an error that is not accelkit's own.
         """
         from accelkit.runtime.device_checks import check_backward, check_device
 

@@ -56,7 +56,7 @@ class Division:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process is the only one that reads the loader."""
+        """Whether this process is the only one that gets batches of the loader."""
         return self.num_processes * self.processes_per_share == 1
 
     def description(self) -> dict[str, Any]:

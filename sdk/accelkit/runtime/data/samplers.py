@@ -48,8 +48,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
             because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
 
     Attributes:
-        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it; the last round is
-            then filled with whole batches, not with single samples.
+        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it. Without
+            ``split_batches``, the last round is then filled with whole batches, not with single samples.
         remainder: The number of samples in the last round, not counting the repeated samples that fill the round. -1 if no samples are
             repeated, the number is not known, or the last round has not been reached.
     """
