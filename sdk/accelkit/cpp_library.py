@@ -33,13 +33,13 @@ class CppLibrary:
     """A shared library that is compiled on first use and kept in the user's cache.
 
     The cache contains one library for each combination of torch version, Python version, machine type, sources and flags. After a change to
-    a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to a header or another
-    file, all ``.cpp`` files are compiled again.
+    a ``.cpp`` file, only that file and the other files of its group in ``unity`` are compiled again. After a change to any other
+    file, such as a header or an excluded ``.cpp`` file, all ``.cpp`` files that are not excluded are compiled again.
 
     A wheel may also contain compiled libraries, which ``prebuild`` writes to the folder ``prebuilt`` beside the sources. Such a library is
-    used if it was compiled from the same sources, with the same flags, and for the installed minor version of torch. Otherwise, the sources
-    are compiled. If there is no compiler, the error names the installed version of torch and the versions of torch for which the wheel
-    contains libraries.
+    used if it was compiled from the same sources, with the same flags, for the same machine type, and for the installed minor version of
+    torch. Otherwise, the sources are compiled. If there is no compiler, the error names the installed version of torch and the versions of
+    torch for which the wheel contains libraries.
 
     The compiler is the value of ``CXX``, or the first of c++, g++ and clang++ that is installed. In the sources, the macro ``BACKEND_NAME``
     expands to a string literal with the value of ``name``. The environment variable ``NAME_CXXFLAGS``, with the name in capitals, can

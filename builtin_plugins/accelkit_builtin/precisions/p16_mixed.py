@@ -93,7 +93,7 @@ class Float16Mixed(AutocastPrecision):
         return scaled
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the optimizer's gradients until its first step, to warn if the program changes gradients that are multiplied by the scale.
+        """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
 
         If a program clips scaled gradients, the updates become so small that the model hardly trains, and no error is raised.
         """

@@ -250,8 +250,8 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor shows its values and, unless the device is the CPU, its device. The check needs float64, int64 and bool, which
-    torch uses to format the values."""
+    """``repr`` of a tensor that contains 1.5 and NaN shows ``1.5`` and, unless the device is the CPU, the device type. The check needs
+    float64, int64 and bool, which torch uses to format the values."""
     import torch
 
     subject.needs("float64", "int64", "bool")

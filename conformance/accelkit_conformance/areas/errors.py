@@ -252,9 +252,9 @@ def invalid_arguments(subject: Subject, kind: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def changes_are_noticed(subject: Subject) -> None:
-    """Samplers, copies, assignments, ``out=`` and other calls that write to a tensor, directly or through a view, increase the tensor's
-    version. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave the version
-    unchanged."""
+    """In-place random sampling, copies, assignments, ``out=`` and other calls that write to a tensor, directly or through a view, increase
+    the tensor's version. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave
+    the version unchanged."""
     from accelkit_conformance.oracle.versions import check_versions
 
     check_versions(subject)

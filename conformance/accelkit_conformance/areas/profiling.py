@@ -183,8 +183,8 @@ def memory_is_recorded(subject: Subject) -> None:
 
 @check("training")
 def recording_changes_no_result(subject: Subject) -> None:
-    """A model gives the same loss and gradients before, during and after a recording by torch.profiler. The recording includes shapes and
-    memory."""
+    """A model gives the same loss and gradients before, during and after a recording by torch.profiler, within the default tolerances of
+    ``torch.testing.assert_close``. The recording includes shapes and memory."""
     import torch
 
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(subject.device)

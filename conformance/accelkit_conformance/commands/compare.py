@@ -57,8 +57,9 @@ def _changes(before: Report, after: Report) -> dict[str, Any]:
 
     The keys ``worse``, ``better``, ``other``, ``new`` (only in the report ``after``) and ``gone`` (only in ``before``) hold lists of tests.
     A test in ``other`` failed in both reports, but with results of different kinds. Each item of a list is a dict with the ``id`` of the
-    test, the kinds of its results in ``before`` (``a``) and ``after`` (``b``) and, unless it is gone, the ``reason`` of the result in
-    ``after``. ``same`` is the number of tests whose results are of the same kind in both reports.
+    test and, for each report that contains the test, the kind of its result: ``a`` for ``before`` and ``b`` for ``after``. Unless the test
+    is gone, the dict also has the ``reason`` of the result in ``after``. ``same`` is the number of tests whose results are of the same kind
+    in both reports.
     """
     olds, news = ({result.id: result for result in results_of(report)} for report in (before, after))
     changes: dict[str, Any] = {name: [] for name in ("worse", "better", "other", "new", "gone")}

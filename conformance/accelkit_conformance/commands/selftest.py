@@ -144,8 +144,8 @@ def _show(autopsies: list[Autopsy]) -> None:
 
 
 def _sample(patterns: Sequence[str], number: int | None, seed: int) -> list[Generated]:
-    """Return the generated mutants that ``patterns`` names. Each pattern must be the full id of a mutant. If there are no patterns, return
-    a random sample of ``number`` mutants.
+    """Return the generated mutants whose full ids are given in ``patterns``. If ``patterns`` is empty, return a random sample of ``number``
+    mutants.
 
     Raises:
         UsageError: If an id is invalid, or if the mutant with this id does not exist for the installed torch.

@@ -1,5 +1,5 @@
-"""Programs that use autograd in less common ways: hooks, saved tensors, gradient modes, custom functions, and unused or repeated
-gradients."""
+"""Programs that use autograd in less common ways: hooks, saved tensors, gradient modes, custom functions, unused inputs, and
+repeated backward passes."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def check_result_strides(subject: Subject, name: str) -> None:
 
 
 def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-    """Yield lists of ``count`` operands (1 or 2) in several memory layouts, each with a description of the layouts.
+    """Yield tuples of ``count`` operands (1 or 2) in several memory layouts, each after a description of the layouts.
 
     The values are between 0.2 and 0.9, which is in the domain of most pointwise operators.
     """

@@ -209,7 +209,8 @@ def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import a hook plugin and call its ``doctor_checks`` through a plugin manager, so that hook wrappers are called too."""
+    """Import a hook plugin and call its ``doctor_checks`` through a plugin manager, so that hook wrappers are called too. The results are
+    stored in ``facts["checks"]``."""
     from accelkit.plugin_manager import PluginManager
 
     reached("import")

@@ -480,7 +480,7 @@ class Runtime:
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0, **kwargs: Any
     ) -> torch.Tensor:
-        """Scale the gradients of ``parameters`` in place so that their total norm is at most ``max_norm``.
+        """Call ``unscale_gradients``, then scale the gradients of ``parameters`` in place so that their norm is at most ``max_norm``.
 
         Args:
             parameters: Parameters of prepared modules. The norm covers the gradients of all shards of a sharded parameter.
@@ -800,7 +800,7 @@ class Runtime:
         """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
         All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``load_state``
-        describes ``verify``.
+        describes ``verify``. Calls ``watch_preemption`` first, so that SIGTERM and SIGUSR1 no longer end this process.
 
         Returns:
             Whether a checkpoint was loaded. The result is the same on all processes.

@@ -126,7 +126,7 @@ class RuntimeHooks:
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:
-        """If the strategy is distributed, the Runtime of each process calls this hook whenever it sets up the device.
+        """Called on every process each time the Runtime sets up the device, if the strategy is distributed.
 
         When this hook is called, all processes have joined the process group and have checked that they run with the same settings.
         """

@@ -62,7 +62,10 @@ def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> A
 
 
 def send(data: Any, rank: int, group: dist.ProcessGroup | None = None) -> None:
-    """Send an object to the process whose rank in the job is ``rank``. That process must call ``receive``."""
+    """Send an object to the process whose rank in the job is ``rank``. That process must call ``receive``.
+
+    Unlike ``gather`` and ``broadcast``, this function does not copy tensors to the host before it pickles them.
+    """
     text = job_secret.signed(pickle.dumps(data), dist.get_rank())
     device = _travelling_on(group)
     for part in (_LENGTH.pack(len(text)), text):

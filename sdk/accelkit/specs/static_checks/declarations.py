@@ -27,7 +27,7 @@ _OF_DTYPES = ("dtype", "autocast")
 def wrong_attributes(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find attributes of the plugin whose values have the wrong type.
 
-    The specification has an attribute or property of the same name, which determines the right type.
+    The right type is that of the attribute or property of the same name in the specification.
 
     Yields:
         The ``what``, ``why`` and ``hint`` of a ``Finding`` for each mistake. All rules in this package yield such tuples.
