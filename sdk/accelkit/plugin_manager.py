@@ -31,7 +31,7 @@ class PluginManager(pluggy.PluginManager):
             self.add_hookspecs(specification)
 
     def add(self, plugin: object, owner: str) -> None:
-        """Check and register a plugin instance.
+        """Check a plugin instance, and register it unless it is registered already.
 
         Args:
             plugin: The selected accelerator, precision, cluster environment or strategy, or a hook plugin.

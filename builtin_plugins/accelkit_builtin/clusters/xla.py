@@ -97,7 +97,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES."""
+        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES. If neither is set, localhost on the CPU."""
         return self.address("MASTER_ADDR", default=self._addresses()[0].rpartition(":")[0])
 
     @property

@@ -103,7 +103,7 @@ class ParallelOptions:
         return {"replicate": self.replicate, "shard": self.shard, "context": self.context, "tensor": self.tensor}
 
     def sizes(self, num_processes: int) -> dict[str, int]:
-        """Return the size of each dimension by name, in the order of the mesh.
+        """Return the size of each dimension by name, in the order of the mesh. A size of -1 is replaced by the actual size.
 
         Raises:
             UsageError: If the product of the sizes cannot be ``num_processes``.

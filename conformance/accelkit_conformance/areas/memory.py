@@ -56,8 +56,8 @@ def views_cost_nothing(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def peak_is_kept_and_reset(subject: Subject) -> None:
-    """The peak is the largest number of bytes that were allocated at the same time since the last reset. Resetting the peak sets it to the
-    number of bytes that are currently allocated."""
+    """Resetting the peak sets it to the number of bytes that are currently allocated. If a tensor of 8 MiB is then created and freed, the
+    peak is at least the number of bytes that were allocated while it existed, and at most 16 MiB above the value after the reset."""
 
     def peak() -> float:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]

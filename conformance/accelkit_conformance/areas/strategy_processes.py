@@ -122,8 +122,8 @@ def sharding_saves_memory(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", seconds=320)
 def an_error_of_one_rank_ends_the_job(subject: Subject) -> None:
-    """If one of two launched processes raises an error while the other process waits in a step, the whole job ends, and its output contains
-    the error."""
+    """If one of two launched processes raises an error while the other process waits in a step, the whole job ends within 150 seconds. Its
+    exit status is not 0, and its output contains the message of the error."""
     from accelkit_conformance.oracle.strategy_training import check_is_suitable
 
     if not subject.cls.is_distributed:  # type: ignore[attr-defined]

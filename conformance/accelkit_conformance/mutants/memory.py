@@ -1,4 +1,4 @@
-"""Wrong memory statistics, memory leaks and wrong out-of-memory errors."""
+"""Wrong memory statistics, memory leaks, overlapping blocks of memory, and wrong out-of-memory errors."""
 
 from __future__ import annotations
 

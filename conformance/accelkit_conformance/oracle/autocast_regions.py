@@ -256,10 +256,11 @@ CASES: Mapping[str, Callable[[_Region], None]] = {
 
 
 def check_region(subject: Subject, dtype: str, name: str) -> None:
-    """Check the case ``CASES[name]`` of autocast, with the dtype ``dtype``.
+    """Check the case ``CASES[name]`` with autocast to the dtype ``dtype``, such as ``bfloat16``.
 
     Raises:
         AssertionError: If a dtype, value or state is wrong.
         Absent: If autocast does not compute in this dtype at all.
+        NotSupported: If the device lacks another dtype that the case needs, or autocast to it.
     """
     CASES[name](_Region(subject, dtype))

@@ -125,8 +125,8 @@ def _dimensions(subject: Subject) -> None:
 
 
 def _orders(subject: Subject) -> None:
-    """Start many asynchronous collectives, queue an unrelated matrix product on the device, and then wait for the collectives in the
-    reverse order."""
+    """Start many asynchronous collectives, queue an unrelated matrix product on the device, wait for the collectives in the reverse order,
+    and check all results. Also check the value of the future of an ``all_reduce``."""
     n, rank = subject.world_size, subject.rank
     tensors = [tensor_of(subject, *[rank + number] * (number + 1)) for number in range(24)]
     works = []

@@ -28,7 +28,7 @@ Train = Callable[[torch.device, torch.dtype, Options], Sequence[torch.Tensor]]
 
 
 def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
-    """Return the options that select an implementation other than the for-loop: ``foreach``, and ``fused`` where torch supports it."""
+    """Return the options that select each implementation other than the for-loop: ``foreach``, and ``fused`` if torch supports it here."""
     found = [{"foreach": True}] if "foreach" in info.supported_impls else []
     is_refused = info.optim_cls.__name__ == "Adagrad" and subject.device_type == "cuda"  # by torch itself
     if "fused" in info.supported_impls and subject.device_type in _get_fused_kernels_supported_devices() and not is_refused:

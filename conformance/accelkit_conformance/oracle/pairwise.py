@@ -16,11 +16,12 @@ def covering_rows(
 ) -> list[dict[str, str]]:
     """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one combination.
 
-    Only combinations for which ``is_allowed`` returns True are returned, so that pairs for which it returns False are left out. It is also
-    called with incomplete combinations, which must be allowed only if a value of each other axis can be added.
+    Pairs and combinations for which ``is_allowed`` returns False are left out. ``is_allowed`` is also called with incomplete combinations,
+    for which it must return True only if every other axis has a value that can be added.
 
-    The first combination has the first value of each axis. The others are built greedily: each starts with a pair that no earlier
-    combination contains, and takes for every other axis the value that covers the most new pairs. The result is the same on every call.
+    The first combination has the first value of each axis. ``is_allowed`` must return True for it. The others are built greedily: each
+    starts with a pair that no earlier combination contains, and takes for every other axis the value that covers the most new pairs. The
+    result is the same on every call.
     """
     names = list(axes)
     missing = {(one, x, other, y) for one, other in itertools.combinations(names, 2) for x in axes[one] for y in axes[other]}

@@ -42,10 +42,10 @@ class Declaration:
 
 
 def declaration_of(precision: Precision) -> Declaration:
-    """Return the declaration of a precision: from its name or, if the name states no dtypes, from its required capabilities.
+    """Return what a precision declares with its name or, if the name states no dtypes, with its required capabilities.
 
-    The tolerance is eight times the largest relative rounding error of the declared dtypes and, if the required capabilities name
-    quantised formats (such as ``fp8``), of these formats.
+    The tolerance is eight times the largest machine epsilon of the declared dtypes. If the required capabilities name quantised formats
+    (such as ``fp8``) with a larger relative rounding error, it is eight times this error.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

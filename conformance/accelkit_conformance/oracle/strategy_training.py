@@ -164,7 +164,7 @@ class ModelPair:
         return make_batches(number, next(self.single.parameters()).dtype)
 
     def train(self, batch: torch.Tensor, *, is_uneven: bool = False) -> None:
-        """Train on one batch of the whole job: call ``backward`` with the same arguments, then ``step`` and ``check``."""
+        """Train on one batch of the whole job: pass the arguments to ``backward``, then call ``step`` and ``check``."""
         self.backward(batch, is_uneven=is_uneven)
         self.step()
         self.check()

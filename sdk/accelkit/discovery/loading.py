@@ -121,10 +121,11 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
 
 def instantiate(cls: Any, record: PluginRecord) -> Any:
-    """Create an instance without arguments, and set its name and plugin.
+    """Create an instance of the class without arguments and, unless it is a hook plugin, set its ``name`` and ``plugin``.
 
     Raises:
         BrokenPluginError: If the class lacks a method that its specification requires, or its constructor raises an error.
+        AccelkitError: If the constructor raises an AccelkitError. It is passed on unchanged.
     """
     if missing := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BrokenPluginError(

@@ -161,9 +161,10 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 
 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import a plugin and, if it is an accelerator, also probe, build and load it, and compute on its device.
+    """Import a plugin and create an instance of it. If it is an accelerator, also probe, build and load it, and compute on its device.
 
-    The import of a third-party plugin is checked for side effects.
+    No instance of a precision, or of an accelerator that cannot be used, is created. The import of a third-party plugin is checked for side
+    effects, and the methods of a hook plugin are checked against their specifications.
     """
     ask = _probe if record.is_builtin else _probe_without_traces
     answer = ask(record, facts, reached)

@@ -28,12 +28,14 @@ def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
     If the user set an order in ACCELKIT_AUTO_ORDER, the first usable accelerator in this order is chosen. Otherwise, the only usable
-    accelerator other than the host is chosen, or the host if no other accelerator can be used.
+    accelerator other than the host is chosen, or the host if no other accelerator can be used. Simulated accelerators are never chosen.
 
     Args:
         is_fresh: Whether to ignore cached results of probes.
 
     Raises:
+        UnknownNameError: If the user's order contains an unknown name.
+        PluginError: If a plugin in the user's order is disabled, incompatible or broken, or if several distributions provide its name.
         UnavailableError: If no accelerator in the user's order can be used.
         AmbiguousError: If the user set no order and several accelerators other than the host can be used.
     """

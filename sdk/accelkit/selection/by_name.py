@@ -61,7 +61,7 @@ def _is_offered(name: str) -> bool:
 
 
 def load_named(kind: Kind, name: str) -> Loaded:
-    """Load the class of a plugin. If the plugin runs third-party code, first try it in a child process (see ``try_unless_known``).
+    """Load a plugin's class, and return it with the plugin's record. First check whether the plugin works here (see ``try_unless_known``).
 
     Args:
         kind: The kind of the plugin.

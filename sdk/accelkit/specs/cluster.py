@@ -247,7 +247,9 @@ class ClusterEnvironment(Variables):
 
     @hookimpl(trylast=True)
     def requeue(self) -> bool | None:
-        """Put the job back into the scheduler's queue, so that the scheduler starts the job again. Called on one process of the job.
+        """Put the job back into the scheduler's queue, so that the scheduler starts the job again.
+
+        With ``Runtime(requeue=True)``, called on the main process of a job that was told to end, after the job's state was saved.
 
         Returns:
             Whether the scheduler accepted the job. None counts as False.

@@ -1,4 +1,4 @@
-"""The base class of trackers."""
+"""The base class of trackers, and the base class of trackers that write files."""
 
 from __future__ import annotations
 

@@ -90,7 +90,11 @@ class Index:
                 self._read(name)
 
     def complete(self) -> None:
-        """Read the index files that have not been read yet."""
+        """Read the index files that have not been read yet.
+
+        Raises:
+            UnpicklingError: If one of them is damaged or lists the wrong data files, or if two files list different sizes of a tensor.
+        """
         for name in list(self._left):
             self._read(name)
 

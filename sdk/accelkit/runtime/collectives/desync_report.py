@@ -231,7 +231,10 @@ def is_timeout(error: BaseException) -> bool:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the first sentence of an error of torch.distributed, without the location in its source code."""
+    """Return the first line of an error of torch.distributed, or the name of its class if that line is empty.
+
+    The location in torch's source code at the beginning, and the explanation that begins with "This is typically", are left out.
+    """
     first = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[(?:enforce fail at )?[^\]\s]*:\d+\]\s*", "", first).partition(". This is typically")[0] or type(error).__name__
 

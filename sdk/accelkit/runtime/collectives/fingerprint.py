@@ -173,7 +173,7 @@ def _compare(
 def _exchange_packets(
     communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes
 ) -> tuple[list[tuple[Any, ...]], list[bytes]]:
-    """Return the digests and the payload of each process."""
+    """Return two lists with one item per process: tuples of the digests and the length of the payload, and the payloads."""
     packet = bytearray(PACKET_BYTES)
     _HEAD.pack_into(packet, 0, *digests, len(payload))
     packet[_HEAD.size : _HEAD.size + len(payload)] = payload

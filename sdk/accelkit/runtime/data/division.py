@@ -19,7 +19,8 @@ class Division:
     """Description of how a job divides a loader among its processes.
 
     A position in the loader's order is the number of samples before it. If the user wrote the batch sampler, a position is a number of
-    batches instead, because the user's sampler may group the samples differently for another batch size.
+    batches instead, because the user's sampler may group the samples differently for another batch size. If ``is_shared`` is True,
+    positions and steps count only the samples and batches of this process's own share.
 
     Attributes:
         loader: The user's loader.

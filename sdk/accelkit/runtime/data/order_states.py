@@ -110,7 +110,10 @@ class OrderStates:
                 seeding.restore_host(own | drawn)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return ``start`` or, if no pass is active, a similar dict with the current states of the loader's own generators."""
+        """Return ``start``. If no pass is active, return a dict with the same keys instead.
+
+        In this dict, ``host`` is None, and ``generators`` has the current states of the loader's own generators.
+        """
         return self.start or {"host": None, "generators": [generator.get_state() for generator in self._generators()]}
 
     def check(self, state: Mapping[str, Any]) -> None:
