@@ -142,7 +142,8 @@ class Runner:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The description of the device, from the first worker that loaded the plugin; empty until a worker has loaded the plugin."""
+        """The description of the device, from one of the workers that loaded the plugin. Empty until a worker has loaded the plugin, or if
+        the plugin is not an accelerator."""
         return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property

@@ -67,8 +67,8 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
         variables: Variables that are added to the environment of the new process.
 
     Raises:
-        AssertionError: If the process ends or exceeds the time limit before it answers. If it ended, the message has the end of
-            its output.
+        AssertionError: If the process does not end within the time limit, or if it ends without an answer. In the second case, the message
+            has the end of its output.
     """
     run = _run(module, request, seconds, variables or {})
     lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def importing_changes_nothing(subject: Subject) -> None:
-    """Importing the plugin leaves no thread running, and does not change environment variables, signal handlers, the working directory or
-    torch's functions. If the plugin is an accelerator, probing it has none of these effects either."""
+    """Importing the plugin leaves no thread running, does not change environment variables (other than ``TORCHINDUCTOR_*``), signal
+    handlers or the working directory, and replaces no function or class of torch. If the plugin is an accelerator, probing it has none of
+    these effects either."""
     changes = in_child(subject.record, "import", "probe", "footprint")["changes"]
     assert not changes, "it " + "; it ".join(changes)
 

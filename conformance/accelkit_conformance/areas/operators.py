@@ -286,7 +286,7 @@ def wide_integers(subject: Subject, name: str) -> None:
 
 @check("smoke", requires=["subnormals"], over=["mul", "add", "clone", "neg", "where", "div"])
 def subnormal_numbers(subject: Subject, name: str) -> None:
-    """Operations that leave numbers unchanged, such as a multiplication by 1, do not flush subnormal float32 numbers to zero."""
+    """Operations that leave numbers unchanged, such as a multiplication by 1, keep all bits of subnormal float32 numbers."""
     import torch
 
     from accelkit_conformance.oracle.subnormals import CALLS, NUMBERS

@@ -1,4 +1,5 @@
-"""Faults of collectives, of the averaging of gradients in DDP and FSDP, and of the synchronisation of buffers in DDP."""
+"""Faults of collectives, of ``send`` and ``isend``, of the averaging of gradients in DDP and FSDP, and of the synchronisation of buffers
+in DDP."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class ReportsFreeMemoryAsTotal(Broken):
 
 @mutant("memory", "leaks")
 class KeepsWorkspaces(Broken):
-    """Every matmul leaks a small workspace."""
+    """Each call of ``mm`` or ``addmm`` leaks a small workspace."""
 
     kept: ClassVar[list[Any]] = []
 

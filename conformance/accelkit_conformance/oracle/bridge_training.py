@@ -3,6 +3,8 @@
 This module imports torch, so the checks import it only when they run. The program is run with:
 
 ``accelkit launch --accelerator NAME --devices 2 -m accelkit_conformance.oracle.bridge_training FRAMEWORK NAME``
+
+FRAMEWORK is ``trainer``, ``fabric`` or ``accelerate``. NAME is the name of the accelerator.
 """
 
 from __future__ import annotations

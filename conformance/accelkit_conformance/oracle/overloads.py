@@ -193,7 +193,9 @@ def _copied(nested: Any) -> Any:
 
 
 def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return functional ATen calls that programs make on the CPU.
+    """Return functional ATen calls that programs make on the CPU: the first successful calls of each overload.
+
+    Calls without tensors are left out, and so are calls that return views.
 
     Args:
         programs: The programs. A program that raises an exception still contributes the calls before the exception.

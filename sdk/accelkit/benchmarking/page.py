@@ -28,7 +28,7 @@ class Row:
 
 
 def lines(report: Report) -> list[str]:
-    """Return the lines of the page."""
+    """Return the lines of the page: a title, a table of measurements, and a line for each measurement that the device does not support."""
     title = f"{report.name} ({report.plugin}) on {report.device}, torch {report.torch}, {report.threads} threads on the CPU"
     rows = [dataclasses.astuple(row(result)) for result in report.results if result.device is not None]
     table = aligned([_COLUMNS, *rows], has_numbers=True) if rows else []

@@ -226,7 +226,7 @@ class Preparation:
         self._unchecked_schedulers.clear()
 
     def free_memory(self) -> None:
-        """Forget all objects, collect garbage and release the device's cached memory."""
+        """Drop all prepared objects, collect garbage and, if the device is in use, release its cached memory."""
         self._objects.clear()
         self._unchecked_schedulers.clear()
         gc.collect()

@@ -595,11 +595,11 @@ class Runtime:
             group: A process group, such as ``dist.group.WORLD``. All its members contribute, even if some compute on the same samples.
 
         Returns:
-            ``tensor`` itself if ``reduction`` is ``none``, or if the job has one process and ``scale`` is 1. Otherwise, new tensors, which
-            are the same on all processes.
+            ``tensor`` itself for ``none``, or in a job of one process if ``scale`` is 1. Otherwise, new tensors, equal on all processes.
 
         Raises:
-            TypeError: For the mean of integers, the maximum or minimum of complex numbers, and a ``reduction`` of an unsupported type.
+            TypeError: If a leaf of ``tensor`` is not a tensor, or if ``reduction`` is of an unsupported type. With several processes, also
+                for the mean of integers, and for the maximum or minimum of complex numbers.
             ValueError: If ``reduction`` is an unknown string.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)

@@ -29,7 +29,7 @@ _VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # set by accelerate launch, and by an Ac
 
 
 def is_used() -> bool:
-    """Return whether the Accelerators of this process train with DeepSpeed."""
+    """Return whether Accelerate trains with DeepSpeed in this process. False if no ``Accelerator`` of Accelerate has been created yet."""
     return bool(AcceleratorState._shared_state.get("distributed_type") == DistributedType.DEEPSPEED)
 
 
@@ -68,9 +68,10 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device.
+    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device, and keep it from compiling an operator for inference.
 
-    Inside the block, LOCAL_RANK is the index of the device, because DeepSpeed reads the index of its device from LOCAL_RANK.
+    Inside the block, LOCAL_RANK, and OMPI_COMM_WORLD_LOCAL_RANK if it is set, are the index of the device, because DeepSpeed reads the
+    index of its device from these variables. DeepSpeed must have been imported before.
     """
     with variables_restored(device_index_variables(device)), without_compiling():
         yield

@@ -76,14 +76,16 @@ FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framewor
 
 
 def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
-    """Import a package of Lightning, and return its framework.
+    """Return the framework of a package of Lightning, and import the package.
 
-    If ``package`` is None, the framework that the program has already imported is used, or else the first one of ``frameworks`` that is
-    installed.
+    Args:
+        frameworks: The frameworks to choose from: ``TRAINERS`` or ``FABRICS``.
+        package: The name of the package. If it is None, the first of ``frameworks`` whose package the program has already imported is
+            returned, or else the first one that is installed.
 
     Raises:
-        UnknownNameError: If Lightning has no package of this name.
-        UnavailableError: If the package is not installed.
+        UnknownNameError: If none of ``frameworks`` is in a package of this name.
+        UnavailableError: If the package is not installed or, if ``package`` is None, no package of ``frameworks`` is installed.
         UnsupportedError: If the version of the package is not supported.
     """
     if package is None:

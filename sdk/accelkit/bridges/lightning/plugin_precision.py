@@ -239,9 +239,9 @@ class TrainerPrecision(PluginPrecision):
 
 
 def make_plugin_precision(framework: Framework, selected: Precision, accelerator: Accelerator, strategy: Any) -> Any:
-    """Create a Lightning plugin that delegates to a Precision.
+    """Create a Lightning precision plugin that delegates to an accelkit Precision. The arguments are those of ``PluginPrecision``.
 
-    The class is named after the Precision's class, because a Trainer saves the state of the plugin under the name of its class.
+    The plugin's class has the name of the class of ``selected``, because a Trainer saves the state of a plugin under the name of its class.
     """
     mixin = TrainerPrecision if framework.is_trainer else FabricPrecision
     bases = (mixin, framework.part("plugins.precision").Precision)
