@@ -130,7 +130,7 @@ class Run:
         options: The options of the run.
 
     Raises:
-        UsageError, UnsupportedError: If there is no test to run, or the list of tests cannot be read.
+        AccelkitError: If there is no test to run, or if the list of tests, the expected failures or an accelerator cannot be used.
     """
 
     def __init__(self, record: PluginRecord, availability: dict[str, str], options: Options) -> None:

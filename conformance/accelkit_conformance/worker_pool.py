@@ -57,7 +57,7 @@ class Order:
         """Return the first message to a worker process: the settings that the worker reads from standard input when it starts.
 
         Args:
-            needs_hardware: Whether the worker loads the plugin.
+            needs_hardware: Whether the worker loads the accelerators on which the tests run.
             worker: The number of the worker.
             rank: The rank of the process in its group.
             world_size: The number of processes of the group.
@@ -85,7 +85,7 @@ class WorkerGroup:
         order: The settings with which the workers are started.
         size: The number of worker processes.
         number: The number of the first worker, counted over all groups.
-        needs_hardware: Whether the workers load the plugin.
+        needs_hardware: Whether the workers load the accelerators on which the tests run.
         folder: The folder for the logs of the workers.
 
     Raises:

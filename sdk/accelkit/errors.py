@@ -91,7 +91,7 @@ class AccelkitError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters escaped, so that names and messages from outside cannot control a terminal."""
+    """Return ``text`` with all unprintable characters except newlines escaped, so that text from outside cannot control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

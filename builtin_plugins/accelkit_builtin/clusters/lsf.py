@@ -16,9 +16,9 @@ _LOCAL_SIZE = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 class LSFEnvironment(ClusterEnvironment):
     """The environment of a process that jsrun started in a job of IBM Spectrum LSF.
 
-    Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE) and jsrun's
-    JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one line per slot, and the first line is that of the launch
-    node. jsrun may use fewer hosts than the file lists.
+    Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE,
+    LSB_RESTART) and jsrun's JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one line per slot, and the first line
+    is that of the launch node. jsrun may use fewer hosts than the file lists.
     """
 
     launcher = "jsrun"

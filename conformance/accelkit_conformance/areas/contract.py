@@ -41,8 +41,8 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def names_are_known(subject: Subject) -> None:
-    """No public member's name looks like a misspelling of a name in the specification. accelkit would never use a member with a misspelt
-    name."""
+    """No public member has a name that looks like a misspelling of a name in the specification, or that another framework uses in place of
+    such a name. accelkit would never use such a member. Members that the plugin's own code uses are left out."""
     _assert_no_mistakes(subject, "names")
 
 

@@ -76,11 +76,11 @@ def numbers_are_new(subject: Subject) -> None:
 
 @check("full", requires=["random_state", "dtype.bool"], over=names_of("dropout", "DROPOUTS"))
 def every_dropout(subject: Subject, name: str) -> None:
-    """Each kind of dropout drops the expected share of the elements or channels, everywhere in the input, and scales the others. Elements
-    or channels are dropped independently of each other: among pairs of neighbours, the share of pairs in which both are dropped or both
-    are kept is as expected, and the second half of the mask does not repeat the first. The mask depends on the seed, but not on the values
-    of the input. The gradient has the mask of the forward pass, even where the input is zero. Inputs that are contiguous, channels last,
-    transposed or strided are tested in float32 and in each other declared floating-point dtype."""
+    """Each kind of dropout drops the expected share of the elements or of whole channels, everywhere in the input, and scales the others.
+    Elements or channels are dropped independently of each other: among pairs of neighbours, the share of pairs in which both are dropped or
+    both are kept is as expected, and the second half of the mask does not repeat the first. The same seed gives the same mask, whatever the
+    values of the input. The gradient has the mask of the forward pass, even where the input is zero. Inputs that are contiguous, channels
+    last, transposed or strided are tested in float32 and, if they are declared, in float16, bfloat16 and float64."""
     from accelkit_conformance.oracle.dropout import check_dropout
 
     check_dropout(subject, name)

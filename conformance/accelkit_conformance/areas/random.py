@@ -163,9 +163,9 @@ def strided_destinations(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
-    """In every dtype, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and numbers drawn with ``uniform_(-2, 3)`` are
-    at least -2 and less than 3. The means of the first and of the last third of the numbers differ by less than 1 % of the interval, and
-    the last third does not repeat the first third."""
+    """In float32, bfloat16, float16 and float64, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and 300,000 numbers
+    drawn with ``uniform_(-2, 3)`` are at least -2 and less than 3. In each draw, the means of the first and of the last third of the
+    numbers differ by less than 1 % of the length of the interval, and the last third does not repeat the first third."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)

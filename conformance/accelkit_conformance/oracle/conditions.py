@@ -64,7 +64,7 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return the conditions. One that does not apply to this call or device is replaced by the first one of its axis in ``AXES``."""
+        """Return the conditions. A condition that does not apply to the call or device is replaced by the first of its axis in ``AXES``."""
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
             found["destination"] = "a new tensor"

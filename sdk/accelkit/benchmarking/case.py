@@ -93,7 +93,7 @@ class Case:
         return seconds * 1e6 if self.unit == "us" else self.amount / seconds / _PER_SECOND[self.unit]
 
     def rate(self, value: float) -> float:
-        """Return how many bytes or FLOP of the resource ``peak_of`` were used per second. ``value`` is the result in ``unit``."""
+        """Return the rate at which the resource ``peak_of`` was used, in bytes or FLOP per second. ``value`` is the result in ``unit``."""
         return self.work[self.peak_of] * value * _PER_SECOND[self.unit] / self.amount
 
     def samples(self, target: Target, plan: Plan, peaks: Mapping[str, float]) -> list[float]:

@@ -64,7 +64,10 @@ def without_launcher(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
-    """Run ``program`` with these arguments as Python itself would. ``kind`` is ``script`` or ``module``."""
+    """Run ``program`` with these arguments as Python itself would, and write the error that ends it, if any, to ``error_file``.
+
+    ``kind`` is ``script`` or ``module``.
+    """
     own = os.getpid()
     faulthandler.enable()
     atexit.register(_leave_process_group)  # registered first, so it is called last

@@ -86,6 +86,8 @@ def apply_to_forward(module: torch.nn.Module, precision: Precision) -> None:
 def remove_from_forward(module: torch.nn.Module) -> None:
     """Undo ``apply_to_forward``, in place. The module gets its original class back, and computes in the dtypes of its parameters.
 
+    Does nothing if ``apply_to_forward`` has not changed the module.
+
     Raises:
         UnsupportedError: If the class of the module has been changed again since ``apply_to_forward``.
     """

@@ -36,10 +36,11 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
     """Return the requested precision: ``no``, ``fp16`` or ``bf16``.
 
     The argument takes precedence over ACCELKIT_PRECISION, and ACCELKIT_PRECISION over ACCELERATE_MIXED_PRECISION. If none of the three is
-    set, the precision is ``no``.
+    set, or all of them are empty, the precision is ``no``. Each precision may also be requested by its name in accelkit, such as
+    ``16-mixed``, and ``no`` and ``fp16`` as ``32`` and ``16``.
 
     Raises:
-        UnsupportedError: If the requested precision is none of ``no``, ``fp16`` and ``bf16``.
+        UnsupportedError: If another precision is requested.
     """
     sources = (("mixed_precision", argument), (_OURS, environ.get(_OURS)), (_THEIRS, environ.get(_THEIRS)))
     source, value = next(((source, value) for source, value in sources if value), ("default", "no"))

@@ -129,8 +129,12 @@ def check_split_model(model: torch.nn.Module, config: ParallelismConfig | None, 
 def refuse_state(config: ParallelismConfig | None, method: str) -> None:
     """Check that Accelerate can save and load the state of models under this configuration.
 
+    Args:
+        config: Accelerate's ParallelismConfig, or None.
+        method: The name of the method that saves or loads the state, for the error.
+
     Raises:
-        UnsupportedError: If models are split under this configuration.
+        UnsupportedError: If the configuration enables tensor parallelism.
     """
     if config is not None and config.tp_enabled:
         raise UnsupportedError(

@@ -81,7 +81,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
-        UnsupportedError: If DeepSpeed cannot use the device.
+        UnsupportedError: If DeepSpeed does not know the device type, and the accelerator overrides ``step_end``, because its device traces
+            lazily.
     """
     if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(

@@ -96,7 +96,7 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """Return the encoded value, or None for a container, a tensor or a value of a type that cannot be saved."""
+    """Encode bytes, a complex number, or an object such as a dtype, a date or an enum member. Return None for a value of any other type."""
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):

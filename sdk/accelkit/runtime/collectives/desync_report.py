@@ -213,12 +213,15 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 
 
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
-    """Return whether the ranks in ``row`` made a different call in place of ``call``.
+    """Return whether the ranks in ``row`` are known to have made a different call in place of ``call``.
 
-    The log has only the last call of each rank. If the last call of the ranks is the one in place of ``call``, they have diverged if its
-    description differs from that of ``call``. The description says whether the call is verified. If the ranks have made later calls in the
-    same group, the result is True if ``call`` is verified and timed out on this process: if the ranks had finished the same verified call,
-    it would not have timed out here.
+    The log has only the last call of each rank, in any group.
+
+    - If it is the call in place of ``call``, the ranks have diverged if its description differs from that of ``call``. The description says
+      whether the call is verified.
+    - If the ranks have made later calls in the same group, the result is True if ``call`` is verified and timed out on this process: if the
+      ranks had finished the same verified call, it would not have timed out here.
+    - Otherwise, the result is False: the ranks have not reached ``call``, or their last call was in another group.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

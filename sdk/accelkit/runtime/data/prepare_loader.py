@@ -135,7 +135,7 @@ def filling(prepared: Sequence[PreparedLoader], even_batches: bool, inner: Abstr
 
 
 def warn_about_persistent_workers(prepared: Sequence[PreparedLoader]) -> None:
-    """Warn about each loader whose persistent workers are not affected by the context manager ``filling``.
+    """Warn about each loader whose persistent workers have started, because the context manager ``filling`` does not affect them.
 
     Each worker has a copy of the loader's ``ShardedDataset``. ``filling`` sets ``even_batches`` of the original, but not of the copies.
     """

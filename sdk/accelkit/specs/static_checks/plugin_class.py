@@ -58,7 +58,7 @@ class PluginClass:
 
     @functools.cached_property
     def mentioned(self) -> set[str]:
-        """The names that the methods of the class and its bases use, except for the methods of the specifications."""
+        """The names of globals and attributes that the methods of the class use. Methods of the specifications are left out."""
         codes = [function.__code__ for one in self.cls.__mro__ for function in _functions(one)]
         found: set[str] = set()
         while codes:
