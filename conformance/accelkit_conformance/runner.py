@@ -61,10 +61,13 @@ class Executor:
         self.is_stopped = False
 
     def run(self, test: str) -> Result:
-        """Run a test and return its result.
+        """Run a test and return its result. If the test fails, run it again up to ``reruns`` times, and return the combined result.
+
+        If the workers for the test cannot be started, the result is usually a crash.
 
         Raises:
-            BrokenPluginError: If no worker can be started for the plugin at all.
+            BrokenPluginError: If the worker for a test with one process cannot be started, and no worker of this executor has ever loaded
+                the plugin.
         """
         results = [self._attempt(test, is_fresh=False)]
         while results[-1].kind in RERUN and len(results) <= self._reruns and self._group is not None and not self.is_stopped:

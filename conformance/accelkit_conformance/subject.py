@@ -219,7 +219,7 @@ class Subject:
         return allocated
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return a function of the device's module.
+        """Return the function ``name`` of the module ``torch.<device_type>``.
 
         Raises:
             NotImplementedError: If the module does not have the function.

@@ -1,4 +1,5 @@
-"""The messages between a worker process and the runner: lines of JSON on standard input and on the original standard output."""
+"""The messages between a worker process and the runner. The worker reads requests from standard input, and writes answers to its original
+standard output (what a plugin prints goes to standard error). Each message is a line of JSON."""
 
 from __future__ import annotations
 

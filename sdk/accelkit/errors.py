@@ -218,7 +218,11 @@ class CollectiveError(AccelkitError):
 
 
 class RankFailedError(AccelkitError):
-    """A process of the job failed. The text has the traceback of the process that failed first, and says how the other processes ended."""
+    """A process of the job failed.
+
+    The text has the traceback of the process that failed first or, if it raised no exception, the end of its standard error. The text also
+    says how each process ended.
+    """
 
 
 _OUT_OF_MEMORY = re.compile("out[ _]of[ _]((device|host|gpu)[ _])?memory", re.IGNORECASE)

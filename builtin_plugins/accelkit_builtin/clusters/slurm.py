@@ -136,7 +136,7 @@ class SlurmEnvironment(ClusterEnvironment):
         Raises:
             ContradictionError: If MASTER_ADDR is not set, and either this process is rank 0 but is not on the first node of the step, or
                 several nodes are used with ``--distribution=arbitrary``, which can place rank 0 on any node.
-            UsageError: If MASTER_ADDR is not set, and the list of nodes cannot be read.
+            UsageError: If MASTER_ADDR is not a host name or address, or if it is not set and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:
             return self.address("MASTER_ADDR")

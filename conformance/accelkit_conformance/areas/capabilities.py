@@ -17,8 +17,9 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """Tensors of the dtype can be copied to the device and back, and can be added (for bool: combined with bitwise or) and multiplied on
-    the device. If the device supports the dtype bool, the tensors can also be compared with ``==``."""
+    """A copy of a tensor of the dtype to the device and back has the same values. On the device, adding two tensors (for bool: combining
+    them with bitwise or) and multiplying them give the exact results, and the sum has the dtype. If the device supports the dtype bool, a
+    tensor also equals its clone when compared with ``==``."""
     import torch
 
     wanted = getattr(torch, name)
@@ -146,7 +147,7 @@ def subnormals(subject: Subject) -> None:
 
 @check("smoke", probes="deterministic")
 def deterministic(subject: Subject) -> None:
-    """With ``torch.use_deterministic_algorithms``, two runs of ``index_add`` give the same result, bit for bit."""
+    """With ``torch.use_deterministic_algorithms(True)``, two runs of ``index_add`` on the same tensors give equal results."""
     import torch
 
     subject.needs("int64")

@@ -76,7 +76,7 @@ def results_stay_on_the_device(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def bad_index_raises(subject: Subject) -> None:
-    """Creating a tensor on a device whose index does not exist raises RuntimeError or AssertionError instead of using another device."""
+    """Creating and reading a tensor on a device whose index does not exist raises RuntimeError or AssertionError."""
     import torch
 
     are_numbered = torch.ones(1, device=torch.device(subject.device_type, 0)).device.index is not None  # torch's CPU has no index

@@ -1,4 +1,4 @@
-"""The implementations of a hook plugin return in time, without unexpected errors, and with results of the right types. They change neither
+"""The hook implementations of a plugin return in time, without unexpected errors, and with results of the right types. They change neither
 the results of training nor the state of the process."""
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def copies_broadcast(subject: Subject, direction: str) -> None:
 
 @check("smoke")
 def pageable_sources_may_change(subject: Subject) -> None:
-    """After ``to(device, non_blocking=True)`` from memory that is not pinned, the source can be overwritten or freed immediately."""
+    """After ``to(device, non_blocking=True)`` from unpinned memory, overwriting and freeing the source does not change the copy."""
     import torch
 
     for _ in range(20):

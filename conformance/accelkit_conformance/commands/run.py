@@ -209,6 +209,14 @@ def check_writable(paths: Iterable[Path]) -> None:
 def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
     """Write the report in every requested format, and print the paths on standard error.
 
+    Also print a summary on standard output or, if the path of the JSON report is ``-``, the JSON report instead. If a file cannot be
+    written, print an error that says how to write it later.
+
+    Args:
+        report: The report.
+        run: The run that the report describes.
+        paths: The path for each format. None if the format is not requested.
+
     Returns:
         The formats that could not be written.
     """

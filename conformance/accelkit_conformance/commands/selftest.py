@@ -81,7 +81,8 @@ def command(
 ) -> None:
     """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
-    Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives.
+    Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives, if
+    too many of the mutants share a mechanism (kind of fault), or if all mutants were run and too few count as killed.
 
     With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong
     last row. To run such a mutant again, pass its id, as in --mutants 'generated[add,last_row,3]'. Generated mutants that survive do not

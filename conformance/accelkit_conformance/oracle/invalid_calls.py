@@ -89,7 +89,7 @@ _MASK_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 def check_two_devices(subject: Subject, place: str) -> None:
-    """Check that operators raise an error if their arguments are on different devices.
+    """Check that operators raise RuntimeError if their arguments are on different devices. Failures are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -49,7 +49,7 @@ def narrowed(one: torch.Tensor) -> torch.Tensor:
 
 
 def reversed_dimensions(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose dimensions are in the opposite order in memory."""
+    """Return the tensor with its dimensions in the opposite order in memory. It is copied only if the order in memory changes."""
     order = tuple(range(one.ndim))[::-1]
     return one.permute(order).contiguous().permute(order)
 

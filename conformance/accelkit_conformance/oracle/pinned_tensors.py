@@ -50,9 +50,9 @@ def check_pinned_tensors(subject: Subject) -> None:
     ``Tensor.pin_memory`` is checked with tensors in several layouts and dtypes. It must return a tensor that is already pinned without a
     copy, and must not pin its argument.
 
-    Raises:
-        AssertionError: If a tensor that is not empty is not pinned, if a clone of a pinned tensor or the argument of ``Tensor.pin_memory``
-            is pinned, if a copy has a wrong device, dtype, shape or value, or if ``Tensor.pin_memory`` copies a pinned tensor.
+    A failure is recorded in the subject if a tensor that is not empty is not pinned, if a clone of a pinned tensor or the argument of
+    ``Tensor.pin_memory`` is pinned, if a tensor has a wrong device, dtype, shape or value, or if ``Tensor.pin_memory`` copies a pinned
+    tensor.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():

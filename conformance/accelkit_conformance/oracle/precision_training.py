@@ -137,7 +137,7 @@ def trainer(subject: Subject, name: str = "perceptron", optimizer: MakeOptimizer
 
 
 def gradients_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the gradients of a model by the names of its parameters, in float64 on the CPU."""
+    """Return the gradients of a model by the names of its parameters, in float64 on the CPU. Parameters without a gradient are left out."""
     return {name: whole(parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 

@@ -64,7 +64,7 @@ def check_totals(subject: Subject) -> None:
     """Check that ``key_averages`` of a recording misses no call, and that its device times add up to the time of all kernels and copies.
 
     Raises:
-        AssertionError: If too few calls were recorded, if the times do not add up, or if a matmul has no device time.
+        AssertionError: If too few calls or no kernels were recorded, if the times do not add up, or if a matmul has no device time.
     """
     import torch  # not above: areas/profiling.py imports this module, and listing the checks must not import torch
 

@@ -20,7 +20,8 @@ def own_precision(accelerator: Accelerator, name: str, device: torch.device) -> 
     """Return the accelerator's own implementation of a precision for this device, or None if the accelerator has none.
 
     Raises:
-        BrokenPluginError: If the accelerator returns neither a Precision nor None.
+        BrokenPluginError: If the accelerator's ``make_precision`` raises an error (see ``accelkit.plugin_calls.call``), or returns
+            neither a Precision nor None.
     """
     if not overrides(accelerator, Accelerator, "make_precision"):
         return None

@@ -25,7 +25,7 @@ class BuildNotice:
         self._status.close()
 
     def update(self, plugins: Collection[str]) -> None:
-        """Show that these plugins, each as ``dist==version``, are building now."""
+        """Show that these plugins, each as ``dist==version``, are running their one-time build. If there are none, remove the notice."""
         building = frozenset(plugins)
         if building == self._shown:
             return

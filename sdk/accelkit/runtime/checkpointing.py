@@ -296,5 +296,5 @@ class Checkpointing:
 
 
 def _failure(what: str) -> Any:
-    """Return a function that converts an exception to a CheckpointError with the message ``what``. All processes then raise this error."""
+    """Return a function that converts an exception to a CheckpointError with the message ``what``. ``Ranks`` raises it on all processes."""
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")

@@ -494,7 +494,7 @@ class Runtime:
         return self._gradients.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Clamp every gradient in place to ``[-clip_value, clip_value]``."""
+        """Clamp the gradients of ``parameters`` in place to ``[-clip_value, clip_value]``, after ``unscale_gradients`` if necessary."""
         self._gradients.clip_grad_value_(parameters, clip_value)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
@@ -771,8 +771,8 @@ class Runtime:
     def watch_preemption(self) -> None:
         """Catch SIGTERM and SIGUSR1, so that these signals do not end this process. ``is_preempted`` reports them.
 
-        If the cluster environment overrides ``ClusterEnvironment.is_preempted``, also start a thread that calls it at regular intervals.
-        ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call this method before they do anything else.
+        If the cluster environment overrides ``is_preempted``, a thread calls it regularly. Outside the main thread, the first call raises
+        UsageError. ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call this method before anything else.
         """
         self._preemption.watch()
 

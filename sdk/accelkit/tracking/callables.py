@@ -1,4 +1,4 @@
-"""Functions as trackers."""
+"""A tracker that passes logged values to a function."""
 
 from __future__ import annotations
 

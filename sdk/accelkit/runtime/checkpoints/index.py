@@ -62,7 +62,8 @@ class Index:
     Args:
         folder: The folder. None if there are no tensors.
         files: The names of all files in the folder, as listed in the manifest.
-        first: The ranks whose index files are read immediately. These files probably list everything that this process needs.
+        first: The ranks whose index files are read immediately. These files probably list everything that this process needs. A single
+            index file is always read immediately.
         verify: A function that is called with the name of each rank's index file before the file is read.
 
     Attributes:
@@ -70,7 +71,9 @@ class Index:
 
     Raises:
         UnpicklingError: If an index file does not contain an index, or if it lists the wrong data files. A rank's index file must list
-            exactly the data files that this rank wrote. A single index file must list all data files.
+            exactly the data files that this rank wrote. A single index file must list all data files. Also if no rank's index file exists
+            for a data file, or if two index files list different sizes of a tensor.
+        Exception: If the pickle in a single index file is damaged. The exception may be of any class.
     """
 
     def __init__(

@@ -104,7 +104,13 @@ class UnverifiedTensors:
             self._is_restoring, self._destinations = False, {}
 
     def start(self, modules: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Start verifying all tensors in threads. Forward passes and optimizer steps wait until the tensors that they use are verified."""
+        """Start verifying all tensors in threads. Forward passes and optimizer steps wait until the tensors that they use are verified.
+
+        If a module contains a ScriptModule, the tensors of the module are verified before this method returns.
+
+        Raises:
+            CheckpointError: If a tensor of a module that contains a ScriptModule is damaged.
+        """
         for module in modules:
             if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):  # its passes run without Python
                 for tensor in _tensors_of_module(module):

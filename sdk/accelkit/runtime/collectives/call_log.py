@@ -94,7 +94,7 @@ def log_store() -> Any:
 
 
 def key_of(rank: int) -> str:
-    """Return the key under which the store has the entry of a rank."""
+    """Return the key of a rank's entry in the store."""
     return f"accelkit/calls/{rank}"
 
 

@@ -42,6 +42,13 @@ for number, (t, x) in enumerate(zip(right, found)):
 def write_program(call: OperatorCall, folder: Path, accelerator: str, device: torch.device, comment: str) -> tuple[str, Path]:
     """Save a program in ``folder``. The program runs the call on the CPU in float64 and on the device, and prints both results.
 
+    Args:
+        call: The call of the operator, with its arguments.
+        folder: The folder. A program for an earlier call of the same overload is replaced.
+        accelerator: The name of the accelerator.
+        device: The device. Only its index is used.
+        comment: The text of the program's first line, without ``#``.
+
     Returns:
         The program and its path. The program contains the inputs if they have at most 64 elements in all and a simple layout; otherwise,
         the inputs are in a ``.pt`` file in the same folder.

@@ -10,6 +10,8 @@ The error of each element is also measured relative to |t| + s, so that a large 
 median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the
 largest error of the CPU that is measured in the same way, or 64 eps if that is larger.
 
+If t is 0 everywhere, these errors are not defined. In this case, max|x| may be at most C * max(max|c|, eps^2).
+
 The bound C * max(e(c), eps) is raised in three cases:
 
 - A gradient with few elements is a poor sample of the rounding errors. Therefore, if e' is the largest e(c) among all gradients of the same
@@ -21,7 +23,8 @@ The bound C * max(e(c), eps) is raised in three cases:
   SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation.
 
 Where x or c is NaN or infinite, x must agree with c or with t. Agreement with t is enough because c may be wrong there: the CPU's vector
-code returns NaN for gelu(inf), but the true value is inf. Integers must be equal.
+code returns NaN for gelu(inf), but the true value is inf. There are two exceptions: in an 8-bit dtype, x may be the largest finite number
+where c is NaN, and if t is close to the largest finite number, only one of x and c may be infinite. Integers must be equal.
 
 The errors of the real part and of the imaginary part of a complex number are both measured relative to the magnitude of the number. A small
 error of the phase is small relative to this magnitude, but may be large relative to one of the parts.

@@ -64,7 +64,7 @@ def compare(old: Record, new: Record) -> list[Change]:
 
 
 def spell(name: str, member: Member) -> str:
-    """Format a member on one line, as it is written in a class."""
+    """Format a member on one line: ``name(parameters) -> type``, ``name -> type`` for a property, ``name: type = default`` for data."""
     default = f" = {member['default']}" if "default" in member else ""
     if "parameters" not in member:
         return f"{name}: {member['type']}{default}" if "type" in member else f"{name}{default}"
