@@ -24,13 +24,13 @@ _SIZES = {"float32": 1024, "bfloat16": 1024, "float16": 1024, "float64": 512}
 
 
 def measure(record: PluginRecord) -> dict[str, Any]:
-    """Measure the device of a plugin, in a child process.
+    """Measure the performance of a plugin's device, in a child process.
 
     Returns:
         Groups of rows for a report: ``{"groups": [{"title", "unit", "rows": [{"name", "value"}]}]}``.
 
     Raises:
-        AssertionError: If the process ends without a result.
+        AssertionError: If the process ends or exceeds the time limit of 300 s before it returns a result.
     """
     return ask(__name__, about(record), _SECONDS)
 

@@ -113,7 +113,7 @@ class Result:
         return self.kind == "unsupported" and DECLARED_NONE in self.reason
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as a dictionary. Empty fields are left out, except ``seconds``."""
+        """Return the fields as a dictionary. Fields that are empty or 0 are left out, except ``seconds``."""
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if value or name in ("id", "kind", "seconds")}
 

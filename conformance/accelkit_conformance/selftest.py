@@ -138,7 +138,7 @@ def examine_all(
     is_own_area_only: bool = False,
     is_until_killed: bool = False,
 ) -> list[Autopsy]:
-    """Run each mutant's tests on it, several mutants at a time.
+    """Test each mutant with the tests that ``suite_of`` returns, several mutants at a time.
 
     A failure on a mutant proves nothing if the test also fails on the working plugin from which the mutant is derived. The tests are
     therefore also run on the working plugins. If ``is_until_killed`` is False, the working plugins are tested before the mutants, with all
@@ -146,7 +146,7 @@ def examine_all(
 
     Args:
         mutants: The broken plugins.
-        parallel: The number of mutants that run at a time.
+        parallel: The number of mutants that are tested at a time.
         watch: A function that is called with the outcome of each mutant.
         is_own_area_only: Whether to run only the tests of each mutant's area, without the profile ``smoke``.
         is_until_killed: Whether to stop testing a mutant as soon as a test of the mutant's area has failed.

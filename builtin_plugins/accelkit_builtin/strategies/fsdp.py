@@ -58,7 +58,7 @@ class FSDPStrategy(Strategy):
     modules one after another with their ``reset_parameters`` methods. The initial values do not depend on the number of processes.
 
     Args:
-        options: How to shard. None means ``FSDPOptions()``.
+        options: How to shard. None means ``FSDPOptions()``. If it is not an FSDPOptions object, UsageError is raised.
         device: The device or device type that the strategy is for. None means any device.
     """
 
@@ -72,8 +72,8 @@ class FSDPStrategy(Strategy):
         """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it lacks process groups or pinned memory, or if there is no module
-                ``torch.<device_type>``.
+            UnsupportedError: If the accelerator declares that it lacks process groups, or that it lacks pinned memory, which offloading
+                would use, or if there is no module ``torch.<device_type>``.
         """
         super().check(accelerator)
         try:

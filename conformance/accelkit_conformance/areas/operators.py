@@ -216,7 +216,7 @@ def along_a_dimension(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "LONG", "training"))
 def long_dimensions(subject: Subject, name: str) -> None:
-    """If a dimension has 65,543 elements, the result and the gradients are the same as on the CPU."""
+    """If a dimension of an input or of the result has length 65,543, the result and the gradients are the same as on the CPU."""
     from accelkit_conformance.oracle.differentiable import LENGTH, LONG, check_function, random_inputs
 
     function, shapes = LONG[name]

@@ -211,7 +211,8 @@ def seeding_functions(subject: Subject, name: str) -> None:
 @check("training", requires=["random_state"])
 def initial_seeds(subject: Subject) -> None:
     """``initial_seed`` of a generator or of the device's module returns the seed that was set, for seeds up to 2**63 - 1. After a call to
-    ``seed``, ``initial_seed`` returns a different seed. Two generators with the same state draw the same numbers."""
+    the module's ``seed``, the module's ``initial_seed`` returns a different seed. After a call to a generator's ``seed``, the generator's
+    ``initial_seed`` returns the seed that ``seed`` returned. Two generators with the same state draw the same numbers."""
     from accelkit_conformance.oracle.random_states import check_initial_seeds
 
     check_initial_seeds(subject)

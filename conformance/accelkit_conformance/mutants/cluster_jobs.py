@@ -18,7 +18,7 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
 class OwnAddress(TorchElasticEnvironment):
-    """``main_address`` is the name of the process's own pod, which differs by rank."""
+    """On ranks other than 0, ``main_address`` is the name of the process's own machine instead of rank 0's machine."""
 
     @property
     def main_address(self) -> str:

@@ -36,7 +36,7 @@ def check_attention(subject: Subject, size: str, dtype: str) -> None:
     Args:
         subject: The plugin under test, with its device.
         size: A name in ``SIZES``.
-        dtype: The dtype of queries, keys and values.
+        dtype: The name of the dtype of queries, keys and values.
     """
     for description, arguments, keywords in _cases(*SIZES[size], getattr(torch, dtype)):
         with subject.sample(f"attention, {size}, {description}", {"dtype": dtype}):

@@ -163,7 +163,7 @@ class ConditionedCall:
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
         """Return the conditions, with the ordinary value for each axis that the failure does not need, and the smallest length (found by
-        bisection) with which the call fails. The length is None if no dimension changes length or the failure cannot be reproduced."""
+        bisection) with which the call fails. The length is None if the size changes no dimension or the failure cannot be reproduced."""
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:

@@ -135,7 +135,8 @@ def _clip(x: torch.Tensor) -> None:
 
 
 def check_versions(subject: Subject) -> None:
-    """Check that the calls in ``VERSIONED`` increase the version counter of a tensor on the device, if they do so on the CPU."""
+    """Check that the calls in ``VERSIONED`` increase the version counter of a tensor on the device, and that a view of the tensor then has
+    the same version, if both are true on the CPU. Differences are recorded in the subject."""
     for name, call in VERSIONED.items():
         with subject.sample(name, {"call": name}):
             wrong = _unversioned(call, subject.device)

@@ -171,7 +171,7 @@ def bare_name(name: str) -> str:
 
 
 def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, torch.Tensor]:
-    """Return the gradients of one forward and backward pass in float64 on the CPU, by the names of the parameters."""
+    """Return the gradients of one forward and backward pass of the named model in float64 on the CPU, by the names of its parameters."""
     model, x, y = exact(name, rows=rows)
     mean_square(model(x), y).backward()
     return gradients_of(model)

@@ -1,4 +1,4 @@
-"""Calls on two arguments of different dtypes, whose results have the dtype that torch's rules of type promotion give."""
+"""Checks of type promotion: calls on two arguments of different dtypes give the same results as on the CPU."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class PluginProcess(Generic[AnyMessage]):
     """A child process that uses a plugin. Use it as a context manager; leaving the context ends the process.
 
     Args:
-        worker: The module that the process runs, which uses ``plugin_worker``.
+        worker: The name of the module that the process runs. The module uses ``plugin_worker``.
         message: The class of the messages that the process sends.
         record: The accelerator's record.
         request: The fields of the request other than the accelerator's record and the search path.

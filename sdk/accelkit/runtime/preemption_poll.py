@@ -40,7 +40,7 @@ class PreemptionPoll:
         self._thread = threading.Thread(target=self._run, name="accelkit-preemption", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which calls ``is_preempted`` immediately."""
+        """Start the thread, which immediately calls ``is_preempted`` of the cluster environment."""
         self._thread.start()
 
     def stop(self) -> None:

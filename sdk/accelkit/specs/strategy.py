@@ -193,7 +193,7 @@ class Strategy:
     def check_state(self) -> None:
         """Check that modules and optimizers can be saved and loaded with ``state_dict`` and ``load_state_dict``.
 
-        Called by ``Runtime.save_state`` and ``Runtime.load_state`` on every process.
+        Called by ``Runtime.save_state`` and ``Runtime.load_state`` on every process. The default implementation does nothing.
 
         Raises:
             CheckpointError: If modules or optimizers cannot be saved and loaded in this way.

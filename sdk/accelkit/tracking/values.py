@@ -18,7 +18,7 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
 
     Raises:
         UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if an element of ``values``
-            is not a single value.
+            is not a single bool, real number or string.
     """
     if not isinstance(values, Mapping):
         given = type(values).__name__

@@ -54,7 +54,8 @@ def trainer_kwargs(
             Lightning's ``ModelParallelStrategy`` or ``DeepSpeedStrategy``.
         precision: The precision, as for ``accelkit.Runtime``: a name or an instance.
         cluster: The cluster environment, as for ``accelkit.Runtime``: a name or an instance. None detects it.
-        plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit.
+        plugins: Further Lightning plugins. A precision or cluster environment among them replaces that of accelkit. If there is a precision
+            among them, ``precision`` must be None.
         package: The package, ``lightning`` or ``pytorch_lightning``. None uses the one that is already imported, or else
             the first one that is installed.
 
@@ -62,7 +63,8 @@ def trainer_kwargs(
         A dict with ``accelerator``, ``devices``, ``num_nodes``, ``strategy`` and ``plugins``.
 
     Raises:
-        AccelkitError: If the accelerator, devices, precision or strategy cannot be used. The error says why and what to do.
+        AccelkitError: If the accelerator, devices, precision, strategy or cluster environment cannot be used. The error says why and what
+            to do.
     """
     framework = find_framework(TRAINERS, package)
     return make_arguments(

@@ -50,7 +50,11 @@ class Engine:
             raise
 
     def load_state_dict(self, folder: Path) -> None:
-        """Restore the state from a folder. All processes call this together."""
+        """Restore the state of the module and the optimizer from a folder. All processes call this together.
+
+        Raises:
+            BrokenPluginError: If the strategy's ``load_engine`` fails (see ``accelkit.plugin_calls.call``).
+        """
         with step_dirs.in_use(folder.parent):
             call(self._strategy, "load_engine", self._module, folder)
 

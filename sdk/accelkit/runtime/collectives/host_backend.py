@@ -19,7 +19,10 @@ _Work: Any = dist.Work
 
 
 def register(name: str, device_type: str) -> None:
-    """Register the backend with torch.distributed, unless it is registered already. Opens no connections."""
+    """Register the backend with torch.distributed as ``name``, for tensors on devices of type ``device_type``. Opens no connections.
+
+    Does nothing if a backend of this name is already registered.
+    """
     if name not in dist.Backend.backend_list:
         dist.Backend.register_backend(name, HostStagedGroup, devices=[device_type])
 
