@@ -133,6 +133,12 @@ def combined(attempts: Sequence[Result]) -> Result:
 class Runner:
     """Runs tests in several executors.
 
+    Args:
+        order: The settings with which workers are started.
+        folder: The folder for the logs of the workers.
+        parallel: The number of executors.
+        reruns: The number of times that a failed test is run again.
+
     Attributes:
         executors: The executors, one for each test that runs at the same time.
     """

@@ -201,7 +201,7 @@ class CheckpointError(AccelkitError):
 class UnknownPlacementError(AccelkitError):
     """A value such as ``local_rank`` or ``num_nodes`` was requested before the processes of the job joined the process group.
 
-    The value depends on which processes run on which machine. No environment variable gives the value, so the processes exchange it when
+    The value depends on which processes run on which machine. No environment variable gives the value, so the processes work it out when
     they join the process group.
     """
 
@@ -213,7 +213,9 @@ class UntrustedFileError(AccelkitError):
 class CollectiveError(AccelkitError):
     """The processes did not take part in the same collective.
 
-    A process did not call the collective, called a different collective, or passed data of a different shape. The error names the ranks.
+    For example, a process did not call the collective, called a different collective, passed data of a different structure, dtype or shape,
+    or failed while the other processes waited for it. The error names the ranks if they are known. Also raised if a received object is not
+    signed with the secret of the job.
     """
 
 

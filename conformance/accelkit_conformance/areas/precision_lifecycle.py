@@ -74,7 +74,7 @@ def overridden_methods_do_something(subject: Subject) -> None:
 
 
 def _constants(function: Any) -> tuple[Any, ...]:
-    """Return the constants of a function except its docstring, which Python stores among them."""
+    """Return the constants of a function except None and the function's docstring, which Python stores among them."""
     return tuple(one for one in function.__code__.co_consts if one is not None and one != function.__doc__)
 
 

@@ -133,8 +133,9 @@ def device_synchronize_covers_all_streams(subject: Subject) -> None:
 def events_measure_time(subject: Subject) -> None:
     """``elapsed_time`` returns the milliseconds that the work between two recorded events takes. The host also measures ``t``, the
     milliseconds from the recording of the first event until the work is done. ``elapsed_time`` is more than 0 and at most ``1.5 * t + 5``
-    and, in at least one of five attempts, at least ``t / 4``. The time also counts while the device has nothing to do: if the host sleeps
-    for 50 ms between two events, ``elapsed_time`` is at least 25."""
+    and, in at least one of five attempts, at least ``t / 4``. Time in which the device has nothing to do counts as well: if the host
+    sleeps for 50 ms between two events, ``elapsed_time`` is at least 25. Events without ``elapsed_time``, such as those of the CPU, are not
+    checked."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import elapsed, make_event

@@ -66,9 +66,12 @@ def command(folder: Path, html_path: Path | None, page_path: Path | None, kept: 
 
 
 def _summaries(folder: Path) -> list[tuple[Path, Report]]:
-    """Return the path and the content of each report or summary in a folder, sorted by the kind and the name of the plugin.
+    """Read the reports and summaries in a folder. Return the path and the summary of each, sorted by the kind and the name of the plugin.
 
     Other JSON files are skipped, and their names are printed on standard error.
+
+    Raises:
+        UsageError: If the folder has neither a report nor a summary.
     """
     found = []
     for path in sorted(folder.glob("*.json")):

@@ -28,10 +28,14 @@ class AnyVariable(dict[str, str]):
 
 
 def guessed_answers(subject: Subject) -> Answers:
-    """Return the values that the plugin's properties have when every variable that it reads is set.
+    """Return the values that the plugin's properties have when every variable that the plugin reads is set.
 
     The plugin's attribute ``environ`` has a value for every variable. If the plugin reads ``os.environ`` instead and raises a KeyError, the
     missing variable is added to ``os.environ``, and the property is read again.
+
+    Raises:
+        AssertionError: If a property raises an error that is neither an AccelkitError nor such a KeyError, or if it reads more than 50
+            variables of ``os.environ``.
     """
     return {name: _guessed(subject, name) for name in SETTINGS}
 

@@ -56,7 +56,7 @@ def check_continuous_draws(subject: Subject, name: str, count: int) -> None:
         count: The number of draws.
 
     Raises:
-        AssertionError: If the distribution is wrong, or if the numbers are correlated.
+        AssertionError: If the draws are on another device, if the distribution is wrong, or if the numbers are correlated.
     """
     drawn, distribution = _continuous_draws(subject, name, count)
     subject.assert_on_device(drawn)

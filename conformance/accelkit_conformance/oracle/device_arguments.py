@@ -1,4 +1,4 @@
-"""Checks of functions that take a device as an argument: as a ``torch.device``, by its name or by its index."""
+"""Checks of functions that take a device as an argument, in the form of a ``torch.device``, a name or an index."""
 
 from __future__ import annotations
 

@@ -226,9 +226,9 @@ def optimizers() -> dict[str, Any]:
 
 
 def optimizer_inputs(info: Any) -> list[Any]:
-    """Return torch's test configurations (OptimizerInput) of an optimizer. ``kwargs`` of each are arguments for the constructor.
+    """Return torch's test configurations (OptimizerInput) of an optimizer.
 
-    ``info`` is a value of ``optimizers()``.
+    ``info`` is a value of ``optimizers()``. The ``kwargs`` of a configuration are keyword arguments for the optimizer's constructor.
     """
     found: list[Any] = info.optim_inputs_func(device="cpu")
     return found

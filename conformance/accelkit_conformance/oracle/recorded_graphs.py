@@ -23,7 +23,7 @@ _MODES: dict[str, Any] = {"recording": contextlib.nullcontext, "no_grad": torch.
 
 def check_graphs(subject: Subject, name: str) -> None:
     """Check that each result of an operator has the same ``requires_grad`` on the device as on the CPU, and has a ``grad_fn`` on both or
-    on neither."""
+    on neither, both in the default grad mode and under ``torch.no_grad``. Differences are recorded in the subject."""
     op = opdb.operators()[name]
 
     def flags(given: Any, mode: Any) -> list[tuple[bool, bool]]:

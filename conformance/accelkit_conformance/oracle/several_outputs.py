@@ -71,9 +71,9 @@ SEVERAL_OUTPUTS: Mapping[str, _Function] = {
 
 
 def check_each_output(subject: Subject, name: str) -> None:
-    """Compare the gradients of each output of a function with those on the CPU. The other outputs receive no gradient.
+    """For each output of a function, compare the output and the gradients of the inputs with those on the CPU.
 
-    Differences are recorded in the subject.
+    In the backward pass, the other outputs receive no gradient. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -1,4 +1,4 @@
-"""Measurements of launch latency, copies, and the overlap of copies with computing."""
+"""Measurements of launch latency, copies, and the overlap of copies and computation."""
 
 from __future__ import annotations
 

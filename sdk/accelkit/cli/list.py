@@ -1,6 +1,6 @@
 """``accelkit list``: list every plugin, its status and, if the plugin cannot be used, the remedy.
 
-Only the built-in plugins are probed, in a child process.
+Only built-in plugins without a recent result are probed, in a child process.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Ending:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what a process wrote to ``path`` about its error, or None if the process wrote nothing."""
+    """Return what a process wrote to ``path`` about its error, or None if the process wrote nothing or only a part."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, ValueError):  # a full disk leaves no file or half of one

@@ -16,7 +16,7 @@ _OWN = ("torch.", "accelkit.")
 
 
 def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
-    """Return the class names of the objects whose attributes hold the tensors, directly or inside containers.
+    """Return the class names of the objects whose attributes hold any of the tensors, directly or inside containers.
 
     The names are sorted and have no duplicates.
 

@@ -114,7 +114,10 @@ class Precision:
         return loss
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Run the backward pass. ``kwargs`` are passed to ``torch.Tensor.backward``."""
+        """Run the backward pass from the loss that ``pre_backward`` returned. ``kwargs`` are passed to ``torch.Tensor.backward``.
+
+        Called by ``Runtime.backward``, unless an EngineStrategy runs the backward pass.
+        """
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def post_backward(self, loss: torch.Tensor) -> None:

@@ -15,13 +15,13 @@ from accelkit.errors import ContradictionError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """The information about where a process runs. Rank 0 collects the ``Place`` of every process.
+    """Information about where a process runs. Rank 0 collects the ``Place`` of every process.
 
     Attributes:
         host: The host name of the machine, for messages.
         machine: An identifier that is unique even if two machines share a host name.
-        local_rank, local_world_size, node_rank, num_nodes: The values that the process read from environment variables. A value is None
-            if its variable is not set.
+        local_rank, local_world_size, node_rank, num_nodes: The values that the process determined from environment variables. A value
+            is None if the process could not determine it.
     """
 
     host: str

@@ -218,7 +218,8 @@ class Strategy:
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which a backward pass through this wrapped module does not reduce gradients.
 
-        The gradients stay local to the process until the next backward pass outside the context reduces them.
+        The gradients stay local to the process until the next backward pass outside the context reduces them. The default context manager
+        does nothing, so gradients are reduced inside it, too. Called by ``Runtime.no_sync`` and, if overridden, by ``Runtime.accumulate``.
         """
         return nullcontext()
 

@@ -36,6 +36,8 @@ def is_used() -> bool:
 def is_requested(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     """Return whether an ``Accelerator`` created with these arguments and environment variables would train with DeepSpeed.
 
+    Always True if an earlier ``Accelerator`` of this process trains with DeepSpeed.
+
     Args:
         arguments: The arguments that were passed to ``Accelerator``, by name.
         environ: The environment variables, including ACCELERATE_USE_DEEPSPEED, which ``accelerate launch --use_deepspeed`` sets.

@@ -183,11 +183,11 @@ def _options(given: Mapping[str, Any]) -> ProcessGroupOptions:
 
 
 def _check(runtime: Runtime) -> None:
-    """Check that Accelerate can use the Runtime's device and strategy, and that no environment variable names a different device.
+    """Check that Accelerate can use the Runtime's device and strategy, and that no environment variable selects another device type.
 
     Raises:
         UnsupportedError: If Accelerate cannot use the device or the strategy.
-        ContradictionError: If an environment variable names a different device.
+        ContradictionError: If an environment variable selects another device type.
     """
     chosen = runtime.accelerator
     if overrides(chosen, Accelerator, "step_end"):

@@ -175,7 +175,7 @@ class TensorReader:
                 checkpoint stores the tensor. Tied tensors have different paths, but the same key.
             layout: A function that takes the path and the global size of a tensor. If it returns a DTensor, the tensor gets the layout of
                 the DTensor. If it returns None, the whole tensor is read into main memory.
-            mapped: Keys of tensors whose values the caller copies, and uses in no other way. If possible, these tensors are mapped tensors
+            mapped: Keys of tensors whose values the caller only copies. If possible, these tensors are mapped tensors
                 (see ``mapped_tensors``), whose memory is not necessarily aligned.
         """
         passes: list[dict[str, tuple[Any, ...]]] = []
@@ -235,8 +235,9 @@ class TensorReader:
     def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
         """Fill ``tensors`` with values from the saved shards, or return mapped tensors for the caller to use in their place.
 
-        A mapped tensor (see ``mapped_tensors``) is returned for a tensor if its key is in ``mapped``, and if this process's part of it is
-        in main memory and within one of the saved shards. All other tensors are filled. The saved shards are read one at a time.
+        If the key of a DTensor is in ``mapped``, a mapped tensor (see ``mapped_tensors``) is returned if possible. It is possible if this
+        process's part of the DTensor is in main memory, and is within a single saved shard that can be mapped. All other tensors are
+        filled. The saved shards are read one at a time.
         """
         assert self._files is not None
         planner = DefaultLoadPlanner(flatten_state_dict=False)
