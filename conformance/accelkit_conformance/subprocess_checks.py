@@ -161,8 +161,8 @@ def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
 
 
 def _is_driver_up(device_type: str) -> bool:
-    """Return whether ``torch.<device_type>`` reports that its driver is initialised. Returns False for the CPU, or if torch has no such
-    module."""
+    """Return whether ``torch.<device_type>`` reports that its driver is initialised. Returns False for the CPU, if torch has no such
+    module, or if the module has no ``is_initialized``."""
     module = getattr(sys.modules["torch"], device_type, None) if device_type else None
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False

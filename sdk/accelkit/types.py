@@ -29,7 +29,7 @@ class Availability:
     Args:
         status: ``usable``, ``absent`` (this machine has no such hardware or driver, which is normal) or
             ``broken`` (the hardware or driver is present but does not work).
-        reason: The reason, for a reader who does not know the device. Required unless the status is ``usable``.
+        reason: The reason, for a reader who does not know the device. Always give one, unless the status is ``usable``.
         hint: What the user can do to make the plugin usable.
 
     Raises:

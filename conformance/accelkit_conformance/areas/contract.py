@@ -48,9 +48,10 @@ def names_are_known(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def members_have_the_right_form(subject: Subject) -> None:
-    """The class overrides methods of the specification only with methods, and overrides no property or attribute of the specification with
-    a method. Attributes that accelkit reads from the class are not properties. ``probe`` is a classmethod, and no method is a coroutine.
-    A generator method that must return a context manager is decorated with ``@contextlib.contextmanager``."""
+    """The class overrides methods of the specification only with callables, and overrides no property or attribute of the specification
+    with a method. Attributes that accelkit reads from the class are not properties. ``name`` and ``plugin``, which accelkit sets in each
+    instance, are not read-only properties. The ``probe`` of an accelerator is a classmethod, and no method is a coroutine. A generator
+    method that must return a context manager is decorated with ``@contextlib.contextmanager``."""
     _assert_no_mistakes(subject, "forms")
 
 

@@ -213,7 +213,8 @@ def errors_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("smoke")
 def zero_bytes(subject: Subject) -> None:
-    """Tensors without elements can be created, copied to the CPU, summed and concatenated, and a number can be added to them."""
+    """Tensors without elements can be created, copied to the CPU, summed (the sum is 0) and concatenated with other tensors, and a number
+    can be added to them. The results have the right shapes and values."""
     import torch
 
     empty = torch.empty(0, 3, device=subject.device)

@@ -131,7 +131,7 @@ def accumulation_over_processes(subject: Subject, size: str, strategy: str) -> N
 
 
 def _check_same_everywhere(tensors: dict[str, Any]) -> None:
-    """Check that all processes have the same tensors, bit for bit."""
+    """Check that the tensors have exactly the same values on all processes."""
     import torch.distributed as dist
 
     everywhere: list[Any] = [None] * dist.get_world_size()

@@ -1,6 +1,6 @@
-"""Gradients are clipped by value, or by the norm of the whole model's gradients. If a gradient is infinite on one process, all processes
-skip the step. Even an optimizer that the strategy owns takes a step only when the program calls ``optimizer.step()``, and
-``optimizer.zero_grad()`` discards the gradients."""
+"""Gradients are clipped by value, or by the norm of the whole model's gradients. With ``16-mixed``, all processes skip the step if the
+gradients of one process are infinite. The optimizer takes a step only when the program calls ``optimizer.step()``, even if the strategy
+owns the optimizer, and ``optimizer.zero_grad()`` discards the gradients. Steps of AdamW are the same as in a single process."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
     """The operators of a backward pass run on the stream on which their forward operators ran: if work is queued on this stream before
     ``backward`` is called, the operators of the backward pass see the values that the work writes. ``backward`` is called while this stream
-    or another stream is current. In both cases, the gradient can then be read on the stream that is current."""
+    or another stream is current. In the second case, the gradient can be read on the current stream without an explicit wait."""
     from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
 
     check_stream_of_backward(subject, call)

@@ -1,4 +1,4 @@
-"""The base class of the mutants: the fake XPU with a method that each mutant overrides to add its fault.
+"""The base class of the mutants of the fake XPU. Each mutant overrides ``fault`` or ``install`` to add its fault.
 
 This module does not import torch at module level.
 """

@@ -29,7 +29,7 @@ def own_processes(subject: Subject) -> list[Process]:
 
 
 def own_recordings(subject: Subject) -> list[Process]:
-    """Of the recorded processes that the plugin ships, return those of jobs in its own cluster environment."""
+    """Return the recorded processes that the plugin ships for its own cluster environment."""
     return [one for one in _shipped(subject)[0] if one.environment == subject.record.name]
 
 

@@ -77,5 +77,5 @@ def needs_scaling(precision: Precision) -> None:
 
 
 def short(dtypes: frozenset[torch.dtype]) -> str:
-    """Return the names of dtypes without ``torch.``, for messages."""
+    """Return the names of dtypes for a message, such as ``bfloat16 or float16``."""
     return " or ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

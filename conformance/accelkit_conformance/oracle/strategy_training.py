@@ -202,7 +202,7 @@ class ModelPair:
             return weights_of(self.rt.unwrap_model(self.model))
 
     def problem(self) -> str:
-        """Return how the weights of ``model`` differ from the weights of ``single``, and the likely mistake; "" if the weights agree."""
+        """Return how ``model`` differs from ``single``, and the likely mistake; "" if their weights agree. Every process must call this."""
         names = [name for name, _ in self.single.named_parameters()]
         ours, theirs, own = self.weights(), weights_of(self.single), weights_of(self._own)
         if len(ours) != len(theirs):
@@ -214,7 +214,7 @@ class ModelPair:
         errors = [float((one - other).abs().max()) for one, other in zip(ours, theirs, strict=True)]
         worst = max(range(len(errors)), key=errors.__getitem__)
         if errors[worst] <= self.tolerance * scale:
-            self._own.load_state_dict(self.single.state_dict())
+            self._own.load_state_dict(self.single.state_dict())  # the next comparison starts from these weights
             self._start = theirs
             return ""
         cause = self._cause(ours, theirs, own)

@@ -116,7 +116,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the plugin's class, and add the members that the class defines to ``facts``. No member is called."""
+    """Import the plugin's class, and store what the class adds or overrides in ``facts["definitions"]``. No member is called."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -225,12 +225,13 @@ def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) 
 
 
 def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict[str, dict[str, Any]]:
-    """Return the results of ``doctor_checks`` by the name of the check.
+    """Return the results of ``doctor_checks``, converted to dicts, by the name of the check.
 
     ``call`` returns one mapping for each implementation of ``doctor_checks``. These mappings are merged.
 
     Raises:
-        BrokenPluginError: If ``doctor_checks`` raises an error or returns anything other than a mapping of names to Availability.
+        AccelkitError: If ``doctor_checks`` raises an AccelkitError. It is passed on unchanged.
+        BrokenPluginError: If ``doctor_checks`` raises any other error, or returns anything other than a mapping of names to Availability.
     """
     found: dict[str, dict[str, Any]] = {}
     with plugin_errors(record.plugin, f"doctor_checks of {record.name}"):

@@ -126,7 +126,7 @@ class Checkpointing:
         """Wait until all background saves are complete and the loaded checkpoint has been verified.
 
         Raises:
-            CheckpointError: If the last save failed, or if the loaded checkpoint is damaged and no earlier error has reported the damage.
+            CheckpointError: If the last save failed or the loaded checkpoint is damaged, and no earlier error has reported this.
         """
         self.wait_for_saves()
         unverified, self._unverified = self._unverified, None

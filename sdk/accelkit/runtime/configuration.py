@@ -40,8 +40,8 @@ class Configuration:
     """The selected plugins, devices and number of machines of a Runtime, checked for consistency.
 
     Attributes:
-        device_indices: Indices of the devices that the job uses on this machine. While the number of processes on this machine is unknown,
-            these are the indices from 0 up to and including the index of this process's device.
+        device_indices: Indices of the devices that the job uses on this machine. If the user requested no devices, these are the indices
+            0 to ``local_rank`` while the number of processes on this machine is unknown.
         num_nodes: Number of machines; None if it is not known until the processes join the process group.
         devices_said, nodes_said: The devices and the number of machines that the user requested; None if unspecified.
     """

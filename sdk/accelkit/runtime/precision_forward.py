@@ -113,8 +113,8 @@ def _behaviour(precision: Precision) -> Callable[[type], dict[str, Any]]:
 
 
 def forward_in_precision(cls: type) -> dict[str, Any]:
-    """Return a dict with the method ``forward`` for a subclass of ``cls``. The method runs in the Precision that ``apply_to_forward``
-    stored.
+    """Return a dict with the method ``forward`` for a subclass of ``cls``. The method runs the ``forward`` of ``cls`` in the Precision that
+    ``apply_to_forward`` stored in the module.
     """
     original: Any = cls
 

@@ -22,7 +22,10 @@ class Loaded(NamedTuple):
 
 
 def generic_record(name: str) -> PluginRecord:
-    """Return the record of ``torch:<device_type>``.
+    """Return the record of the accelerator ``torch``, under the given name.
+
+    Args:
+        name: A name of the form ``torch:<device_type>``, such as ``torch:xpu``.
 
     Raises:
         UsageError: If the name has no device type.

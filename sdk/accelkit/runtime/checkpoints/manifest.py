@@ -164,7 +164,11 @@ def data_files(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def naming(keys: Sequence[str]) -> str:
-    """Return the names of the tensors in a damaged part of a file, as the end of a sentence, or "" if there are none."""
+    """Return the end of a sentence that names the first few tensors in a damaged part of a file: `` where it holds a, b, c and 2 more``.
+
+    Args:
+        keys: The names of all tensors in the damaged part. If there are none, the result is "".
+    """
     more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
     return f" where it holds {', '.join(keys[:_SHOWN])}{more}" if keys else ""
 

@@ -81,7 +81,8 @@ class Division:
         """Return the saved position, after checking that this loader can begin there. Warns if the number of samples has changed.
 
         Args:
-            state: The saved ``description`` and ``position``. A state saved by an older accelkit has ``num_batches`` and no ``position``.
+            state: What ``description`` returned when the loader was saved, and the ``position``. A state saved by an older accelkit has
+                ``num_batches`` and no ``position``.
 
         Raises:
             CheckpointError: If this loader cannot begin at the saved position.
