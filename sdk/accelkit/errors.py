@@ -191,7 +191,7 @@ class PrepareError(AccelkitError):
 
 
 class UnsupportedError(AccelkitError):
-    """This device, precision or strategy does not support the request."""
+    """The selected device or plugin, a bridge, or the installed version of a package does not support the request."""
 
 
 class CheckpointError(AccelkitError):

@@ -93,8 +93,8 @@ class RayEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Value of NODE_RANK.
 
-        Without NODE_RANK, the value is 0 if all processes are on this machine. If not, the processes work out the value when they join the
-        process group.
+        Without NODE_RANK, the value is 0 if all processes are on this machine. Otherwise, the processes work out the value when they join
+        the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -108,7 +108,7 @@ class RayEnvironment(ClusterEnvironment):
     def num_nodes(self) -> int:
         """Value of NNODES, which TorchTrainer does not set.
 
-        Without NNODES, the value is 1 if all processes are on this machine. If not, the processes work out the value when they join the
+        Without NNODES, the value is 1 if all processes are on this machine. Otherwise, the processes work out the value when they join the
         process group.
 
         Raises:

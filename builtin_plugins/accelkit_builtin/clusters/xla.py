@@ -12,7 +12,7 @@ _PORT = 12355
 
 
 class XLAEnvironment(ClusterEnvironment):
-    """torch_xla.launch, with one process per TPU chip.
+    """torch_xla.launch, with one process per TPU chip, or a single process that uses the CPU.
 
     Protocol: the variables that torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in
     each process.

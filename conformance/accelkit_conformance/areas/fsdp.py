@@ -118,8 +118,8 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def initialization_from_meta(subject: Subject, size: str) -> None:
-    """If a layer is created on ``meta``, sharded and then initialised, no two shards of its weight have the same values. The backward pass
-    gives the right gradient of this weight."""
+    """If a Linear is created on ``meta``, sharded with ``fully_shard`` and then initialised on the device, no two shards of its weight have
+    the same values. After a backward pass from the sum of the outputs for two rows of ones, each element of the weight's gradient is 2."""
     import torch
     from torch.distributed.fsdp import fully_shard
 

@@ -134,8 +134,8 @@ def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     over=["add_", "mul_", "fill_", "zero_", "copy_", "sigmoid_", "clamp_", "index_fill_", "masked_fill_"],
 )
 def guard_bands(subject: Subject, name: str) -> None:
-    """An operator that writes into a slice of a tensor writes the same values as on the CPU. The elements of the tensor that are not in the
-    slice stay unchanged."""
+    """An operator that writes into a slice of a tensor writes the same values as on the CPU, within a tolerance, and returns the slice. The
+    elements of the tensor that are not in the slice stay unchanged."""
     import torch
 
     subject.needs(*{"index_fill_": ("int64",), "masked_fill_": ("bool",)}.get(name, ()))

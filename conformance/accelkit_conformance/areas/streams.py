@@ -284,8 +284,9 @@ def streams_of_threads(subject: Subject) -> None:
 
 @check("full", requires=["streams", "pinned_memory"])
 def reading_on_a_stream(subject: Subject) -> None:
-    """Reading a tensor on a busy stream, with ``item``, ``tolist``, ``cpu``, ``copy_``, ``nonzero``, ``repr`` and others, waits for the
-    work that was queued on that stream."""
+    """Reading a tensor on a busy stream gives the values that the work queued on that stream writes. The tensor is read with ``item``,
+    ``tolist``, ``list``, ``cpu``, ``to``, ``copy_``, ``numpy``, ``float``, ``int``, ``bool``, ``nonzero``, ``unique``, ``equal``, ``repr``
+    and a boolean mask."""
     from accelkit_conformance.oracle.stream_objects import check_reading_on_a_stream
 
     check_reading_on_a_stream(subject)

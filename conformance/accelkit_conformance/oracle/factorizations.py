@@ -20,8 +20,8 @@ _MOST_EPSILONS = 100.0
 def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
     """Check that the product of the factors of a matrix equals the matrix.
 
-    Does nothing if the operator does not factorize, if the matrix is empty or contains NaN or infinity, or if the call returned only some
-    of the factors.
+    For ``eig``, the check is that the matrix times the eigenvectors equals the eigenvectors times the eigenvalues. Does nothing if the
+    operator does not factorize, if the matrix is empty or contains NaN or infinity, or if the call returned only some of the factors.
 
     Args:
         name: The name of the operator in torch's ``op_db`` or in ATen.
@@ -29,7 +29,7 @@ def check_factors(name: str, matrix: object, factors: Sequence[object]) -> None:
         factors: The results of the call on the device.
 
     Raises:
-        WrongValues: If the product of the factors differs from the matrix.
+        WrongValues: If an element of the product of the factors differs from the matrix by more than ``_MOST_EPSILONS`` allows.
     """
     multiply = _PRODUCTS.get(name)
     if multiply is None or not isinstance(matrix, torch.Tensor) or not matrix.numel() or not bool(torch.isfinite(matrix).all()):

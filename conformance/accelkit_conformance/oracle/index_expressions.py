@@ -1,4 +1,4 @@
-"""Comparison with the CPU of reading and assigning elements through index expressions, such as ``x[1:, indices]``."""
+"""Comparison of the results on the device with those on the CPU, for reads and assignments with an index, such as ``x[1:, indices]``."""
 
 from __future__ import annotations
 

@@ -224,11 +224,11 @@ _INDICES: dict[str, _Call] = {
 def check_indices(subject: Subject) -> None:
     """Check that operators raise an error if an index tensor contains an index that is out of range.
 
-    The calls run in a new process, because the error makes some devices unusable. If a call raises no error, a failure is recorded in
-    ``subject``, and the check continues with the next call.
+    The calls run in a new process. If an error makes the device unusable there, the remaining calls run in another new process. If a call
+    raises no error, a failure is recorded in ``subject``, and the check continues with the next call.
 
     Raises:
-        AssertionError: If the process ends or exceeds its time limit before it answers.
+        AssertionError: If such a process ends or exceeds its time limit before it answers.
         NotSupported: If the device type is ``xla``: XLA clamps such indices.
     """
     if subject.device_type == "xla":

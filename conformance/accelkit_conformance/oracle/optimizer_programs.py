@@ -129,7 +129,7 @@ def _averages(device: torch.device) -> Any:
 
 
 def _schedules(device: torch.device) -> Any:
-    """Train with schedulers that change the learning rate, the momentum and the betas; each step must use the current values."""
+    """Train with schedulers that change the learning rate (OneCycleLR also changes the momentum); each step must use the current values."""
     schedulers = torch.optim.lr_scheduler
     makers: list[tuple[Any, dict[str, Any], Any]] = [
         (torch.optim.SGD, {"momentum": 0.9}, lambda one: schedulers.ExponentialLR(one, 0.3)),

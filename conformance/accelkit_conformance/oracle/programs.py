@@ -50,7 +50,7 @@ def compare_program(subject: Subject, name: str, program: Program) -> None:
 
 
 def _difference(mine: torch.Tensor, theirs: torch.Tensor) -> str:
-    """Return a description of the difference between two tensors of the same shape and dtype, or an empty string if there is none."""
+    """Return how two tensors of the same shape and dtype differ, or "" if they are equal within the tolerance of ``compare_program``."""
     if not (theirs.is_floating_point() or theirs.is_complex()):
         return "" if torch.equal(mine, theirs) else f"gave {mine.flatten()[:8].tolist()}, not {theirs.flatten()[:8].tolist()}"
     tolerance = _TOLERANCE.get(theirs.dtype, 1e-4)

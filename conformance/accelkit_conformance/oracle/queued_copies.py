@@ -68,7 +68,7 @@ def check_new_recording(subject: Subject) -> None:
     The event must complete only after this work, and a stream that waits for the event must see the results of this work.
 
     Raises:
-        AssertionError: If the event completes too early, or if a stream does not wait.
+        AssertionError: If the event completes too early, if it is not complete after ``synchronize``, or if a stream does not wait.
     """
     event, producer, consumer = make_event(subject), make_stream(subject), make_stream(subject)
     for value in (1.0, 2.0, 3.0):

@@ -76,7 +76,7 @@ def _copy_within(target: Target, *, size: int) -> Callable[[], object]:
 
 
 def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
-    """Return the samples, in GB/s, of a copy from the target's peer to the target."""
+    """Measure copies of ``size`` bytes from the target's peer to the target, and return the samples in GB/s."""
     import torch
 
     peer = target.peer

@@ -68,7 +68,7 @@ def retirement(name: str) -> tuple[str, str] | None:
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Return what accelkit knows of the accelerators of vendors, such as the device type and the package, by the accelerator's name."""
+    """Return what accelkit knows about vendors' accelerators, by the name of the accelerator: its device type, its package and so on."""
     found: Mapping[str, Mapping[str, Any]] = _known_devices().VENDORS
     return found
 

@@ -1,8 +1,8 @@
 """The ``Runtime`` class: select a device by name, prepare models, optimizers and loaders, and run the training loop.
 
-This file is the whole public API of a Runtime, from top to bottom. Each method passes its arguments to one of the Runtime's parts:
-``RankInfo``, ``Session`` (the device in use), ``Preparation``, ``Gradients``, ``Collectives``, ``Checkpointing``, ``Trackers`` and
-``Preemption``.
+This file is the whole public API of a Runtime, from top to bottom. Most methods pass their arguments to one of the Runtime's parts:
+``RankInfo``, ``Session`` (the device in use), ``Preparation``, ``Gradients``, ``Collectives``, ``Checkpointing``, ``Trackers``,
+``ProgressBars``, ``Preemption`` and ``StopTrigger``.
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ def set_accelerator(accelerator: Accelerator) -> Any:
     or the program has already given DeepSpeed another accelerator for the same device type.
 
     Raises:
-        ContradictionError: If DeepSpeed already uses another device in this process.
+        UnavailableError: If DeepSpeed is not installed.
+        ContradictionError: If DeepSpeed already uses another device type in this process.
         UnsupportedError: If accelkit does not support the installed version of DeepSpeed.
     """
     set_accelerator_on_import(accelerator)

@@ -39,10 +39,11 @@ class LightningAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices. The Lightning class parses ``devices``.
 
-        If the Lightning class returns the number N instead of a list of devices, the indices are 0 to N - 1.
+        It receives the number of devices instead of ``auto`` or -1. If it returns the number N instead of a list of devices, the indices
+        are 0 to N - 1.
 
         Raises:
-            DevicesError: If ``devices`` cannot be parsed, or requests more devices than exist.
+            DevicesError: If ``devices`` cannot be parsed, requests no device, or requests a device that does not exist.
         """
         count = self.auto_device_count()
         try:

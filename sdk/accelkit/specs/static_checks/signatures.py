@@ -12,7 +12,7 @@ def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods whose arguments do not fit the specification.
 
     A method is reported if it lacks ``self`` or an argument of the specification, requires an argument that the specification does not
-    have, or takes the arguments in a different order.
+    have, takes the arguments in a different order, or takes an argument only as a keyword argument that accelkit passes by position.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name)
