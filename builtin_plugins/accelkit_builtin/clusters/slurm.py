@@ -167,7 +167,8 @@ class SlurmEnvironment(ClusterEnvironment):
         Without reserved ports, the port is derived from the job id and the step id.
 
         Raises:
-            UsageError: If MASTER_PORT is not a port, or if it is not set and the list of reserved ports cannot be read.
+            UsageError: If MASTER_PORT is not a port, or if it is not set and the list of reserved ports cannot be read. Also if neither is
+                set and the job id or the step id cannot be read.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")

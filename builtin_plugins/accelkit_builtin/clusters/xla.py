@@ -92,7 +92,10 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Number of machines: ``world_size / local_world_size``, rounded up. Every machine has the same number of processes."""
+        """Number of machines: ``world_size / local_world_size``, because every machine has the same number of processes.
+
+        If the variables contradict each other and the quotient is not whole, it is rounded up.
+        """
         return -(-self.world_size // self.local_world_size)
 
     @property

@@ -168,7 +168,8 @@ class Float16Mixed(AutocastPrecision):
     def state_dict(self) -> dict[str, Any]:
         """Return the entries of ``GradScaler.state_dict``. Waits for the device.
 
-        If an optimizer has stepped since the last backward pass, ``scale`` and ``_growth_tracker`` are already updated for the next one.
+        If gradients have been divided by the scale since the last backward pass, usually for an optimizer step, ``scale`` and
+        ``_growth_tracker`` have the values that the next backward pass will use.
         """
         state: dict[str, Any] = self._scaler.state_dict()
         if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers

@@ -116,6 +116,9 @@ def _section(precision: Precision, plugin: str) -> str | None:
 
     If the user passes a precision as an object, the precision is recognised by its class. If an accelerator has its own implementation of
     a precision, the precision is recognised by its name.
+
+    Raises:
+        UnsupportedError: If DeepSpeed does not support the precision. The error names ``plugin``.
     """
     if isinstance(precision, EngineScaledFloat16):
         return "fp16"

@@ -63,10 +63,11 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions that create tensors, such as ``torch.zeros``, return pinned tensors on the CPU if they are called with ``pin_memory=True``.
-    A copy of such a tensor on the device has the same values, and a clone is not pinned. (Random and uninitialised tensors are not copied
-    or cloned.) ``Tensor.pin_memory`` returns a pinned tensor with the same dtype, shape and values, and does not pin the original tensor.
-    If the original tensor is pinned already, the result shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and several
-    layouts. The result for an empty tensor need not be pinned."""
+    The tensors have the same dtype, shape and values as without ``pin_memory=True``. Copies on the device have the same values, too, and
+    clones are not pinned. (Random and uninitialised tensors are not compared, copied or cloned.) ``Tensor.pin_memory`` returns a
+    pinned tensor with the same dtype, shape and values, and does not pin the original tensor. If the original tensor is pinned already, the
+    result shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and several layouts. The result for an empty tensor need
+    not be pinned."""
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
     check_pinned_tensors(subject)

@@ -62,8 +62,8 @@ def checkpoints_restore_everything(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def states_are_safe_and_independent(subject: Subject) -> None:
-    """``state_dict`` of the precision returns objects that ``torch.load(weights_only=True)`` accepts. Neither further steps nor a call to
-    ``load_state_dict`` changes a state that ``state_dict`` has returned."""
+    """A state that ``state_dict`` of the precision returns is the same after ``torch.save`` and ``torch.load(weights_only=True)``. Neither
+    further steps nor a call to ``load_state_dict`` changes a state that ``state_dict`` has returned."""
     import copy
     import io
 

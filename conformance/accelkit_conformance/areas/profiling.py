@@ -102,8 +102,8 @@ def kernels_start_after_their_call(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
-    """If an addition of four numbers follows a matmul, the profiler attributes device time to both operators, and more device time to the
-    matmul. The matrices are enlarged until the matmul takes 10 ms or the matrices have 8192 rows."""
+    """If an addition of tensors with four elements follows a matmul, the profiler attributes device time to both operators, and more
+    device time to the matmul. The matrices are enlarged until the matmul takes 10 ms or the matrices have 8192 rows."""
     import torch
 
     matmul = _long_matmul(subject)

@@ -244,7 +244,7 @@ class Flickers(Broken):
 
 @mutant("operators", "narrow integers")
 class AccumulatesInInt32(Broken):
-    """``cumsum`` and ``cumprod`` of int32 are computed in int32, and their results are converted to int64."""
+    """``cumsum`` and ``cumprod`` of int32 tensors, called without ``dtype``, are computed in int32 and then converted to int64."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

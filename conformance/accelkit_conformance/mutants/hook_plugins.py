@@ -52,7 +52,7 @@ class WaitsForServer(HookLog):
 
 @mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
 class SlowUpload(HookLog):
-    """``checkpoint_saved`` uploads the checkpoint before it returns, so the program waits for the upload."""
+    """``checkpoint_saved`` sleeps for four seconds, as if it uploaded the checkpoint and made the program wait for the upload."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:

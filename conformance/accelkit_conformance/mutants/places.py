@@ -169,7 +169,8 @@ class SavesWholePages(Broken):
 
 @mutant("device", "state after a failed selection")
 class FailedSelectionsReset(Broken):
-    """If ``torch.accelerator.set_device_index`` or ``set_device`` fails because the device does not exist, device 0 becomes current."""
+    """If ``torch.accelerator.set_device_index`` fails because the device does not exist, device 0 becomes current. The same
+    happens in ``set_device`` of the device's module, which calls ``set_device_index``."""
 
     def install(self) -> None:
         import torch

@@ -33,7 +33,7 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 
 def check_host_scalars(subject: Subject, name: str) -> None:
-    """Compare the results of calls with a tensor on the device and a 0-d tensor on the CPU with those of the same calls on the CPU.
+    """Call a function with a tensor on the device and a 0-d tensor on the CPU, and compare the results with those for two CPU tensors.
 
     The 0-d tensor is float32 or int64. It has its own storage, or is an element of a matrix. Differences are recorded in the subject.
 

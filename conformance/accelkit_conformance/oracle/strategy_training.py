@@ -170,13 +170,13 @@ class ModelPair:
         self.check()
 
     def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
-        """Run a forward and a backward pass of ``model`` on this process's share of the batch, and of ``single`` on the whole batch.
+        """Run a forward and a backward pass: ``model`` and ``_own`` on this process's share of the batch, ``single`` on the whole batch.
 
         Args:
             batch: The batch of the whole job.
             is_uneven: Whether the shares are uneven.
-            factor: The loss of ``single`` is multiplied by this number. With n accumulation steps, it must be 1 / n, because the Runtime
-                divides the loss of ``model`` by n.
+            factor: The losses of ``single`` and ``_own`` are multiplied by this number. With n accumulation steps, it must be 1 / n,
+                because the Runtime divides the loss of ``model`` by n.
         """
         mine = share(self.rt, batch, is_uneven=is_uneven)
         scale = self.rt.data_parallel_size / len(batch)

@@ -33,6 +33,7 @@ _MAGIC, _MAGIC_AT = b"ustar", 257  # POSIX.1-1988, in the header of the first me
 def write(report: Report, path: Path, folder: Path) -> None:
     """Write a bundle to ``path``. It contains ``report`` and the last 200,000 bytes of each worker's log in ``folder``.
 
+    It also contains the ``ACCELKIT_`` environment variables, the tests of the suite, the expected failures, and a checksum of each file.
     The same report, logs and ``ACCELKIT_`` environment variables give the same bytes.
     """
     suite = profiles.suite(report["suite"]["profile"], report["suite"]["torch"], report["subject"]["kind"])

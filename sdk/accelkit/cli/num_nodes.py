@@ -50,8 +50,14 @@ def read_num_nodes(text: str | None) -> tuple[int | None, int]:
 def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str) -> None:
     """Check that the number of machines can change, as ``--num-nodes MIN:MAX`` requires.
 
+    Args:
+        text: The value of ``--num-nodes``, for the error.
+        node_rank: The value of ``--node-rank``. None if the option was not given.
+        rdzv_backend: The rendezvous backend of torchrun.
+
     Raises:
-        UsageError: If an option, a variable or the scheduler fixes the number or the order of the machines.
+        UsageError: If an option, a variable or the scheduler fixes the number or the order of the machines, or if ``rdzv_backend`` is not
+            ``c10d``.
     """
     what = f"--num-nodes {text} is a range, but the number of machines cannot change"
     if node_rank is not None:

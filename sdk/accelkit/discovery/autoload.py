@@ -86,7 +86,7 @@ def import_torch() -> None:
     """Import torch. Does not initialise a driver unless the import of a backend does.
 
     Raises:
-        BrokenPluginError: If the import fails. The error names the backend that failed, the root cause and the remedy.
+        BrokenPluginError: If the import fails. The error names the root cause, a remedy and, if known, the backend that failed.
     """
     if "torch" in sys.modules:
         return

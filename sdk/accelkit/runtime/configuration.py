@@ -274,10 +274,10 @@ def _num_nodes() -> int | None:
 
 
 def check_started(config: Configuration) -> None:
-    """Before any device is used, check that the processes that the configuration needs are running.
+    """Before any device is used, check that the job has the number of processes that the configuration needs and the strategy supports.
 
     Raises:
-        UnsupportedError: If these processes are not running. The error says how to start them.
+        UnsupportedError: If the job does not have that number of processes. The error says how to start them, or what to change.
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)

@@ -31,7 +31,7 @@ _STRATEGIES = ("single_device", "ddp")
 
 
 def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], name: str) -> None:
-    """Check that ``Accelerator`` was not asked for a feature that works only on the devices that Accelerate itself supports.
+    """Check that ``Accelerator`` was not asked for a feature that the bridge does not support. FSDP is checked by ``refuse_sharding``.
 
     Args:
         arguments: The arguments that were passed to ``Accelerator``, by name.
@@ -39,7 +39,7 @@ def refuse_arguments(arguments: Mapping[str, Any], environ: Mapping[str, str], n
         name: The name of the accelerator, for the error.
 
     Raises:
-        UnsupportedError: If such a feature was requested. The error names the feature and an alternative.
+        UnsupportedError: If such a feature was requested. The error names the feature and says what to change.
     """
     for argument, what in _ARGUMENTS.items():
         if arguments.get(argument) is not None:

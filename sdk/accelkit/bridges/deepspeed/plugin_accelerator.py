@@ -237,7 +237,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     # -- others -------------------------------------------------------------------------------------------------------
 
     def range_push(self, msg: str, domain: str | None = None, category: str | None = None) -> None:
-        """Do nothing: torch has no profiler markers that work on all devices."""
+        """Do nothing: torch has no counterpart of NVTX ranges that works on all devices."""
 
     def range_pop(self, domain: str | None = None) -> None:
         """Do nothing, like ``range_push``."""

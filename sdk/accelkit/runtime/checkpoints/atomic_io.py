@@ -68,7 +68,7 @@ def _block_checksum(path: Path, start: int, is_wanted: Callable[[], bool]) -> tu
 
 
 def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
-    """Return the CRC-32 and the size of the block at the offset ``start`` of an open file. Any number of threads may read the same file.
+    """Return the CRC-32 and the size in bytes of the block at the offset ``start`` of an open file. Safe to call from several threads.
 
     Raises:
         OSError: If the file cannot be read.
@@ -77,7 +77,7 @@ def block_checksum(descriptor: int, start: int) -> tuple[int, int]:
 
 
 def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
-    """Return the CRC-32 and the size of a block.
+    """Return the CRC-32 and the size in bytes of a block.
 
     Args:
         read_into: A function that reads the next bytes of the block into a buffer, and returns the number of bytes that it read. Its

@@ -98,9 +98,10 @@ class Summary:
 
 
 def explain(call: Call, error: BaseException) -> CollectiveError:
-    """Return an error that explains why this call failed. The error names the ranks that did not make the call or made a different call.
+    """Return an error that explains why this call failed.
 
-    Waits for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
+    The error names the ranks that did not make the call or made a different call, if there are any and the call log can be read. Waits
+    for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
 
     Args:
         call: The call of this process.

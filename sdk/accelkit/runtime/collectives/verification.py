@@ -3,7 +3,7 @@
 Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode, which
 determines the calls of ``gather`` (forward and backward) and ``reduce`` that are verified:
 
-- ``always``: Every call is verified.
+- ``always``: Every call is verified. This is the default.
 - ``first``: The first NUM_FIRST calls that have the same name and the same outline of data (structure, dtypes, shapes and device types)
   are verified. In addition, a call is verified if none of the MAX_UNVERIFIED calls before it was verified.
 - ``off``: No call is verified.
