@@ -1,8 +1,8 @@
 """The mutation scores in docs/conformance.md: the share of the mutants that the suite detects.
 
 ``python -m accelkit_conformance.mutation_scores PATH MATRIX...`` computes scores from kill matrices (``accelkit conformance selftest
---output``) and stores them in a JSON file. A score that is already in the file is kept if no matrix replaces it. ``generate_docs`` copies
-the scores from the file to docs/conformance.md.
+--output``) and stores them in the JSON file PATH. A score that is already in the file is kept if no matrix replaces it. ``generate_docs``
+copies the scores from docs/mutation-scores.json to docs/conformance.md.
 """
 
 from __future__ import annotations

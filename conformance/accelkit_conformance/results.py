@@ -122,6 +122,6 @@ class Result:
         """Create a result from the output of ``as_dict``.
 
         Raises:
-            ValueError: If a field has the wrong type.
+            ValueError: If ``fields`` is not a dictionary, lacks ``id`` or ``kind``, or has a value of the wrong type.
         """
         return untrusted_json.decode(cls, fields)

@@ -15,7 +15,7 @@ INSTALL_A_COMPILER = (
 
 
 class BuildError(RuntimeError):
-    """A C++ library cannot be compiled or loaded. The message contains the reason, the compiler's first errors, and what to do."""
+    """A C++ library cannot be compiled or loaded. The message has the reason or the compiler's first errors, and may say what to do."""
 
 
 def compiler_command() -> tuple[str, ...]:

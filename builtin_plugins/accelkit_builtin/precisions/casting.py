@@ -26,7 +26,7 @@ def cast(data: T, dtype: torch.dtype, has_to_be: Callable[[torch.Tensor], bool])
 
 
 def widen(data: T, narrow: torch.dtype) -> T:
-    """Return nested data in which the tensors of dtype ``narrow`` are cast to float32, and everything else is unchanged.
+    """Return ``data``, which may be nested, with its tensors of dtype ``narrow`` cast to float32 and everything else unchanged.
 
     ``widen`` runs in every step. To save time, it casts a single tensor directly, without ``tree_map``.
     """

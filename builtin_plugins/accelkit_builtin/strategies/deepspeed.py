@@ -46,7 +46,7 @@ class DeepSpeedStrategy(EngineStrategy):
     """DeepSpeed's ZeRO, for one module with one optimizer per Runtime.
 
     Args:
-        options: How to shard.
+        options: How to shard. None means ``DeepSpeedOptions()``.
         device: The device or device type that the strategy is for. None means any device.
     """
 

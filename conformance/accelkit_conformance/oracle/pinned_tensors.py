@@ -108,7 +108,8 @@ def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
 def check_queued_sources(subject: Subject, memory: str) -> None:
     """Check that a copy with ``non_blocking=True`` to a busy device gets the values that its source had when the copy was requested.
 
-    Right after each call, the source is overwritten (unless it is pinned) and freed, and new tensors are created that may reuse its memory.
+    Right after each copy is requested, the source is overwritten (unless it is pinned) and freed, and new tensors are created that may
+    reuse its memory.
 
     Args:
         subject: The plugin under test, with its device.

@@ -247,7 +247,7 @@ class ModelPair:
 
 
 def weights_of(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Return CPU copies of a module's parameters. The copy of a DTensor is the full tensor."""
+    """Return CPU copies of a module's parameters. The copy of a DTensor is the full tensor. Every process must call this function."""
     return [whole(parameter) for parameter in module.parameters()]
 
 

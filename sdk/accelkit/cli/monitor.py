@@ -135,7 +135,7 @@ def _without_unit(name: str) -> str:
 
 
 def _spell(name: str, value: float | None) -> str:
-    """Return the value of a statistic with its unit, which is the last part of the statistic's name."""
+    """Return the value of a statistic as text, with its unit if the last part of ``name`` is a known unit. Empty if there is no value."""
     if value is None:
         return ""
     unit = name.rpartition(".")[2]

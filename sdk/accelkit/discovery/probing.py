@@ -2,8 +2,8 @@
 
 The argument ``question`` of ``_ask_each`` selects what a child process does with each plugin:
 
-- ``probe``: It imports the plugin and calls its probe.
-- ``trial``: It does everything that using the plugin would do (load, compute), and checks the import for side effects.
+- ``probe``: It imports the plugin and, if the plugin is an accelerator, calls its probe.
+- ``trial``: It does the same, builds and loads an accelerator and computes on it, and checks a third-party import for side effects.
 - ``definitions``: It reads what the plugin's class defines.
 - ``mistakes``: It runs the static checks on the class.
 - ``checks``: It calls ``doctor_checks`` of a hook plugin.

@@ -75,7 +75,7 @@ class Configuration:
         """Return this configuration with the devices and the number of machines that the cluster environment has reported.
 
         Raises:
-            ContradictionError: If the devices or the number of machines differ from those that the user requested.
+            ContradictionError: If they contradict the user's request, or if more processes run on this machine than it has devices.
         """
         indices, nodes = _check_against(self.cluster, self.accelerator, self.devices_said, self.nodes_said)
         return dataclasses.replace(self, device_indices=indices, num_nodes=nodes)

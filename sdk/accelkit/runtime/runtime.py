@@ -518,7 +518,7 @@ class Runtime:
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def wait_for_everyone(self) -> None:
-        """Wait until every process has made this call. Does not wait for work that is queued on the device."""
+        """Wait until every process has made this call. Raise CollectiveError if one does not. Does not wait for work on the device."""
         self._collectives.wait_for_everyone()
 
     @contextlib.contextmanager
@@ -700,12 +700,12 @@ class Runtime:
         self._checkpointing.save(obj, Path(f))
 
     def get_state_dict(self, model: torch.nn.Module, unwrap: bool = True) -> dict[str, Any]:
-        """Return the state dict of a prepared model. All processes call this.
+        """Return the state dict of a prepared model. All processes call this; if one does not, CheckpointError is raised.
 
         Returns:
-            If each process has the whole model: the model's own tensors, on every process. If the model is sharded: whole tensors in main
-            memory on the main process, and an empty dict on the other processes. The names are those of the unwrapped model, or, with
-            ``unwrap=False``, those of the wrapped model.
+            If the model is sharded into DTensors: whole tensors in main memory on the main process, and an empty dict on the others.
+            Otherwise: the model's own tensors (under ZeRO stage 3, gathered tensors) on every process. The names are those of
+            the unwrapped model, or, with ``unwrap=False``, those of the wrapped model.
         """
         return self._checkpointing.get_state_dict(model, unwrap)
 

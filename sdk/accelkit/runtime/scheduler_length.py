@@ -105,7 +105,7 @@ class _Steps:
         """Return the part of the warning that says how the length was computed, why that is wrong, and what to do.
 
         Args:
-            length: The length of the scheduler.
+            length: The length of the scheduler, in steps.
             unit: The wrong number of steps per epoch from which the length was probably computed.
         """
         epochs = length // unit

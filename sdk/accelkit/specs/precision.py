@@ -127,6 +127,7 @@ class Precision:
         """Unscale the optimizer's gradients in place.
 
         Called before gradients are clipped, and by ``Runtime.unscale_gradients``. A second call before the step must change nothing.
+        Does nothing by default.
         """
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
@@ -154,6 +155,7 @@ class Precision:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state returned by ``state_dict``.
 
+        Called by ``Runtime.load_state`` on every process. Does nothing by default.
         The checkpoint may have been saved with another precision. ``state`` is then the state of that precision, and may be empty.
         """
 

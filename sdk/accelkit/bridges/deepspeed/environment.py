@@ -35,7 +35,10 @@ def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[N
 
 
 def device_index_variables(device: torch.device) -> dict[str, str]:
-    """Return the variables from which DeepSpeed reads the index of the device of this process."""
+    """Return the environment variables to set, with their values, so that DeepSpeed reads the index of ``device`` from them.
+
+    OMPI_COMM_WORLD_LOCAL_RANK is included only if it is already set. The result is empty if ``device`` has no index and LOCAL_RANK is set.
+    """
     if device.index is None and "LOCAL_RANK" in os.environ:  # the device has no index, so any value will do
         return {}
     return {name: str(device.index or 0) for name in _LOCAL_RANKS if name == "LOCAL_RANK" or name in os.environ}

@@ -62,6 +62,7 @@ def restore(targets: Mapping[str, Any], parts: Mapping[str, Any], source: Path, 
     Raises:
         CheckpointError: If a target rejects its state. If the checkpoint is damaged, the error reports the damage instead of the
             rejection.
+        BrokenPluginError: If a third-party precision fails to load its state.
     """
     for name, thing in targets.items():
         try:
