@@ -77,8 +77,8 @@ class Executor:
     def stop(self) -> None:
         """Kill the workers, so that ``run``, which runs in another thread, returns without another rerun."""
         self.is_stopped = True
-        if self._group is not None:
-            self._group.kill()
+        if (group := self._group) is not None:
+            group.kill()
 
     def close(self) -> None:
         """End the workers."""
@@ -94,6 +94,8 @@ class Executor:
             if not self.hello and checks.num_processes(test) == 1:
                 raise  # nothing can be run on this device
             return Result(test, "crash", reason=f"{error.what}: {error.why}")
+        if self.is_stopped:  # while the workers were started
+            group.kill()
         return group.run(test, self._order.seconds or checks.find(test)[0].seconds)
 
     def _group_for(self, test: str, *, is_fresh: bool) -> WorkerGroup:

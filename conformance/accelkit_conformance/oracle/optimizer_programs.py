@@ -129,11 +129,15 @@ def _averages(device: torch.device) -> Any:
 
 
 def _schedules(device: torch.device) -> Any:
-    """Train with schedulers that change the learning rate (OneCycleLR also changes the momentum); each step must use the current values."""
+    """Train with schedulers that change the learning rate, and with OneCycleLR, which also changes SGD's momentum and Adam's betas.
+
+    Each step must use the current values.
+    """
     schedulers = torch.optim.lr_scheduler
     makers: list[tuple[Any, dict[str, Any], Any]] = [
         (torch.optim.SGD, {"momentum": 0.9}, lambda one: schedulers.ExponentialLR(one, 0.3)),
         (torch.optim.SGD, {"momentum": 0.9}, lambda one: schedulers.OneCycleLR(one, 0.2, total_steps=6)),
+        (torch.optim.Adam, {}, lambda one: schedulers.OneCycleLR(one, 0.2, total_steps=6)),
         (torch.optim.Adam, {}, lambda one: schedulers.CyclicLR(one, 0.001, 0.1, step_size_up=2, cycle_momentum=False)),
         (torch.optim.AdamW, {}, lambda one: schedulers.CosineAnnealingWarmRestarts(one, 2)),
         (torch.optim.RMSprop, {}, lambda one: schedulers.LambdaLR(one, lambda step: 1 / (step + 1))),

@@ -84,7 +84,7 @@ def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Samp
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):
         time.sleep(max(0.0, following - time.monotonic()))
-        following = max(following + interval, time.monotonic())
+        following = max(following, time.monotonic()) + interval
         yield monitor.sample()
 
 

@@ -49,7 +49,7 @@ class LightningAccelerator(Accelerator):
         try:
             found = self.lightning_class.parse_devices(count if devices in ("auto", -1, "-1") else devices)
             indices = list(range(found)) if isinstance(found, int) else [getattr(one, "index", one) or 0 for one in found or ()]
-            if not indices or max(indices) >= count:
+            if not indices or min(indices) < 0 or max(indices) >= count:
                 raise ValueError(f"parse_devices() returned {found!r}")
         except Exception as error:  # any error of the Lightning class means that it does not accept the devices
             why, hint = (

@@ -134,6 +134,8 @@ def _can_reach_the_end(body: list[ast.stmt], cls: type) -> bool:
         return False
     if isinstance(last, ast.If):
         return not last.orelse or _can_reach_the_end(last.body, cls) or _can_reach_the_end(last.orelse, cls)
+    if isinstance(last, ast.For | ast.AsyncFor):
+        return not last.orelse or _can_reach_the_end(last.orelse, cls)
     if isinstance(last, ast.With):
         return _can_reach_the_end(last.body, cls)
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
