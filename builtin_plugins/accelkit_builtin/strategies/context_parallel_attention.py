@@ -37,8 +37,8 @@ _state = _State()
 def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str) -> None:
     """Make attention inside a module use the keys and values of all parts of each sequence. The module is changed in place.
 
-    The ``forward`` of the module and of every module inside it enters the mode ``DividedAttention``, unless the mode is already active. The
-    forward pass of an inner module can run on its own: activation checkpointing runs it again during the backward pass.
+    The ``forward`` of the module and of every module inside it enters the mode ``DividedAttention``, unless the mode is already active.
+    Inner modules must enter it too, because activation checkpointing runs only their forward passes again during the backward pass.
 
     Args:
         module: The model.

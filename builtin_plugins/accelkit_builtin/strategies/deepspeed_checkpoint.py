@@ -28,7 +28,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     Raises:
         CheckpointError: If a value of the engine's state could be loaded only by running code.
         UnsupportedError: If parameters or the optimizer's state are offloaded to NVMe.
-        OSError: If a file cannot be written.
+        OSError, RuntimeError: On the process that cannot write a file. torch reports a failed write as RuntimeError.
     """
     import torch
     import torch.distributed as dist

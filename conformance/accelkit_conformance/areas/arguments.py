@@ -1,6 +1,6 @@
 """Operators give the same results as on the CPU for arguments that are rare among the samples of torch's ``op_db``, such as empty tensors,
-index expressions, large integers and expanded tensors. Some checks make several calls with the same tensors and change another argument, or
-the numbers in the tensors, between the calls. A device that reuses a value from an earlier call fails these checks."""
+index expressions, large integers and expanded tensors. Some checks repeat a call with another value of one argument, or with other numbers
+in its tensors. A device that reuses a value from an earlier call fails these checks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def other_values(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload is repeated with the same tensors, and gives the same results as on the CPU. The first and the
-    last call are as recorded. In each of the other calls, one argument that is not a tensor has another value. This argument is a number, a
-    bool, a list, a dtype or a string. If only torch itself calls the overload, only bools are changed. Calls that the CPU rejects are left
-    out."""
+    """A recorded call of an ATen overload is repeated with copies of the same tensors, and each call gives the same results as on the
+    CPU. The first and the last call are as recorded. In each of the other calls, one argument that is not a tensor has another value. This
+    argument is a number, a bool, a list, a dtype or a string. If only torch itself calls the overload, at most bools are changed. Calls
+    that the CPU rejects are left out."""
     from accelkit_conformance.oracle.other_arguments import check_other_arguments
 
     check_other_arguments(subject, overload)

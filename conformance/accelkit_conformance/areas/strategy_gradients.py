@@ -129,7 +129,8 @@ def unused_parameters(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def frozen_parameters(subject: Subject, size: str) -> None:
-    """Parameters that do not require gradients stay as they are, and the other parameters are trained as in one process."""
+    """A model with some frozen parameters is prepared and trained for one step. ``requires_grad`` of each parameter stays as it was, frozen
+    parameters keep their values, and the other parameters get the same values as in one process."""
     from accelkit_conformance.oracle.strategy_models import BlockModel, make
     from accelkit_conformance.oracle.strategy_training import ModelPair, agree, dtype_of, runtime
 

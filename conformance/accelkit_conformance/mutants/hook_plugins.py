@@ -190,7 +190,7 @@ class DropsPrecision(HookLog):
 
 @mutant("hooks_order", "wrappers", kind="hooks", base="hook_log")
 class SwallowsErrors(HookLog):
-    """The wrapper of ``setup_device`` logs an error of the device and goes on."""
+    """The wrapper of ``setup_device`` logs an error of the wrapped hook and does not pass it on."""
 
     @hookimpl(wrapper=True)
     def setup_device(self, device: torch.device) -> Generator[None, Any, Any]:

@@ -228,7 +228,7 @@ class ShrinksNoStorage(Broken):
 
 @mutant("memory", "peaks")
 class CountsFailedAllocations(Broken):
-    """The peak of allocated memory includes 1 TiB for an allocation that failed, until the peak is reset."""
+    """After an allocation has failed, the peak of allocated memory is at least 1 TiB until it is reset."""
 
     failed: ClassVar[dict[Any, float]] = {}
 

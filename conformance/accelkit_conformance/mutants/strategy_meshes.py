@@ -58,7 +58,7 @@ class SwapsGroups(TensorParallel):
 
 @mutant(AREA, MECHANISM, kind="strategy", base="parallel")
 class ForgetsReduction(TensorParallel):
-    """Each process computes each Linear from its share of the input features, but the partial results are not summed."""
+    """Each process computes the output of each Linear from its share of the input features, but the partial results are not summed."""
 
     @staticmethod
     def style() -> ParallelStyle:

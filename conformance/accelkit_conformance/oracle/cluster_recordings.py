@@ -129,6 +129,10 @@ class Description:
         """Return one process of a job: the description with ``values`` in place of its placeholders.
 
         The process is called ``<name of the description>-<name>``.
+
+        Args:
+            name: The shape of the job and the rank, such as ``2x2-3``.
+            values: The values of the placeholders. They must include ``host``, and the ranks and sizes of the process.
         """
         told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
         expected = {key: _filled(text, values) if key != "environment" else text for key, text in self.expected.items()}

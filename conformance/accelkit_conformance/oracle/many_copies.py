@@ -78,12 +78,13 @@ def check_many(subject: Subject) -> None:
 def check_copies_elsewhere(subject: Subject, place: str) -> None:
     """Copy tensors in several layouts, and check on which device each copy is and which values it has.
 
+    Differences are recorded in the subject.
+
     Args:
         subject: The plugin under test, with its device.
         place: The condition under which the copies are made, such as ``another stream``: a value that ``places.run_at`` accepts.
 
     Raises:
-        AssertionError: If a copy is on the wrong device or has wrong values.
         NotSupported: If ``place`` requires streams or a second device, but there are none.
     """
     if place == "another stream" and not subject.capabilities.can("streams"):

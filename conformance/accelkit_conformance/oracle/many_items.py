@@ -171,7 +171,8 @@ def check_many_items(subject: Subject, name: str) -> None:
     """Compare the results of the call ``CALLS[name]`` on the device with the results of the same call on the CPU.
 
     Raises:
-        AssertionError: If a result differs.
+        AssertionError: If a result differs, if an argument has changed, or if the results do not share memory with the arguments as on the
+            CPU.
     """
     call, arguments = CALLS[name]
     compare_call(subject, call, arguments())

@@ -34,8 +34,10 @@ _NO_NUMBERS: frozenset[int] = frozenset()
 class Calls(TorchDispatchMode):
     """Dispatch mode that records the first successful functional ATen calls of each overload, with copies of their arguments.
 
+    Calls without a tensor argument, and calls that return a view, are not recorded.
+
     Attributes:
-        calls: The calls of each overload, as ``(func, args, kwargs)``.
+        calls: The calls of each overload, as ``(func, args, kwargs)``, by the name of the overload, such as ``aten::add.Tensor``.
     """
 
     def __init__(self, each: int) -> None:

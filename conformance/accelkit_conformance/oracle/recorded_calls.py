@@ -1,7 +1,8 @@
 """Recorded calls of single ATen overloads.
 
-A table lists the functional overloads that a device must support. For each overload, the table names an operator of torch's ``op_db``, or
-a function in ``FUNCTIONS``, that calls the overload. The calls are recorded while this operator or function runs.
+A table lists functional overloads that a device must support, and the overloads in ``_OFTEN_IMPLEMENTED``. For each overload, the table
+names an operator of torch's ``op_db``, or a function in ``FUNCTIONS``, that calls the overload. The calls are recorded while this operator
+or function runs.
 ``python -m accelkit_conformance.oracle.recorded_calls`` writes the table for the installed torch.
 """
 

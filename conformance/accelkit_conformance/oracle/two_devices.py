@@ -65,6 +65,7 @@ def check_two_devices(subject: Subject) -> None:
 
     Raises:
         AssertionError: If a gradient is on the wrong device, or if a norm, a scale or a parameter is wrong.
+        NotSupported: If there is only one device, or if torch's gradient scaler does not support the device.
     """
     require_scaler(subject)
     cpu = torch.device("cpu")

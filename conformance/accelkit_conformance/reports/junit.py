@@ -18,7 +18,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def write(report: Report, path: Path, folder: Path) -> None:
-    """Write the report as JUnit XML.
+    """Write the report to ``path`` as JUnit XML. ``folder`` is not used.
 
     Crashes and timeouts become errors, and other failed tests become failures. Unsupported tests and expected failures become skipped
     tests, and flaky tests become passed tests.

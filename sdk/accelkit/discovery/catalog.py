@@ -1,4 +1,5 @@
-"""The catalog of plugins: one record, with a status, for each name that a distribution or the program provides. Imports no plugin."""
+"""The catalog of plugins. It has a record, with a status, for each plugin of an installed distribution, for each class that the program
+registers, and for each other device in accelkit's table. Imports no plugin."""
 
 from __future__ import annotations
 

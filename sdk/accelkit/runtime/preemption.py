@@ -174,6 +174,8 @@ class Preemption:
     def _requeue(self, hint: str) -> bool:
         """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
 
+        If ``has_to_requeue`` is False, return False without calling the hook.
+
         Args:
             hint: The hint for the error that is raised if the hook fails. The hint says that the checkpoint is complete, and that the job
                 was not queued again.

@@ -97,7 +97,7 @@ def try_unless_known(record: PluginRecord) -> Availability:
 
 
 def try_again(record: PluginRecord) -> Availability:
-    """Try a plugin in a child process, regardless of any cached verdict.
+    """Try a plugin in a child process, regardless of any cached verdict, and return its Availability. The new verdict is cached.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

@@ -53,7 +53,7 @@ def save(
         parts: State dicts by name (``model_0``, ``optimizer_0``, ...): tensors on any device, DTensors, and plain Python values. The
             names must be the same on every process, and so must the keys and global shapes of the DTensors. Each process saves its shards
             of the DTensors; rank 0 saves everything else in ``parts``.
-        step: The number of the step. The default is one more than the highest existing step.
+        step: The number of the step. The default is one more than the highest existing step, or 0 if there is none.
         per_rank: Parts that each process saves separately.
         keep_last: The number of steps to keep, including the new step. None keeps all steps.
         ranks: The processes that save. The default is this process alone.

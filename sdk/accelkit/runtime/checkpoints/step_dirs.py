@@ -89,7 +89,11 @@ def remove_leftovers(root: Path) -> None:
 
 
 def has_any(path: Path) -> bool:
-    """Return whether ``find`` finds a step."""
+    """Return whether ``path`` is a step or contains a step (see ``find``).
+
+    Raises:
+        OSError: If ``path`` cannot be read, for example because it is a file.
+    """
     try:
         find(path)
     except CheckpointError:
