@@ -53,10 +53,10 @@ class CPUAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return one index for each process that ``devices`` requests. All processes compute on the same CPU.
 
-        A number ``n`` requests ``n`` processes. ``-1`` and ``"auto"`` request one process. A list can contain only the index 0.
+        A number ``n`` requests ``n`` processes. ``-1``, ``"auto"`` and ``[0]`` request one process.
 
         Raises:
-            DevicesError: If ``devices`` cannot be parsed, or is a list with an index other than 0.
+            DevicesError: If ``devices`` cannot be parsed, is a number less than 1 other than -1, or is a list other than ``[0]``.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=True)
 

@@ -187,8 +187,8 @@ def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def expanded_arguments(subject: Subject, overload: str) -> None:
     """A call of an ATen overload gives the same results as on the CPU if the first or the last dimension of one floating-point tensor has a
-    stride of 0. Calls that the CPU rejects are left out. So are ``linalg`` overloads, factorizations such as ``cholesky``,
-    ``_embedding_bag`` and ``_scaled_mm``."""
+    stride of 0. Calls that the CPU rejects are left out. So are ``linalg`` overloads, other factorizations and solvers such
+    as ``cholesky`` and ``triangular_solve``, ``_embedding_bag`` and ``_scaled_mm``."""
     from accelkit_conformance.oracle.result_strides import check_expanded_arguments
 
     check_expanded_arguments(subject, overload)

@@ -221,7 +221,7 @@ def large_tensors(subject: Subject, way: str) -> None:
 @check("training", over=["torch.save", "weights_only=False", "pickle", "deepcopy"])
 def kinds_of_tensors(subject: Subject, way: str) -> None:
     """Tensors keep their dtype, shape, values and ``requires_grad`` when they are saved and loaded, pickled or deep-copied, and are on the
-    device afterwards. Whole tensors and strided slices are tested, in float32 and in each other declared dtype. If a complex dtype is
+    device afterwards. Whole tensors and strided slices are tested, in float32 and in every other declared dtype. If a complex dtype is
     declared, so are the results of ``conj()`` and ``conj().imag``, which torch conjugates or negates only when they are used. Tensors that
     were saved with ``torch.save`` are also loaded to the CPU, and tensors that were saved on the CPU are loaded to the device."""
     from accelkit_conformance.oracle.saved_files import check_kinds_of_tensors

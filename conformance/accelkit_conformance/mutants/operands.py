@@ -1,4 +1,5 @@
-"""Operators that read operands with uncommon layouts wrongly, or return results with the wrong layout."""
+"""Operators that read conjugated, expanded, non-contiguous or overlapping operands wrongly, return results with the wrong layout or wrongly
+shared memory, or lose elements when they resize a storage."""
 
 from __future__ import annotations
 

@@ -85,10 +85,11 @@ def check_seeds_of_generators(subject: Subject) -> None:
 def check_wrong_generators(subject: Subject) -> None:
     """Check that ``set_state`` with a state of the wrong form raises an error, as does drawing with a generator of another device.
 
-    If drawing raises no error, or changes the CPU's generator, the failure is recorded in the subject.
+    The error must be a RuntimeError, TypeError or ValueError. If drawing raises no such error, or changes the CPU's generator, the failure
+    is recorded in the subject.
 
     Raises:
-        AssertionError: If ``set_state`` raises no error or another error, or if it changes the state.
+        AssertionError: If ``set_state`` raises no such error, or changes the state.
     """
     generator = _new(subject).manual_seed(8)
     state = generator.get_state()

@@ -198,7 +198,10 @@ def _names(classes: tuple[type, ...]) -> str:
 
 @contextlib.contextmanager
 def _ctrl_c_noted() -> Iterator[list[int]]:
-    """Yield a list to which each arriving SIGINT is added. A KeyboardInterrupt alone is no proof of SIGINT: a plugin can raise it too."""
+    """Yield a list to which each arriving SIGINT is added. A KeyboardInterrupt alone is no proof of SIGINT: a plugin can raise it too.
+
+    The list stays empty outside the main thread, or if SIGINT has no Python handler.
+    """
     noted: list[int] = []
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):

@@ -567,8 +567,8 @@ class Runtime:
         Samples are dropped only while the innermost running loop over a prepared loader is at its last batch.
 
         Args:
-            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled. Then the
-                result is one list with the items of each process's list or tuple. Data of any other type become one item of this list.
+            input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled. With
+                several processes, the result is then one list of the items of each process's list or tuple. Other data count as one item.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)

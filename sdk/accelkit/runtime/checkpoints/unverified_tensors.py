@@ -196,7 +196,7 @@ def _release(tensor: torch.Tensor) -> None:
 
 
 def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> None:
-    """Copy verified values into ``target``, whose previous values need not be verified any more."""
+    """Copy ``source`` into ``target``, whose previous values then need not be verified any more, unless the copy fails."""
     record = target.__dict__.get(_RECORD) if type(target) in _VERIFIED else None
     _release(target)
     try:
