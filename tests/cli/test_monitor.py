@@ -13,7 +13,7 @@ import pytest
 from command_runner import command_runner
 
 from accelkit import BrokenPluginError, DevicesError
-from accelkit.cli import main
+from accelkit.cli import main, monitor
 from accelkit.monitoring.monitor import Monitor
 from accelkit.monitoring.prometheus import Exporter
 from accelkit.selection import resolve
@@ -170,3 +170,24 @@ def test_prometheus_reads_what_is_printed():
     for device in reading["devices"]:
         assert gauges["accelkit_device_memory_total_bytes", device["device"]] == device["stats"]["device.memory.total.bytes"]
     assert {sample.labels["accelerator"] for family in text_string_to_metric_families(text) for sample in family.samples} == {"fake_xpu"}
+
+
+@pytest.mark.parametrize(("late", "starts"), [(1.5, [0, 1, 2.5, 3.5, 4.5]), (2.5, [0, 1, 3.5, 4.5, 5.5]), (0.5, [0, 1, 2, 3, 4])])
+def test_readings_after_a_late_one_are_an_interval_apart(monkeypatch, late, starts):
+    now, seen = [0.0], []
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+        @staticmethod
+        def sleep(seconds):
+            now[0] += seconds
+
+    class Slow:
+        def sample(self):
+            seen.append(now[0])
+            now[0] += late if len(seen) == 2 else 0.01
+
+    monkeypatch.setattr(monitor, "time", Clock)
+    assert len(list(monitor._read(Slow(), 1.0, 5))) == 5
+    assert seen == pytest.approx(starts)

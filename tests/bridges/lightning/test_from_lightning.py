@@ -128,6 +128,12 @@ def test_one_that_is_not_available(theirs, error_text):
     assert caught.value == error_text
 
 
+@pytest.mark.parametrize("devices", [[-5], [2]])
+def test_a_device_that_the_class_accepts_and_that_does_not_exist(theirs, devices):
+    with pytest.raises(accelkit.DevicesError, match="has 2 devices"):
+        from_lightning(theirs, device_type="fake_xpu")().parse_devices(devices)
+
+
 def test_what_is_no_accelerator(error_text):
     with pytest.raises(accelkit.UsageError) as caught:
         from_lightning(dict)
