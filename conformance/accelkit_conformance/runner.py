@@ -42,7 +42,7 @@ class Executor:
     Args:
         order: The settings with which workers are started.
         folder: The folder for the logs of the workers.
-        reruns: The number of times that a failed test is run again.
+        reruns: The maximum number of times that a failed test is run again.
         numbers: An iterator that gives each new worker its number. All executors of a ``Runner`` use the same iterator.
 
     Attributes:
@@ -50,6 +50,7 @@ class Executor:
         peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. Updated when workers are replaced and
             in ``close``; 0 until then.
         num_workers: The number of worker processes that were started.
+        is_stopped: Whether ``stop`` has been called.
     """
 
     def __init__(self, order: Order, folder: Path, *, reruns: int = 0, numbers: Iterator[int] | None = None) -> None:

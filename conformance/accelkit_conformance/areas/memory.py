@@ -39,7 +39,7 @@ def allocating_is_counted(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_statistics"])
 def views_cost_nothing(subject: Subject) -> None:
-    """Views allocate nothing, and keep the memory of their base alive."""
+    """Views allocate no memory. The memory of their base is freed with the last view, not earlier."""
     import torch
 
     before = subject.allocated_before()

@@ -144,8 +144,8 @@ def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision", over=["pass", "error"])
 def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
-    """After a forward pass, and after an error inside a forward pass, torch's default dtype, autocast state and grad mode are what they
-    were before."""
+    """After a forward pass, and after an error inside a forward pass, torch's default dtype, the grad mode, and whether autocast is enabled
+    are what they were before."""
     import torch
 
     from accelkit_conformance.oracle.precision_training import trainer

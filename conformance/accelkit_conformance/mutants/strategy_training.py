@@ -1,4 +1,4 @@
-"""Strategies with faults in initial weights and buffers, clipping, unwrapping, process groups, errors, uneven inputs or memory."""
+"""Strategies with faults in initial weights and buffers, clipping, unwrapping, process groups, error handling, uneven inputs or memory."""
 
 from __future__ import annotations
 

@@ -161,7 +161,10 @@ def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
 
 
 def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
-    """Train a model on ``device`` in a plain loop, with Accelerate's ``accelerator``, and return the prepared model."""
+    """Train a model in a plain loop, with Accelerate's ``accelerator``, and return the prepared model.
+
+    Asserts that the parameters, the batches and the gradients are on ``device``.
+    """
     model = make_model()
     wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())
     for _ in range(EPOCHS):

@@ -22,7 +22,10 @@ def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bo
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Reduce the ranks' tensors, one after another, in int64, complex128 or float64, and return the result in the dtype of the tensors."""
+    """Return the reduction of ``tensors``, which has one tensor for each rank, in the dtype of the tensors.
+
+    The tensors are combined in the order of the ranks, in int64, complex128 or float64.
+    """
     dtype = tensors[0].dtype
     wide = torch.complex128 if dtype.is_complex else torch.float64 if dtype.is_floating_point or reduction == "AVG" else torch.int64
     steps: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

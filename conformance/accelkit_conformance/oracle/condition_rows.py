@@ -58,7 +58,7 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
 
     For contiguous tensors, the layout is ``contiguous``, and no destination is strided. Otherwise, the layout is one of ``LAYOUTS``, and
-    the destination is a new tensor or strided. For any two axes other than ``dtype``, each pair of these conditions occurs in a combination
+    the destination is a new tensor or strided. For any two axes other than ``dtype``, each pair of their conditions occurs in a combination
     whose dtype is ``as recorded``. The combination of the first values of all axes is left out, and so are pairs that occur only in it.
 
     The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair, because a small

@@ -51,7 +51,7 @@ class ConditionedCall:
     def __init__(self, op: Any, func: Any, args: Any, kwargs: Any) -> None:
         """
         Args:
-            op: The OpInfo of the operator that made this ATen call, or a ``Nameless``. An operator's special rules also apply to its calls.
+            op: The OpInfo of the operator that made this ATen call, or a ``Nameless``. Rules for that operator also apply to this call.
             func: The functional overload.
             args: The positional arguments, on the CPU.
             kwargs: The keyword arguments.

@@ -23,7 +23,9 @@ SECOND_PLUGIN = "accelkit-conformance==0"
 
 
 class HookCalls:
-    """The hooks of one new instance of the plugin under test, registered with a plugin manager of its own.
+    """The hooks of a new instance of the plugin under test, registered with a plugin manager of its own.
+
+    Each call of ``call_around`` or ``call_with_failing_plugin`` creates another instance and another plugin manager.
 
     Attributes:
         changes: The names of the process's settings that the last call changed. After each call, the previous values are restored.

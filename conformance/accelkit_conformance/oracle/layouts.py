@@ -15,7 +15,7 @@ GUARD = 17
 
 
 def canary(dtype: torch.dtype) -> float:
-    """Return the value of those elements of a buffer that do not belong to the tensor in the buffer. It serves to detect stray reads and
+    """Return the value that fills the part of a buffer outside the tensor in the buffer. The value serves to detect stray reads and
     writes."""
     return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
 
@@ -113,7 +113,7 @@ def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def all_arranged(nested: Any, layout: str) -> Any:
-    """Return a copy of nested data with all tensors in the given layout.
+    """Return a copy of nested data with all tensors in the given layout. Tensors that ``arranged`` does not copy are not copied.
 
     ``layout`` is a name that ``arranged`` accepts, or one of ``MIXED_LAYOUTS`` and ``NARROWED_LAYOUTS``, in which the layout of the first
     tensor differs from the layout of the other tensors.

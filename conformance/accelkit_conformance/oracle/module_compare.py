@@ -43,7 +43,8 @@ def compare_module(
         is_double: Whether the module can only be called in double precision.
 
     Raises:
-        AssertionError: If a result differs. The values of a module that draws random numbers are not compared.
+        AssertionError: If a result differs, or if a parameter or buffer is not on the device after the move. The values of a module that
+            draws random numbers are not compared.
     """
     torch.default_generator.manual_seed(0)
     here = make()

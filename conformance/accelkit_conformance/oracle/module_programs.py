@@ -1,4 +1,4 @@
-"""Less common uses of modules: lazy modules, changes between ``train`` and ``eval``, state dicts, functional calls, ``torch.nn.utils``."""
+"""Less common uses of modules, such as lazy modules, changes between ``train`` and ``eval``, state dicts and ``torch.nn.utils``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Checks of deterministic mode: of calls that may add numbers in a different order each time, of ``warn_only=True``, and of the filling of
-new memory."""
+"""Checks of deterministic mode: of calls that could otherwise give a different result each time, of ``warn_only=True``, and of the filling
+of new memory."""
 
 from __future__ import annotations
 

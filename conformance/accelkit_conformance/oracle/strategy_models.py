@@ -109,7 +109,10 @@ class WideModel(torch.nn.Module):
 
 
 def make(cls: Callable[[], torch.nn.Module], dtype: torch.dtype, seed: int = 0) -> torch.nn.Module:
-    """Return a new model with the same parameters on every process."""
+    """Return a new model on the CPU, in ``dtype``. The same ``seed`` gives the same parameters on every process.
+
+    Seeds torch's default generator.
+    """
     torch.default_generator.manual_seed(seed)
     return cls().to(dtype)
 

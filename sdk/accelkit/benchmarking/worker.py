@@ -61,7 +61,7 @@ class Bench:
         self._peaks: dict[str, float] = {}
 
     def run(self, report_progress: Callable[[str], None]) -> Report:
-        """Measure everything, and return the report.
+        """Make all measurements, and return the report.
 
         Args:
             report_progress: Called before each measurement, with the name of the measurement.

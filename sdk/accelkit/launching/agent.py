@@ -158,7 +158,10 @@ class Agent(SimpleElasticAgent):
         return self._has_finished and int(store.add(FINISHED, 0)) >= (size or 1)
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that the user or the system ended the job on this machine."""
+        """Tell the other machines that this machine ended the job, because it received the signal ``name``.
+
+        Waits for a few seconds, so that the other machines can read this.
+        """
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:

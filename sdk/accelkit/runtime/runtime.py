@@ -214,7 +214,7 @@ class Runtime:
 
     @property
     def dispatch_batches(self) -> bool | None:
-        """The constructor's argument ``dispatch_batches``: whether the main process reads the data for all processes, or None."""
+        """Whether the main process reads the data for all processes, as given to the constructor. None means only for iterable datasets."""
         return self._options.dispatch_batches
 
     @property
@@ -609,8 +609,8 @@ class Runtime:
 
         Args:
             tensor: Nested tensors, or any other object. Receiving processes may pass anything, such as None. If all processes pass nested
-                tensors with the same structure, dtypes and shapes, only the values are sent. Otherwise, the data are pickled. Tensors
-                in pickled data arrive on the receiver's device if they were on the sender's device.
+                tensors with the same structure, dtypes, shapes and device types, only the values are sent. Otherwise, the data are pickled.
+                Tensors in pickled data arrive on the receiver's device if they were on the sender's device.
             from_process: The sending process, given as its rank in the job.
             group: The processes that take part.
 

@@ -58,7 +58,7 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
         module_name: The name of the function in the device's module, if that name differs.
 
     Raises:
-        UnsupportedError: If neither ``torch.accelerator`` nor the module has the function.
+        UnsupportedError: If the module's function is to be called, but the module has no such function.
     """
     import torch
 

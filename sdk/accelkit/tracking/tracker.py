@@ -78,7 +78,11 @@ class Tracker(abc.ABC):
         """Write everything that was logged, so that it is not lost if this process is killed."""
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027 # need not be overridden
-        """Write everything that was logged, and end the run."""
+        """Write everything that was logged, and end the run.
+
+        Args:
+            outcome: The way in which the run ended.
+        """
 
     def state(self) -> dict[str, Any]:
         """Return what ``open`` needs to continue the run from this point, such as the id of the run.

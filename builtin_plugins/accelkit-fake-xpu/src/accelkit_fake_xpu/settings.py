@@ -120,7 +120,7 @@ class Settings:
     """The settings that were read from environment variables.
 
     Attributes:
-        devices: The visible devices, each as its number on the machine.
+        devices: The visible devices, each as its index among all devices of the machine.
         memory: The memory of each device in bytes.
         is_protected: Whether device memory is inaccessible outside kernels and copies.
         faults: The faults to inject.

@@ -38,15 +38,16 @@ class Encoder:
         self._seen: list[torch.Tensor] = []
 
     def encode(self, value: Any, path: str) -> Any:
-        """Return ``value`` encoded as JSON.
+        """Return ``value`` encoded with types that ``json.dumps`` accepts.
 
         Args:
-            value: Nested dicts (with keys of type str, int, float, bool or None), other containers of the standard library, and leaves.
+            value: Nested dicts (with keys of type str, int, float, bool or None) and other containers of the standard library. They contain
+                tensors, NumPy arrays, numbers, strings and the other values that ``_encode_leaf`` encodes.
             path: The location of the value, used in errors and as the key of a tensor.
 
         Raises:
-            CheckpointError: For a value of a type that cannot be loaded safely, even with ``torch.load(weights_only=True)``. The error
-                names the value.
+            CheckpointError: For a value or key of any other type, and for a tensor that is not strided, is quantized, is on the meta device
+                or is a partial sum of several processes. The error gives the path.
         """
         if value is None or type(value) in (bool, int, str):
             return value

@@ -132,7 +132,7 @@ def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> li
 
 
 def outline_of(data: Any) -> str:
-    """Return the structure of nested data with the dtype, shape and device type of each tensor.
+    """Return the structure of nested data with the dtype and shape of each tensor, and its device type if it is not on the host.
 
     For example, ``{a: float32[2, 3], b: [int64[] on xpu]}``.
     """
