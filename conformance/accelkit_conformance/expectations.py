@@ -105,7 +105,7 @@ class Expectation:
 
     @property
     def explanation(self) -> str:
-        """The ``Result.reason`` of a test that fails as expected."""
+        """The reason for the expected failure, with the issue. It becomes the ``Result.reason`` of a test that fails as expected."""
         return f"{self.reason} ({self.issue})"
 
     @property

@@ -194,7 +194,8 @@ def compile(subject: Subject) -> None:  # the capability's name
 
 @check("smoke", probes="graphs")
 def graphs(subject: Subject) -> None:
-    """Work can be captured in a graph and replayed with a new input."""
+    """A multiplication can be captured in a graph. If its input is then overwritten, replaying the graph gives the result for the new
+    input."""
     import torch
 
     make = getattr(subject.module, "Graph", None) or getattr(subject.module, f"{subject.device_type.upper()}Graph", None)

@@ -142,10 +142,11 @@ def distributed_checkpoint(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32"])
 def kinds_of_values(subject: Subject) -> None:
-    """``torch.distributed.checkpoint`` restores tensors of every declared dtype; transposed, strided, expanded, sliced, empty and 0-d
-    tensors; tensors in nested dicts and lists; and numbers and strings. If a tensor is loaded into a slice of a larger tensor, the elements
-    around the slice do not change. ``torch.save`` saves the states of a model, an optimizer, a scheduler and a gradient scaler. After the
-    states have been loaded on the device or on the CPU, the next step gives the same parameters, buffers and scale as without saving."""
+    """``torch.distributed.checkpoint`` restores tensors of every dtype that is not declared ``none``; transposed, strided, expanded,
+    sliced, empty and 0-d tensors; tensors in nested dicts and lists; and numbers and strings. If a tensor is loaded into a slice of a
+    larger tensor, the elements around the slice do not change. ``torch.save`` saves the states of a model, an optimizer, a scheduler and
+    a gradient scaler. After the states have been loaded on the device or on the CPU, the next step gives the same parameters, buffers and
+    scale as without saving."""
     from accelkit_conformance.oracle.checkpoint_values import check_saved_states, check_values
 
     check_values(subject)

@@ -203,9 +203,9 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
 
 @check("training", requires=["memory_statistics"], over=["matmul", "cat", "view", "add", "select", "layer_norm", "hook"])
 def errors_leave_nothing(subject: Subject, name: str) -> None:
-    """If a call on large tensors raises an error, the number of allocated bytes does not increase by more than 64 KiB. The same call is
-    made on small tensors first. The cause of the error is a mismatched shape, an index that is out of range, or a tensor's gradient hook
-    that fails."""
+    """A call that must fail raises an error. After such a call on large tensors, the number of allocated bytes is at most 64 KiB larger
+    than before. The same call is made on small tensors first. The cause of the error is a mismatched shape, an index that is out of range,
+    or a tensor's gradient hook that fails."""
     from accelkit_conformance.oracle.freed_memory import check_failed_calls
 
     check_failed_calls(subject, name)

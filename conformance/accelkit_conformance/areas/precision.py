@@ -45,9 +45,9 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Torch has lists of the operators that autocast handles on devices other than the CPU. Under autocast, an operator on one of these
-    lists computes in the dtype that its list prescribes: the dtype of autocast, float32, or the widest dtype of the arguments. The result
-    and the gradients have the values that the CPU gives for arguments cast to the prescribed dtype."""
+    """Under autocast, an operator on one of torch's lists for devices other than the CPU computes in the dtype that its list prescribes:
+    the dtype of autocast, float32, or the widest dtype of the arguments. The result and the gradients have the values that the CPU gives
+    for arguments cast to this dtype. After autocast has ended, operators listed for its dtype compute in float32 again."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)

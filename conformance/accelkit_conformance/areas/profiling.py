@@ -138,7 +138,8 @@ def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def a_recording_has_no_work_of_another(subject: Subject) -> None:
-    """Two recordings of the same three matmuls have the same number of kernels, and a recording of nothing has no kernels."""
+    """Two recordings of the same three matmuls contain the same number of kernels and copies, at least one. A recording of nothing contains
+    none."""
     work = _three_matmuls(subject)
     work()
     numbers = [len(device_work(record(subject, work))) for _ in range(2)]

@@ -12,7 +12,7 @@ from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 
 
 class Broken(FakeXPUAccelerator):
-    """The fake XPU with a fault."""
+    """The base class of accelerator mutants: the fake XPU with a fault. Most mutants override ``fault`` or ``install``."""
 
     def load(self) -> None:
         super().load()

@@ -52,10 +52,10 @@ def _pinning_loaders(dataset: Any, **options: Any) -> Iterator[tuple[int, Any]]:
 
 
 def check_pinned_batches(subject: Subject) -> None:
-    """Check that a DataLoader pins the tensors of batches of every type, both without workers and with a worker process.
+    """Check that a DataLoader pins the tensors of each kind of batch in ``_BATCHES``, both without workers and with a worker process.
 
     Raises:
-        AssertionError: If a tensor is not pinned, or if a tensor or its copy on the device has wrong values.
+        AssertionError: If a tensor is not pinned, if its copy is not on the device, or if the tensor or its copy has wrong values.
     """
     expected = torch.arange(8.0)
 

@@ -237,7 +237,8 @@ def check_moments(subject: Subject, name: str, num_draws: int) -> None:
         num_draws: The number of draws.
 
     Raises:
-        AssertionError: If the mean is off by five standard errors or more, or the variance by 10 % or more.
+        AssertionError: If the mean is off by five standard errors or more, or the variance by 10 % or more. Also if the numbers are on
+            another device.
     """
     device = subject.device
     draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {

@@ -2,8 +2,8 @@
 
 The samples of the job are divided into shares: one for each process, unless the strategy gives several processes the same samples. The
 loss of a share is the sum of the losses of its samples, multiplied by the number of shares and divided by the number of samples of the
-whole job. The average of the gradients of all shares is then the gradient of the training in one process. Optimizers are SGD with a
-learning rate of 1, so that a step subtracts the gradient.
+whole job. The average of the gradients of all shares is then the gradient of the training in one process. The default optimizer is SGD
+with a learning rate of 1, so that a step subtracts the gradient.
 """
 
 from __future__ import annotations

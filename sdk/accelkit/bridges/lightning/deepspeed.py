@@ -128,7 +128,7 @@ def _unsupported(what: str, plugin: Accelerator, why: str, hint: str | None) -> 
 
 
 def _everywhere(framework: Framework, parent: Any, plugin: Accelerator) -> dict[str, Any]:
-    """Return the overriding methods that a Trainer and Fabric have in common, by their names in this framework."""
+    """Return the methods that override those of ``parent`` in Trainer as well as in Fabric, by their names in this framework."""
     lightnings = sys.modules[framework.part("strategies").DeepSpeedStrategy.__module__]
     distributed = "setup_distributed" if framework.is_trainer else "_setup_distributed"
     sharded = "model_sharded_context" if framework.is_trainer else "module_sharded_context"

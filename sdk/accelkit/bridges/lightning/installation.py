@@ -111,7 +111,7 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """Return the arguments of Trainer that the environment variables ``PL_TRAINER_<ARGUMENT>`` set.
+    """Return those of ``_ARGUMENTS`` that the environment variables ``PL_TRAINER_<ARGUMENT>`` set for Trainer.
 
     As in Lightning, a value that is a Python literal is evaluated, and any other value is returned as a string. For Fabric, the dict is
     empty. Arguments that the program passes to the constructor of Trainer take precedence over the returned ones.

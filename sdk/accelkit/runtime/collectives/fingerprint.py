@@ -8,9 +8,9 @@ abort, or compute wrong numbers. The exchange of digests has the same size for e
 - In a large group, the processes determine the minimum and the maximum of each digest, in log2(size) rounds. If the minimum
   equals the maximum, the digest is the same on all processes. Small data are then sent in packets, as in a small group.
 
-A digest has 64 bits. If two descriptions differ, the probability that their digests are equal, so that the difference is not noticed, is
-2**-64. The descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The
-module ``verification`` says which calls are verified.
+A digest has 64 bits. Two different descriptions have equal digests with probability 2**-64; the difference is then not noticed. The
+descriptions themselves are exchanged only if digests differ. ``benchmarks/collective_verification.py`` measures the cost. The module
+``verification`` says which calls are verified.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def relative_error(reference: torch.Tensor, truth: torch.Tensor | None) -> float
         truth: The true result, which is computed in float64. None if it is unknown.
 
     Returns:
-        The relative error. It is 0 if ``truth`` is None, zero or not finite. It is also 0 if the tensors cannot be compared, because they
-        have different shapes, are not strided, are empty or contain integers.
+        The relative error. It is 0 if ``truth`` is None or zero, or if either tensor contains NaN or infinity. It is also 0 if the tensors
+        cannot be compared, because they have different shapes, are not strided, are empty or contain integers.
     """
     if truth is None or truth.shape != reference.shape or not (reference.is_floating_point() or reference.is_complex()):
         return 0.0

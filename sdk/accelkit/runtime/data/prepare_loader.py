@@ -175,7 +175,7 @@ def _check_own_division(division: Division) -> None:
     Called only if there are fewer shares than processes, so that several processes must get the same share.
 
     Raises:
-        PrepareError: If the loader does not give the same share to these processes.
+        PrepareError: If a sampler gives this process a different share, or if the dataset divides the data and no sampler does.
     """
     wanted = (division.num_processes, division.process_index)
     samplers = _dividing_samplers(division.loader)
