@@ -55,6 +55,15 @@ def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path):
     assert sum(path.stat().st_size for path in step.rglob("*") if path.is_file()) < 1.1 * weight.nbytes
 
 
+def test_lazy_conjugates_and_negatives_are_not_tied(tmp_path):
+    """These views have the memory, the shape and the strides of the tensor, but other values."""
+    whole = torch.tensor([1 + 2j, 3 - 4j])
+    views = {"whole": whole, "conjugate": whole.conj(), "imaginary": whole.imag, "negative": whole.conj().imag}
+    checkpoint.save(tmp_path, {"state": views})
+    loaded = checkpoint.load(tmp_path)["state"]
+    assert {name: value.tolist() for name, value in loaded.items()} == {name: value.tolist() for name, value in views.items()}
+
+
 def test_special_values_and_ordered_dicts(tmp_path):
     state = {"nan": float("nan"), "inf": float("-inf"), "order": collections.OrderedDict(b=1, a=2), "device": torch.device("cpu", 0)}
     checkpoint.save(tmp_path, {"custom_0": state})

@@ -82,6 +82,17 @@ def test_several_files_and_their_index(rt, tmp_path):
     assert names(tmp_path) == ["model.safetensors", "model_card.md", "pytorch_model.bin"], "only files of this kind are replaced"
 
 
+def test_lazy_conjugates_and_negatives_are_written_with_their_values(rt, tmp_path):
+    """safetensors would write the memory as it is, without the conjugation."""
+    model = nn.Module()
+    model.register_buffer("conjugate", torch.tensor([1 + 2j, 3 - 4j]).conj())
+    model.register_buffer("negative", model.conjugate.imag)
+    model.register_buffer("again", model.conjugate)
+    rt.save_model(model, tmp_path)
+    written = load_file(tmp_path / "model.safetensors")
+    assert {name: value.tolist() for name, value in written.items()} == {"conjugate": [1 - 2j, 3 + 4j], "negative": [-2, 4]}
+
+
 def test_torch_save_keeps_ties(rt, tmp_path):
     model = rt.prepare(Net())
     rt.save_model(model, tmp_path, safe_serialization=False)

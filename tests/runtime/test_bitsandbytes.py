@@ -175,6 +175,8 @@ class TestQuantized:
         optimizer = rt.prepare(torch.optim.LBFGS([p for p in model.parameters() if p.requires_grad], lr=0.1, max_iter=3))
         first = optimizer.step(closure).item()
         assert model(inputs()).square().mean().item() < first
+        turned = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        rt.prepare(torch.optim.LBFGS([turned])).step(lambda: torch.zeros(()))  # a complex parameter is not quantised
 
     @pytest.mark.parametrize("precision", NAMES)
     def test_a_model_without_linear_layers_is_an_error(self, precision, error_text):

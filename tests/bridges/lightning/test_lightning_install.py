@@ -81,6 +81,16 @@ def test_the_variable_that_lightning_reads(bare_names, pl, monkeypatch):
     assert trainer.num_devices == 1
 
 
+@pytest.mark.parametrize("text", ["", "{[]: 1}"])
+def test_a_variable_that_is_empty_or_no_literal(bare_names, pl, monkeypatch, text):
+    monkeypatch.setenv("PL_TRAINER_DEVICES", text)
+    if text:
+        with pytest.raises(accelkit.DevicesError):
+            pl.Trainer(accelerator="fake_xpu", logger=False, **QUIET)
+    else:
+        assert pl.Trainer(accelerator="fake_xpu", logger=False, **QUIET).num_devices == 2
+
+
 def test_it_can_be_undone(pl):
     before = vars(pl.Trainer)["__init__"]
     signature = inspect.signature(pl.Trainer)

@@ -119,10 +119,10 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():
         text = os.environ.get(f"PL_TRAINER_{name.upper()}")
-        if text is not None:
+        if text:
             try:
                 found[name] = ast.literal_eval(text)
-            except (ValueError, SyntaxError):
+            except Exception:  # any error means that it is no literal
                 found[name] = text
     return found
 

@@ -196,10 +196,14 @@ def _write(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return contiguous tensors that do not share memory, as safetensors requires."""
+    """Return contiguous tensors that do not share memory, as safetensors requires.
+
+    safetensors writes the memory of a tensor and ignores its conjugate bit and its negative bit, so these are resolved first.
+    """
     seen: set[int] = set()
     apart = {}
-    for key, tensor in tensors.items():
+    for key, lazy in tensors.items():
+        tensor = lazy.resolve_conj().resolve_neg()
         memory = tensor.untyped_storage().data_ptr()
         is_alone = memory not in seen and tensor.is_contiguous()
         seen.add(memory)

@@ -139,10 +139,11 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     if isinstance(tensor, DTensor):
         local = tensor.to_local()
         storage = StorageWeakRef(local.untyped_storage()).cdata  # type: ignore[no-untyped-call]
-        return (storage, local.storage_offset(), local.shape, local.stride(), tensor.dtype, tensor.shape, tuple(tensor.placements))
+        place = (local.storage_offset(), local.shape, local.stride(), tensor.dtype, local.is_conj(), local.is_neg())
+        return (storage, *place, tensor.shape, tuple(tensor.placements))
     if not (address := address_of(tensor)):  # on XLA, a slice would seem to have the same location as the whole tensor
         return (id(tensor),)
-    return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return (address, tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg())
 
 
 def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") -> Any:
