@@ -34,10 +34,10 @@ def compiler_command() -> tuple[str, ...]:
 
 
 def words_of(variable: str) -> list[str]:
-    """Return the words of an environment variable, which is split as a shell splits a command. Return no words if it is not set.
+    """Split the value of an environment variable into words, as a shell does. Return an empty list if the variable is not set.
 
     Raises:
-        BuildError: If the variable cannot be split, because a quotation has no end.
+        BuildError: If the value cannot be split, because a quotation mark is not closed, or because the value ends in a backslash.
     """
     value = os.environ.get(variable, "")
     try:

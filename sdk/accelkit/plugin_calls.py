@@ -83,7 +83,7 @@ def wrong_result(plugin: Accelerator | Precision | Strategy, method: str, result
 
 
 def invalid_result(plugin: Accelerator | Precision | Strategy, method: str, why: str) -> BrokenPluginError:
-    """Return the error for a method of a plugin that returned something invalid. ``why`` states what is wrong with it."""
+    """Return the error that states that a plugin's method returned an invalid value. ``why`` states what is wrong with the value."""
     hint = f"see the docstring of accelkit.{_specification(plugin).__name__}.{method}"
     distribution = _distribution(plugin)
     rest = f"; report it to the vendor of {distribution}; ACCELKIT_DISABLE_PLUGINS={distribution} disables it"

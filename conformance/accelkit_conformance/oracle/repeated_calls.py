@@ -48,7 +48,7 @@ def _assigned(device: Any) -> torch.Tensor:
 def _check_assigned(found: torch.Tensor, values: torch.Tensor) -> None:
     """Check that each element of ``found`` has one of the values that were assigned to it.
 
-    ``values[k]`` was assigned to ``found[index[k]]``, where ``index`` is the result of ``_index`` for the length of ``found``.
+    ``values[k]`` was assigned to ``found[index[k]]``, where ``index`` is ``_index("cpu", len(found), len(values))``.
     """
     index = _index("cpu", len(found), len(values))
     for place, row in enumerate(found):

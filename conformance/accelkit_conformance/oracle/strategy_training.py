@@ -38,7 +38,7 @@ def whole(tensor: Any) -> torch.Tensor:
 
 
 def whole_buffers(subject: Subject, model: torch.nn.Module, names: list[str]) -> dict[str, torch.Tensor]:
-    """Return CPU copies of buffers, as ``whole`` does. Raise an AssertionError on every process if a process lacks one of them."""
+    """Return CPU copies (see ``whole``) of the buffers ``names``. Raise AssertionError on every process if a process lacks one of them."""
     found = dict(model.named_buffers())
     agree(subject, ", ".join(f"the model has no buffer {name}" for name in names if name not in found))
     return {name: whole(found[name]) for name in names}

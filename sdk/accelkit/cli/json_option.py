@@ -18,7 +18,10 @@ def json_option(help: str = "Print JSON to standard output.") -> Callable[[Funct
 
 
 def json_path_option(path_type: click.Path) -> Callable[[Function], Function]:
-    """Return the decorator that adds the option ``--json PATH``, which the command gets as the argument ``json_path``."""
+    """Return the decorator that adds the option ``--json PATH``, which the command gets as the argument ``json_path``.
+
+    The argument is None if the option is not given. The path ``-`` stands for standard output.
+    """
     line = "Write the report as JSON; - is standard output."
     return click.option("--json", "json_path", type=path_type, metavar="PATH", is_eager=True, callback=_record, help=line)
 

@@ -95,7 +95,7 @@ def _without_braces(name: str, value: str) -> str:
     """Return ``value``, the answer to the question ``name``.
 
     Raises:
-        UsageError: If ``value`` contains braces. cookiecutter treats answers as defaults, and renders them.
+        UsageError: If ``value`` contains a brace, because cookiecutter would render the answer as a Jinja template.
     """
     if "{" in value or "}" in value:
         raise UsageError(f"{name}={value!r:.80} is invalid; nothing was written", why="an answer must not contain braces")

@@ -77,5 +77,5 @@ def _reduce_ex(self: Any, protocol: Any) -> Any:
 
 
 def _call(function: Callable[..., Any], cls: type, behaviour: Behaviour, *arguments: Any) -> Any:
-    """Call ``function`` with the subclass of ``cls`` and with ``arguments``."""
+    """Call ``function`` with the subclass of ``cls`` for ``behaviour`` and with ``arguments``, to recreate a pickled or copied object."""
     return function(swapped_class(cls, behaviour), *arguments)

@@ -50,7 +50,7 @@ def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def _with_json_keys(value: Any) -> Any:
-    """Return a copy of nested dicts, lists and tuples, in which each key of a dict is of a type that the module ``json`` supports."""
+    """Return a copy of nested dicts, lists and tuples. Each key of a type that the module ``json`` does not support becomes its ``str``."""
     if isinstance(value, dict):
         return {key if isinstance(key, str | int | float | None) else str(key): _with_json_keys(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -36,7 +36,7 @@ def register_all(names: Iterable[str], framework: Framework) -> None:
 
 
 def _register(name: str, framework: Framework, offers: dict[str, _Offer]) -> None:
-    """Add the accelerators that the plugin ``name`` registers to ``offers``."""
+    """Add to ``offers`` the accelerators that the plugin ``name`` registers."""
     loaded = load_named("accelerator", name)
     register = getattr(loaded.cls, "register_accelerators", None)
     if register is None:

@@ -97,7 +97,7 @@ def named(op: Any) -> Operation:
 def _extremum(communicator: Communicator, values: torch.Tensor, op: Operation) -> torch.Tensor:
     """Return the maximum or minimum over the group. An element is NaN if it is NaN on any process, as in ``torch.maximum``.
 
-    gloo's maximum of NaN and a number is the number, so this function reduces where there are NaNs, too.
+    gloo's maximum of NaN and a number may be the number, so this function also reduces a mask of the NaNs.
     """
     is_nan, sign = values.isnan(), 1 if op == "max" else -1
     both = torch.stack([values.masked_fill(is_nan, -sign * math.inf), sign * is_nan.to(values.dtype)])

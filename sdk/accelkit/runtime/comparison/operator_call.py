@@ -245,7 +245,7 @@ def _tensors(nested: Any) -> list[torch.Tensor]:
 
 
 def _is_unchanged(before: torch.Tensor, after: torch.Tensor) -> bool:
-    """Return whether two tensors have the same shape and values. NaN equals NaN. ``after`` may be in float64."""
+    """Return whether two tensors have the same shape and values. NaN equals NaN, except in float8. ``after`` may be in double precision."""
     before = before.to(after.dtype)
     if torch.equal(before, after):
         return True

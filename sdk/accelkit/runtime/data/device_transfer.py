@@ -42,7 +42,7 @@ def uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelera
     """Yield each batch on the device. The accelerator's ``upload`` moves the tensors; ``to`` moves other objects that have this method.
 
     Raises:
-        BrokenPluginError: If ``upload`` does not return one list for each batch, with as many tensors as the batch has.
+        BrokenPluginError: If the result of ``upload`` does not yield one list for each batch, with as many tensors as the batch has.
     """
     waiting: deque[tuple[Any, int]] = deque()
 

@@ -151,7 +151,7 @@ class DispatchedBatches(Sharded):
 
     @contextlib.contextmanager
     def _error_sent(self) -> Iterator[None]:
-        """Context manager that sends an error inside it to the other processes, which would otherwise wait for the next batch."""
+        """Context manager that sends an error raised in its block to the other processes, which would otherwise wait for the next batch."""
         try:
             yield
         except Exception as error:

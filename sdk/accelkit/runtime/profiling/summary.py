@@ -211,7 +211,7 @@ def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> di
 
 
 def _operators(profiler: torch.profiler.profile, num_steps: int) -> list[Operator]:
-    """Return the operators of the first ``num_steps`` steps that take the most time."""
+    """Return the ``_NUM_OPERATORS`` operators that take the most time in the first ``num_steps`` steps."""
     # Other events are kernels, whose time is also counted in the operators that launched them.
     recorded: Any = profiler.events()  # type: ignore[no-untyped-call]
     events = [event for event in recorded if event.device_type.name == "CPU"]

@@ -146,7 +146,7 @@ class _Comparison:
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
 
     def _fields_after(self, name: str) -> list[str]:
-        """Return the fields after a new field that the old record has too. Their positions have changed. Empty if ``name`` is no field."""
+        """Return the fields of the old record that follow the new field ``name`` in the new record. Empty if ``name`` is not a field."""
         if self._news[name]["form"] != "field":
             return []
         later = list(self._news)[list(self._news).index(name) + 1 :]

@@ -152,7 +152,7 @@ def _field(field: dataclasses.Field[Any]) -> dict[str, Any]:
 def _spelled(annotation: object) -> str:
     """Return an annotation as it is written in the code, such as ``ClassVar[str]``, or "" if there is none.
 
-    In a module without ``from __future__ import annotations``, annotations are not strings.
+    In a module without ``from __future__ import annotations``, annotations are not strings, and ``inspect.formatannotation`` formats them.
     """
     if annotation is inspect.Parameter.empty:
         return ""

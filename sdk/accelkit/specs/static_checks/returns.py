@@ -97,7 +97,7 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
 def _types_of(value: ast.expr | None) -> set[str]:
     """Return the names of the built-in types that an expression certainly has. The set is empty if the type is not certain.
 
-    A variable that is read with ``get`` or ``getenv`` has two types: ``str`` if it is set, and the type of the default if it is not set.
+    An environment variable that is read with ``get`` or ``getenv`` has two types: ``str`` if it is set, and otherwise the default's type.
     If there is no default, only ``str`` is returned, because the plugin may know that the variable is set.
     """
     if value is None:
