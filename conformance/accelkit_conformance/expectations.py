@@ -130,7 +130,7 @@ def _pattern(glob: str) -> re.Pattern[str]:
 
 
 def read(path: Path, torch_version: str) -> list[Expectation]:
-    """Read a file of expected failures, and return the failures that apply to this version of torch.
+    """Read a file of expected failures, and return the failures that are expected with ``torch_version``.
 
     Raises:
         UsageError: If the file cannot be read, or an entry is invalid.

@@ -66,6 +66,10 @@ class Availability:
 
         Otherwise, return ``absent`` if the library does not exist, or ``broken`` if it exists but cannot be opened. The result's ``reason``
         is the loader's error. Opening a driver's library runs its constructors but does not create a device context.
+
+        Args:
+            soname: The file name of the library, such as ``libacme.so``.
+            hint: The ``hint`` of the result, unless the result is ``usable``.
         """
         import ctypes  # rarely needed, and slow to import
 

@@ -33,10 +33,10 @@ class Bitsandbytes8Bit(QuantizedPrecision):
     """Frozen int8 weights of ``Linear`` layers, quantised by bitsandbytes.
 
     Args:
-        options: How products with int8 weights are computed. None means ``EightBitOptions()``.
+        options: The options of the quantisation. None means ``EightBitOptions()``.
 
     Raises:
-        UsageError: If an option has an invalid value.
+        UsageError: If ``options.compute_dtype`` is invalid.
     """
 
     required_capabilities = ("dtype.int8", "dtype.float16", "dtype.bfloat16")

@@ -26,11 +26,14 @@ ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
 class QuantizedPrecision(NarrowPrecision):
-    """Quantised weights of ``Linear`` layers. All other parameters, the buffers and the inputs have one dtype.
+    """Quantised weights of ``Linear`` layers. All other floating-point parameters, buffers and inputs have one dtype.
 
     Args:
-        compute_dtype: The dtype of computation, and of everything that is not quantised.
+        compute_dtype: The dtype of computation, and of all floating-point tensors that are not quantised.
         ignore: Names of layers or modules. The weights of these layers, and of all layers inside these modules, are not quantised.
+
+    Raises:
+        UsageError: If ``compute_dtype`` is invalid.
     """
 
     def __init__(self, compute_dtype: ComputeDtype, ignore: Collection[str]) -> None:

@@ -97,8 +97,9 @@ def aliases(subject: Subject) -> None:
 @check("full", requires=["dtype.float32"])
 def gradients_of_copies(subject: Subject) -> None:
     """A backward pass through a copy gives the source a gradient with the device, dtype and shape of the source, and with the right values.
-    The copies are made with ``to``, ``cpu``, ``copy_``, ``clone`` or an assignment, to the device, on the device and to the host. Copies to
-    a second device, if there is one, and to other declared floating-point dtypes are tested too."""
+    The copies are made with ``to``, ``cpu``, ``copy_``, ``clone``, ``contiguous``, ``as_tensor`` or an assignment, to the device, on the
+    device and to the host. Copies to a second device, if there is one, and to float16, bfloat16 and float64, if the accelerator declares
+    them, are tested too."""
     from accelkit_conformance.oracle.aliases import check_gradients_of_copies
 
     check_gradients_of_copies(subject)

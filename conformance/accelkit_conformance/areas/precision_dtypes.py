@@ -116,8 +116,8 @@ def results_have_full_precision(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["module_init_context", "tensor_init_context"])
 def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
-    """Modules created inside ``module_init_context`` and tensors created inside ``tensor_init_context`` have a dtype in which the precision
-    stores parameters, or float32. Leaving the context, even through an error, restores torch's default dtype. Leaving a
+    """The bias of a ``Linear`` created inside ``module_init_context`` and a tensor created inside ``tensor_init_context`` have a dtype in
+    which the precision stores parameters, or float32. Leaving the context, even through an error, restores torch's default dtype. Leaving a
     ``tensor_init_context`` inside another one does not end the outer one."""
     import torch
 

@@ -256,7 +256,7 @@ class AccumulatesInInt32(Broken):
 
 @mutant("operators", "narrow integers")
 class ComparesInInt32(Broken):
-    """``max``, ``argmax`` and similar reductions of int64 first reduce each element to its lowest 32 bits."""
+    """``max``, ``argmax`` and similar reductions of int64 first truncate each element to its lowest 32 bits."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

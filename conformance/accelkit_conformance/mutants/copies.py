@@ -101,7 +101,7 @@ class ConvertsOneBlock(Broken):
 
 @mutant("transfer", "copies that convert")
 class ConvertsThroughFloat32(Broken):
-    """If a copy between the host and the device changes the dtype, the values go through float32."""
+    """If a copy between the host and the device changes the dtype, and neither dtype is complex, the values go through float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

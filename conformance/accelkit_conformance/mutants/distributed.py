@@ -67,7 +67,8 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """``all_to_all_single`` ignores the split sizes."""
+    """``all_to_all_single`` ignores split sizes. If they are given, each rank receives only the first element of every rank's input, and
+    repeats these elements until the output is full."""
 
     def install(self) -> None:
         import torch

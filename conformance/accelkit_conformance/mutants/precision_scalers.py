@@ -86,7 +86,7 @@ class KeepsItsScale(Float16Mixed):
 
 @mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
 class NeverGrows(Float16Mixed):
-    """The scale becomes smaller after infinite gradients, but it never grows again."""
+    """The scale becomes smaller after infinite gradients, but never grows."""
 
     def post_backward(self, loss: Any) -> None:
         super().post_backward(loss)

@@ -59,6 +59,11 @@ def _is_defined(dtype: str, reduction: str) -> bool:
 class Case:
     """One call of a collective, on this rank.
 
+    Args:
+        settings: The value of each axis in ``AXES``.
+        groups: For each value of the axis ``group``, the process group (None means all ranks) and the global ranks of its members.
+        is_gloo: Whether the backend is gloo.
+
     Attributes:
         members: The global ranks of the group, in order.
         root: The global rank of the source or destination, for collectives that have one.

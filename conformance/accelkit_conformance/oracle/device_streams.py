@@ -52,7 +52,8 @@ def check_contexts(subject: Subject) -> None:
     """Check that entering a stream makes it current, and that leaving it, even through an error, restores the previous stream.
 
     Raises:
-        AssertionError: If the entered stream is not current inside the context, or the previous stream is not current after it.
+        AssertionError: If the entered stream is not current inside the context, if it is the previous stream itself, or if the previous
+            stream is not current after the context.
         NotSupported: If the plugin does not declare the capability ``streams``, and the device has only one stream.
     """
     before = identity(current_stream(subject))

@@ -247,14 +247,11 @@ ones."""
 
 
 def check_invalid_calls(subject: Subject, calls: dict[str, _Call]) -> None:
-    """Check that calls raise an error on the device, and leave their argument unchanged.
+    """Check that calls raise an error on the device, and leave their argument unchanged. Failures are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
-        calls: ``INVALID_DRAWS`` or ``INVALID_SIZES``.
-
-    Raises:
-        AssertionError: If a call raises no error, or changes its argument.
+        calls: ``INVALID_DRAWS`` or ``INVALID_SIZES``. Calls that need a dtype that the device lacks are left out.
     """
     for name, call in calls.items():
         x = torch.ones(4, device=subject.device)

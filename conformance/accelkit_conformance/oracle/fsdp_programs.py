@@ -60,7 +60,7 @@ class _Training:
 
 def _steps(subject: Subject, *, tolerance: float = 1e-4, **options: Any) -> None:
     """Train both models of ``_Training(subject, **options)`` for three steps. Check that the gradients of each step and the final
-    parameters agree, within the relative ``tolerance``."""
+    parameters of both models agree within ``tolerance``."""
     training = _Training(subject, **options)
     optimizers = [torch.optim.SGD([p for p in one.parameters() if p.requires_grad], lr=0.1) for one in (training.model, training.single)]
     for number in range(3):

@@ -32,7 +32,8 @@ def check_states_of_generators(subject: Subject) -> None:
     """Check that the state of a generator that has drawn numbers can be copied, restored and cloned.
 
     Raises:
-        AssertionError: If the generators do not draw the same numbers, or if drawing changes a state that was read.
+        AssertionError: If a generator with the copied, restored or cloned state does not draw the same numbers or is on another device, or
+            if drawing changes a state that was read.
     """
     draws = {name: SAMPLERS[name] for name in ("rand", "randn", "exponential_", "bernoulli_", "normal_", "uniform_")}
     for name, draw in draws.items():

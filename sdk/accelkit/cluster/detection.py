@@ -235,7 +235,8 @@ def _priority(claim: ClusterDetection | None) -> int:
 def describe(environment: ClusterEnvironment) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Return all properties of the environment, and a dict with ``name``, ``what``, ``why`` and ``hint`` for each unreadable property.
 
-    A property that is not known before the processes join the process group is None and does not count as an error.
+    An unreadable property is None. A property that is not known before the processes join the process group is None too, but does not count
+    as unreadable.
     """
     settings: dict[str, Any] = {}
     errors: list[dict[str, str]] = []

@@ -205,7 +205,7 @@ class Accelerator:
         return torch_functions.memory_stats(self, device)
 
     def reset_peak_memory_stats(self, device: torch.device) -> None:
-        """Reset the memory peak to the bytes allocated now, if a peak is recorded. Called by the Runtime, benchmarks and conformance tests.
+        """Reset the memory peak to the bytes allocated now, if a peak is recorded. Called by the Runtime, DeepSpeed and conformance tests.
 
         Raises:
             UnsupportedError: If the device records a peak that cannot be reset.

@@ -83,7 +83,8 @@ class ClusterEnvironment(Variables):
     def local_world_size(self) -> int:
         """Number of the job's processes on this machine. It may differ between machines.
 
-        The default divides the processes equally among the machines, if ``world_size`` is a multiple of ``num_nodes``.
+        The default divides the processes equally among the machines if ``world_size`` is a multiple of ``num_nodes``. Otherwise, it is
+        ``exchanged_value("local_world_size")``.
         """
         size, nodes = self.world_size, 1 if self.world_size == 1 else self.num_nodes
         return self.exchanged_value("local_world_size", size // nodes if size % nodes == 0 else None)

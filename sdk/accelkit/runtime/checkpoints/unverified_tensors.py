@@ -147,9 +147,9 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy the unverified tensor ``source`` into ``target`` without waiting, mark ``target`` as unverified, and return True.
+        """Copy ``source`` into ``target`` before ``source`` is verified, mark ``target`` as unverified, and return True.
 
-        If ``target`` is not a parameter or buffer of the modules passed to ``restoring``, or if the class of ``target`` is neither
+        If ``target`` is not a parameter or buffer of the modules passed to ``restoring``, or if its class (once verified) is neither
         ``torch.Tensor`` nor ``torch.nn.Parameter``, copy nothing and return False.
         """
         if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):

@@ -75,7 +75,7 @@ class OperatorCall:
         return _tensors(self.given)
 
     def outcome(self, results: Any) -> Outcome:
-        """Return the outcome of the call on the device."""
+        """Return the outcome of the call on the device, which returned ``results``."""
         return Outcome(tree_leaves(results), self.inputs)
 
     def wrong(self, found: Outcome) -> str:
