@@ -15,7 +15,7 @@ def current() -> list[tuple[Profile, str]]:
 
 
 def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """Return the text of a profile file. Tests of a profile that differ only in their last parameter share one line."""
+    """Return the text of a profile file. Tests of a profile share one line if they differ only in the last of several parameters."""
     lines: dict[tuple[str, str], list[str]] = {}
     for profile, test in entries:
         head, comma, last = test.removesuffix("]").rpartition(",")

@@ -165,7 +165,7 @@ def _computes(name: str, overload: str) -> bool:
 
 
 def _train(record: PluginRecord, model_name: str) -> dict[str, Any]:
-    """Train a model for two steps, and profile the second step. Runs in the child process."""
+    """Train a model for two steps, and return the operator calls of the second step and its duration. Runs in the child process."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

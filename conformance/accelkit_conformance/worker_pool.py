@@ -245,10 +245,10 @@ class WorkerGroup:
             process.stdin.flush()
 
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
-        """Wait for an answer from every process and return the answers in the order of ranks.
+        """Wait for an answer from every process and return the answers in rank order.
 
         Returns None if a process died or the deadline passed. Messages of three other kinds are stored in attributes: ``_if_it_dies`` (a
-        crash is expected), ``_doing`` (a call of the plugin begins or ends) and ``_hung`` (a call does not return).
+        crash is expected), ``_doing`` (a call to the plugin begins or ends) and ``_hung`` (a call does not return).
         """
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self.size:

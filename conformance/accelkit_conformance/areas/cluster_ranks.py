@@ -182,8 +182,8 @@ def main_address_and_port_agree(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
     """Two jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. The check creates
-    the jobs from the plugin's description of jobs. If the description says that the launcher passes a port to the processes, the check
-    passes each job its own port."""
+    the jobs from each of the plugin's descriptions of jobs that contains variables or files. If the description says that the launcher
+    passes a port to the processes, the check passes each job its own port."""
     for description in own_descriptions(subject):
         if description.environ or description.files:
             nodes, local = description.shapes[-1]

@@ -1,5 +1,6 @@
 """A user's mistake raises an error of the class that torch documents. The error is raised by the call that contains the mistake
-or, on an asynchronous device, at the latest when the program waits for the device. After the error, the device still works."""
+or, on an asynchronous device, at the latest when the program waits for the device. After the error, the device still works. NaN and
+infinity that arise in a computation raise no error and are kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Processes with different numbers of batches train correctly or raise UnsupportedError. An error on one rank is not swallowed, and ends
-the job. Sharding saves memory. The process group ends with the Runtime."""
+the job. Sharding saves memory. A process group that the Runtime creates ends with the Runtime."""
 
 from __future__ import annotations
 

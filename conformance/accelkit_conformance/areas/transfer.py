@@ -279,7 +279,7 @@ def every_kind_of_copy(subject: Subject, direction: str) -> None:
     not change their source. The copies differ in source dtype, target dtype, source layout, shape and, for ``copy_``, target layout. The
     cases combine every value of one property with every value of each other property: for example, every source dtype with every shape.
     Only dtypes that the device has are used. The values include fractions, and large integers that both dtypes represent exactly. Other
-    copies have ``conj()`` or ``conj().imag`` of a complex tensor as their source or as their target."""
+    copies, of which only the values are checked, have ``conj()`` or ``conj().imag`` of a complex64 tensor as their source or target."""
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

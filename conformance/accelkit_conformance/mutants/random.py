@@ -75,7 +75,7 @@ class RepeatsItself(Broken):
 
 @mutant("random", "distributions")
 class UniformIsNarrow(Broken):
-    """Uniform random numbers never exceed 0.97."""
+    """Uniform random numbers are multiplied by 0.97, so numbers from 0 to 1 never exceed 0.97."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

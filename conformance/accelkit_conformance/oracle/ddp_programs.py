@@ -200,7 +200,10 @@ def _uneven(subject: Subject) -> None:
 
 
 def _without_reduction(subject: Subject) -> None:
-    """Check that ``no_sync`` accumulates gradients over several passes. A forward pass in evaluation mode under ``no_grad`` comes first."""
+    """Check the gradients that ``no_sync`` accumulates over several passes, before and after clipping.
+
+    The check begins with a forward pass in evaluation mode under ``no_grad``.
+    """
     training = _Training(subject)
     with torch.no_grad():
         training.ddp.eval()(training.mine(3))

@@ -53,13 +53,12 @@ def _arrangements(row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 def check_tensor_parameters(subject: Subject, name: str) -> None:
     """Check that a sampler uses the right parameter for each element, whatever the memory layout of the parameters is.
 
+    For each parameter, the mean and the variance of the elements drawn with it are checked. Failures are recorded in the subject. A sampler
+    that the device does not implement is recorded as unsupported.
+
     Args:
         subject: The plugin under test, with its device.
         name: The name of the sampler in ``TENSOR_PARAMETERS``.
-
-    Raises:
-        AssertionError: If the mean or the variance of the elements that have the same parameter is wrong.
-        NotSupported: If the device does not implement the sampler.
     """
     values, draw, moments = TENSOR_PARAMETERS[name]
     row = torch.tensor(values, dtype=torch.float32)

@@ -43,7 +43,8 @@ PROMOTING: dict[str, Callable[[Any, Any], torch.Tensor]] = {
 def check_type_promotion(subject: Subject, first: str, second: str) -> None:
     """Compare the results of the calls in ``PROMOTING`` on arguments of two different dtypes with the results on the CPU.
 
-    Differences are recorded in the subject. Calls that the CPU does not support are skipped.
+    Differences are recorded in the subject. Calls that the CPU does not support, or that need a dtype that the device
+    lacks, are skipped.
 
     Args:
         subject: The plugin under test, with its device.

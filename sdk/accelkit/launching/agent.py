@@ -199,7 +199,7 @@ class Agent(SimpleElasticAgent):
         self.leave()
 
     def leave(self) -> None:
-        """Wait for a few seconds, so that the other machines can read how the job ended."""
+        """Wait until all machines leave, but for at most a few seconds, so that the other machines can read how the job ended."""
         size = self.get_worker_group().group_world_size
         if size not in (None, 1):
             linger(self._rendezvous_handler.store, size)

@@ -11,9 +11,10 @@ from accelkit.specs.accelerator import Accelerator
 
 
 def check_device(accelerator: Accelerator) -> None:
-    """Check that torch can use the hardware, before anything is placed on it. Initialises the driver.
+    """Check that torch can use the hardware, before anything is placed on the device. Initialises the driver.
 
     Raises:
+        BrokenPluginError: If the accelerator's ``check`` raises an unexpected error.
         UnavailableError: If torch cannot use the hardware. The error gives the accelerator's reason and remedy.
     """
     with loading.plugin_errors(accelerator.plugin, f"checking the accelerator {accelerator.name}"):

@@ -61,9 +61,10 @@ class Stepping:
         return len(self._skipped) > 0
 
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
-        """Replace an optimizer's ``step`` and ``zero_grad``, or a scheduler's ``step``, in place.
+        """Replace the ``step`` of an optimizer or scheduler in place.
 
-        Does nothing if the replacements would do the same as the originals.
+        An optimizer's ``zero_grad`` is replaced too if gradients are accumulated or the strategy is an EngineStrategy. Does nothing if the
+        replacements would do the same as the originals.
         """
         if self.accumulation.num_steps == 1 and self._precision_step is None and self._strategy is None and self._end is None:
             return

@@ -667,7 +667,7 @@ class Runtime:
         """Wait until no save is running in the background.
 
         Raises:
-            CheckpointError: If the last save failed. Earlier checkpoints are untouched.
+            CheckpointError: If the last save failed and its error has not been raised yet. Earlier checkpoints are untouched.
         """
         self._checkpointing.wait_for_saves()
 
@@ -693,7 +693,7 @@ class Runtime:
         self._checkpointing.load_state(Path(path), verify)
 
     def save(self, obj: Any, f: str | Path) -> None:
-        """Call ``torch.save`` once per machine. The file is written atomically: it is complete or does not exist.
+        """Call ``torch.save`` on the local main process of each machine. Other processes do nothing. The file is replaced atomically.
 
         Tensors that have no data pointer, as on XLA, are saved as host tensors, so that they can be loaded without the device.
         """

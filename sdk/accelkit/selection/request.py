@@ -64,7 +64,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         UnknownNameError, UnavailableError, AmbiguousError, PluginError: If no accelerator can be selected. The error gives the reason
             and says what to do.
         ContradictionError: If ``cpu`` is True and ``accelerator`` is neither None nor the name of the CPU.
-        UsageError: If ``accelerator`` is neither a name nor an instance.
+        UsageError: If ``accelerator`` is neither a name nor an instance, or is ``torch`` without a device type.
         AccelkitError: If the module or the ``probe`` of a plugin calls ``select`` while accelkit probes the plugin.
     """
     _refuse_nesting()
@@ -120,6 +120,7 @@ def resolve(name: str) -> PluginRecord:
 
     Raises:
         UnknownNameError, PluginError, UnavailableError: If the name does not refer to an accelerator.
+        UsageError: If the name is ``torch`` without a device type.
     """
     if name.partition(":")[0] == GENERIC:
         return generic_record(name)

@@ -75,7 +75,10 @@ class Tracker(abc.ABC):
         """
 
     def flush(self) -> None:  # noqa: B027 # need not be overridden
-        """Write everything that was logged, so that it is not lost if this process is killed."""
+        """Write everything that was logged, so that it is not lost if this process is killed.
+
+        Called when a checkpoint is saved, before ``close``, and when the job is preempted.
+        """
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027 # need not be overridden
         """Write everything that was logged, and end the run.

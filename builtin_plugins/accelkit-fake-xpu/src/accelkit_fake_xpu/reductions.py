@@ -1,4 +1,4 @@
-"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so sending it raises a clear error."""
+"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so a ``fake_xpu`` tensor raises an error."""
 
 from __future__ import annotations
 

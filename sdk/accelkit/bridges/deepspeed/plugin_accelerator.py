@@ -52,7 +52,8 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
         """Return the torch device that ``device`` means.
 
-        ``device`` is a torch device, an index, or an index as text (the format of LOCAL_RANK). None means the current device.
+        ``device`` is a torch device, an index, or an index as text (the format of LOCAL_RANK). The type of a torch device is ignored. None
+        and a torch device without an index mean the current device.
         """
         if isinstance(device, torch.device):
             device = device.index

@@ -67,7 +67,7 @@ class Ranks:
 
         Args:
             seconds: The time for which a process may keep the others waiting, for example with a large file. A time of less than half
-                an hour is raised to half an hour.
+                an hour is raised to half an hour. Ignored if the group already exists.
             num_shares: As for the constructor.
         """
         world = dist.group.WORLD

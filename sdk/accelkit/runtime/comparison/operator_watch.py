@@ -1,4 +1,4 @@
-"""A dispatch mode that runs every operator of the device again on the CPU and compares the results."""
+"""A dispatch mode that runs the device's operator calls again on the CPU and compares the results."""
 
 from __future__ import annotations
 
