@@ -265,7 +265,7 @@ class CppLibrary:
         return {unit: folder / f"{prefix}-{unit.name}-{unit.digest(common.digest())[:16]}.o" for unit in units}
 
     def _check_private(self, library: Path) -> None:
-        """Check that no other user could have written a library in the cache. A library in the package is trusted and not checked."""
+        """Check that no other user could have written the library. A prebuilt library in the package is trusted and not checked."""
         if library.parent != self._sources.parent / "prebuilt":
             check_private(library)
 

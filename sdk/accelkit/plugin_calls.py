@@ -31,7 +31,8 @@ def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: An
     Errors of the built-in plugins, out-of-memory errors (not the plugin's fault) and accelkit's own errors are passed on unchanged.
 
     Raises:
-        BrokenPluginError: If the method raises any other error, or returns a value that is not of the type in its specification.
+        BrokenPluginError: If the method raises any other error or, unless the plugin is built in, returns a value that is not of the type
+            in its specification.
     """
     function = getattr(plugin, method)
     if is_built_in(plugin):

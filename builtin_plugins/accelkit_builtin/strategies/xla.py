@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class XLAStrategy(Strategy):
-    """Data parallelism with XLA's partitioner (SPMD): parameters are on every device, and batches are divided along their first dimension.
+    """Data parallelism with XLA's partitioner (SPMD): parameters are replicated, and batches are divided along their first dimension.
 
     A program that was written for one device runs unchanged on all devices: its losses and metrics are those of the whole batch.
     """

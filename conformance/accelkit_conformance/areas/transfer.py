@@ -57,8 +57,9 @@ def within_the_device(subject: Subject, dtype: str) -> None:
 
 @check("smoke")
 def strided_copies(subject: Subject) -> None:
-    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place in each of three copies: from the CPU to a
-    contiguous tensor on the device, from the CPU to a strided tensor on the device, and back to a strided tensor on the CPU."""
+    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place in each of four copies: with ``to`` from the
+    CPU to the device, and with ``copy_`` from the CPU to a contiguous tensor on the device, from the CPU to a strided tensor on the device,
+    and from there back to a strided tensor on the CPU."""
     import torch
 
     base = torch.arange(60.0).view(5, 12)

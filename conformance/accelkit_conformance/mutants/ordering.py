@@ -77,7 +77,7 @@ class EventsAreNeverDone(Broken):
 
 @mutant("streams", "handles")
 class KeepsEvents(Broken):
-    """Each event leaks a file descriptor and 16 KiB of memory."""
+    """Each event leaks 16 KiB of memory, and each of the first 500 events also leaks a file descriptor."""
 
     def install(self) -> None:
         import torch

@@ -81,8 +81,8 @@ def _arguments_and_results(call: Callable[..., Any], arguments: Any) -> tuple[An
 def _truth(call: Callable[..., Any], arguments: Any, reference: list[Any]) -> list[Any]:
     """Return the results of the call on the CPU with arguments in double precision.
 
-    A result is None if the dtype of the same result in ``reference`` is not in ``_LOW``, or if the two results differ in shape. All results
-    are None if the call with arguments in double precision fails or gives a different number of results.
+    A result is None if the dtype of the corresponding result in ``reference`` is not in ``_LOW``, or if the two differ in shape. All
+    results are None if the call with arguments in double precision fails or gives a different number of results.
     """
     unknown = [None] * len(reference)
     if not any(one.dtype in _LOW for one in tensors(reference)):

@@ -70,6 +70,9 @@ class HookCalls:
         """Call a hook that the plugin under test wraps and a second plugin implements, and return the result of the hook.
 
         The second plugin's implementation returns ``function()``. Errors of ``function`` propagate, unless the wrapper catches them.
+
+        Raises:
+            AssertionError: If the call exceeds the time limit of ``SECONDS``.
         """
         return self._limited(self._with_second_plugin(hook, function), hook, {})
 

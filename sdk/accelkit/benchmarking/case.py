@@ -119,7 +119,10 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the best value that is possible at these peaks, and the resource that limits it. Return None and "" if no peak applies."""
+        """Return the best value that is possible at these peaks, and the resource that limits it. Return None and "" if no peak applies.
+
+        If the unit is %, the value is the overlap of copies with computing, so the limit is 100.0, "complete overlap", at any peaks.
+        """
         if self.unit == "%":
             return 100.0, "complete overlap"
         seconds, resource = self.shortest(peaks)
@@ -129,6 +132,6 @@ class Case:
         """Return the shortest time in seconds that a call can take at these peaks, and the resource that determines this time.
 
         This is the roofline model (Williams, Waterman, Patterson, 2009): each resource needs some time for its part of the work, and a call
-        takes at least the longest of these times. The time is 0 if no peak is known.
+        takes at least the longest of these times. Return 0 and "" if no peak is known.
         """
         return max(((amount / peaks[name], name) for name, amount in self.work.items() if name in peaks), default=(0.0, ""))

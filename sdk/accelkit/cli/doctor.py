@@ -143,7 +143,7 @@ def _import_torch() -> Availability:
 
 
 def _or_without_backends() -> str:
-    """Return a hint on how to import torch without the ``torch.backends`` entry points, in case an entry point makes the import fail.
+    """Return the end of a hint: how to import torch without the ``torch.backends`` entry points, in case one makes the import fail.
 
     Returns "" if ``import torch`` imports no entry points.
     """

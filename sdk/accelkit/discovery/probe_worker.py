@@ -1,4 +1,4 @@
-"""The child process that probes plugins, so that a crash or hang affects a single verdict and not the parent process.
+"""The child process that probes plugins, so that a crash or hang of a plugin does not affect the parent process.
 
 Run as ``python -m accelkit.discovery.probe_worker`` with a request (JSON) on standard input. One line of JSON is appended to the report
 file for each stage reached and for each verdict, so that the parent knows in which stage a child died.
@@ -141,7 +141,7 @@ def _find_mistakes(record: PluginRecord, facts: dict[str, Any], reached: Reached
 
 
 def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Probe a plugin, and check that importing the plugin has no side effects.
+    """Probe a plugin, and check that importing and probing the plugin has no side effects.
 
     If the plugin is not a hook plugin, torch is imported before the plugin, so that changes that the plugin makes to torch are detected.
     """

@@ -48,7 +48,7 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def end_descendants() -> None:
-    """End all descendants of this process, including those that are started in the meantime."""
+    """End all descendants of this process, including those that are started in the meantime, in at most ``_ROUNDS`` rounds."""
     for _ in range(_ROUNDS):
         left = descendants()
         if not left:

@@ -77,7 +77,7 @@ def main(task: Task | bytes, place: Place, receiving: Connection) -> None:
 def set_safe_path(value: str | None) -> None:
     """Set PYTHONSAFEPATH to ``value``, or unset it if ``value`` is None.
 
-    While PYTHONSAFEPATH is set, new Python processes import nothing from the current directory.
+    If PYTHONSAFEPATH is set, new Python processes do not add the current directory or the folder of the script to ``sys.path``.
     """
     if value is None:
         os.environ.pop(SAFE_PATH, None)

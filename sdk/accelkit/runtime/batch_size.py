@@ -1,4 +1,4 @@
-"""The search for the largest batch size that fits into the memory of the devices."""
+"""Search for a batch size that fits into the memory of the devices, by halving."""
 
 from __future__ import annotations
 

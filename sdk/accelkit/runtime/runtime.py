@@ -405,7 +405,7 @@ class Runtime:
         return loaders.laid_out(device_transfer.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
-        """Return a loader that skips the first ``num_batches`` batches, to resume in the middle of an epoch."""
+        """Return a new loader that skips the first ``num_batches`` batches of every pass, to resume in the middle of an epoch."""
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:

@@ -165,7 +165,10 @@ class Session:
         )
 
     def description(self) -> dict[str, Any]:
-        """Return the settings of the job and the versions of accelkit, torch and Python, for trackers. Does not start the device."""
+        """Return the settings of the job, why the accelerator was chosen, and the versions of accelkit, torch and Python, for trackers.
+
+        Does not start the device.
+        """
         from accelkit.tracking.description import describe  # needed only if there are trackers
 
         return describe(self.configuration.decision, self.state())

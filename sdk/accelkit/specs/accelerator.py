@@ -229,7 +229,7 @@ class Accelerator:
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this kind. Called if the Runtime was given a seed, and by ``Runtime.seed_everything``.
+        """Seed the generators of all devices of this kind. Called by ``Runtime.seed_everything``, by a Runtime with a seed, and by bridges.
 
         Raises:
             UnsupportedError: If the device's module has neither ``manual_seed_all`` nor ``manual_seed``. The Runtime then only warns.

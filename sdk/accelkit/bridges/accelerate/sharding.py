@@ -22,9 +22,9 @@ from accelkit.device_mesh import make_mesh
 
 
 def is_sharding() -> bool:
-    """Return whether the Accelerators of this process shard models.
+    """Return whether the Accelerators of this process shard models with FSDP.
 
-    Unlike ``Accelerator.is_fsdp2``, this function also works after a reset of Accelerate's state.
+    After a reset of Accelerate's state, this function returns False, whereas ``Accelerator.is_fsdp2`` raises an AttributeError.
     """
     return AcceleratorState._shared_state.get("fsdp_plugin") is not None
 

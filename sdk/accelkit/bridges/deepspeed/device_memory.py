@@ -13,7 +13,7 @@ from accelkit.specs.accelerator import Accelerator
 
 
 class DeviceMemory:
-    """Memory statistics from the plugin.
+    """The methods of DeepSpeed's accelerator for memory statistics, the allocator's cache and pinned memory.
 
     If the device does not report a statistic, the result is 0, with two exceptions: ``total_memory`` raises UnsupportedError, and the
     methods for reserved memory return the allocated memory.

@@ -37,6 +37,8 @@ class PluginAccelerator:
     def parse_devices(cls, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices.
 
+        If ``processes_of_one_device`` is set, ``devices`` is ignored, and one number for each process is returned, counted from 0.
+
         Raises:
             DevicesError: If ``devices`` cannot be parsed or names a device that does not exist.
         """
