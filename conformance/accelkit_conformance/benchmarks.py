@@ -137,7 +137,7 @@ def _collectives(accelerator: Any) -> dict[str, Any]:
 
 
 def _indices_of_two(accelerator: Any) -> list[int]:
-    """Return the indices of the devices of two processes. The list is empty if there is only one device that processes cannot share."""
+    """Return the indices of the devices of two processes. The list is empty if there is only one device and processes cannot share it."""
     try:
         found: list[int] = accelerator.parse_devices(2)
     except DevicesError:

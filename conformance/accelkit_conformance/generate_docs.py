@@ -94,10 +94,10 @@ def _one_line(text: str | None) -> str:
 
 
 def update(path: Path) -> None:
-    """Replace the generated text in a page.
+    """Replace the text between the markers ``START`` and ``END`` in the page ``path`` with ``generated(path)``.
 
     Raises:
-        UsageError: If the page does not contain the two markers.
+        UsageError: If the page does not contain both markers.
     """
     before, start, rest = path.read_text("utf-8").partition(START + "\n")
     _, end, after = rest.partition(END)

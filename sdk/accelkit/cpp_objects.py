@@ -31,7 +31,7 @@ class CompilationUnit:
         return [*(word for path in before for word in ("-include", path)), "-c", last]
 
     def digest(self, surroundings: bytes) -> str:
-        """Return a digest of the sources and of ``surroundings``, which stands for other inputs of the compilation, such as flags."""
+        """Return a hexadecimal digest of the sources and of ``surroundings``, a digest of the compilation's other inputs, such as flags."""
         digest = hashlib.sha256(surroundings)
         for path in self.sources:
             digest.update(path.read_bytes())

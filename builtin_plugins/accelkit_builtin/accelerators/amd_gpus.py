@@ -50,7 +50,7 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def _second_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected. It may not be set."""
+    """Return the name of the variable that selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected. This variable may be unset."""
     return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 
 

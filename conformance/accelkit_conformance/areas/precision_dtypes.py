@@ -168,9 +168,9 @@ def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
 
 @check("training", kind="precision")
 def modules_keep_their_structure(subject: Subject) -> None:
-    """A prepared module keeps all keys of its state dict. Its frozen parameters stay frozen, its shared weights stay shared, and its
-    integer buffers keep their dtype. A forward pass in training mode updates the module's buffers, and a forward pass in evaluation mode
-    does not."""
+    """A prepared module keeps all keys of its state dict. Its frozen parameters stay frozen, the bias of its batch normalisation stays
+    trainable, its shared weights stay shared, and its integer buffers keep their dtype. A forward pass in training mode updates the
+    module's buffers. A forward pass in evaluation mode under ``torch.no_grad`` does not, and its result does not require a gradient."""
     import torch
 
     from accelkit_conformance.oracle.precision_models import FEATURES, Normalized

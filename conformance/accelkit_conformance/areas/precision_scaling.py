@@ -210,7 +210,8 @@ def _scaled(subject: Subject) -> Trainer:
     A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
 
     Raises:
-        NotSupported: If the precision does not scale losses, or if its scale is fixed and it does not compute in float16.
+        NotSupported: If the precision does not scale losses, or if it does not compute in float16 and an infinite gradient neither makes it
+            skip the step nor changes its scale.
     """
     import torch
 

@@ -124,7 +124,8 @@ def check_factory_arguments(subject: Subject, name: str) -> None:
     """Compare the tensor that ``FACTORIES[name]`` creates on the device with the tensor that it creates on the CPU. The values, dtypes,
     strides and ``requires_grad`` must be equal.
 
-    The function is called and compared twice. Differences are recorded in the subject.
+    The tensors are created and compared twice. Differences are recorded in the subject. Does nothing if the device lacks a dtype that
+    ``FACTORIES[name]`` uses.
     """
     _compare(subject, name, FACTORIES[name])
     _compare(subject, name, FACTORIES[name])

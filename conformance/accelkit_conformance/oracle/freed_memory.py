@@ -181,7 +181,7 @@ def check_varying_shapes(subject: Subject) -> None:
     """Check that a model that gets a sequence of a different length at each step does not keep memory for each length.
 
     Raises:
-        AssertionError: If the allocated memory grows with the number of lengths.
+        AssertionError: If the allocated memory grows by 1 MiB or more after the steps with the first eight lengths.
     """
     convolution = torch.nn.Conv1d(_WIDTH, _WIDTH, 3, padding=1, device=subject.device)
     layers = torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.LayerNorm(_WIDTH), torch.nn.GELU()).to(subject.device)

@@ -49,7 +49,7 @@ class _Training:
         self.single(self.batches[number]).square().mean().backward()
 
     def check(self, tolerance: float = 1e-4) -> None:
-        """Compare the gradients of both models."""
+        """Check that the gradients of both models agree, within the relative ``tolerance``."""
         for (name, ours), theirs in zip(self.model.named_parameters(), self.single.parameters(), strict=True):
             assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in FSDP or only in one process"
             if theirs.grad is not None:

@@ -176,7 +176,10 @@ def samples(op: Any, dtype: str, most: int, *, requires_grad: bool = False) -> I
 
 
 def _spaced(count: int, most: int) -> list[int]:
-    """Return up to ``most`` evenly spaced indices of ``count`` elements, including the first and the last index."""
+    """Return up to ``most`` evenly spaced indices of ``count`` elements, including the first and the last index.
+
+    If ``most`` is 1 and there are several elements, return only the first index.
+    """
     return list(range(count)) if count <= most else sorted({round(place * (count - 1) / max(1, most - 1)) for place in range(most)})
 
 

@@ -1,4 +1,4 @@
-"""A model of which only some parts take part in a forward pass."""
+"""A model that uses only some of its layers in a forward pass."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass
 class Batch:
-    """A dataclass in a batch."""
+    """A dataclass inside the input or the output of a model."""
 
     values: torch.Tensor
     name: str

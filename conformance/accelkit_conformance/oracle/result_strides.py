@@ -66,7 +66,7 @@ def check_expanded_arguments(subject: Subject, overload: str) -> None:
     out. Differences are recorded in the subject. Does nothing for linear algebra, ``_embedding_bag`` and ``_scaled_mm``.
 
     Raises:
-        NotSupported: If the device lacks a dtype that the recorded call needs.
+        NotSupported: If the device lacks a dtype that the recorded call needs, or if no call was recorded (see ``recorded_call``).
     """
     _, func, args, kwargs = recorded_call(overload)
     require_dtypes(subject, lambda: func(*args, **kwargs))

@@ -1,4 +1,7 @@
-"""Conversions to a dtype with fewer digits. They round to the nearest number or, if two are equally near, to the even one."""
+"""Checks of conversions to bool or to a dtype with fewer digits.
+
+A conversion to a dtype with fewer digits rounds to the nearest number or, if two numbers are equally near, to the even one.
+"""
 
 from __future__ import annotations
 

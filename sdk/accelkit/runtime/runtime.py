@@ -401,7 +401,7 @@ class Runtime:
         return unwrap_model(model, self.strategy, keep_fp32_wrapper=keep_fp32_wrapper, keep_torch_compile=keep_torch_compile)
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
-        """Move ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) to the device of this process."""
+        """Return ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) moved to the device of this process."""
         return loaders.laid_out(device_transfer.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:

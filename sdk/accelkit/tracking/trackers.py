@@ -114,7 +114,9 @@ class Trackers:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Make each tracker continue the run that it was recording when the loaded checkpoint was saved.
 
-        If no tracker was in use when the checkpoint was saved, ``state`` is empty, and this method does nothing.
+        A tracker that cannot continue that run, for example because it already writes into another folder, begins a new run. If no
+        tracker was in use when the checkpoint was saved, ``state`` is empty, and this method does nothing. It also does nothing if this
+        process has no working trackers.
         """
         if not state or not self._active:
             return

@@ -1,1 +1,1 @@
-"""Atomic checkpoints that can be saved by any number of processes and loaded by any other number."""
+"""Atomic checkpoints. The job that loads a checkpoint may have a different number of processes than the job that saved it."""

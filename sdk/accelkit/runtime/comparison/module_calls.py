@@ -81,7 +81,7 @@ class ModuleCalls:
         self._places.clear()
 
     def place(self) -> ModulePlace:
-        """Return a ``ModulePlace``: the module in whose forward or backward pass this thread is running an operator."""
+        """Return the place in the model at which the operator that this thread is running was called."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or ModulePlace()

@@ -31,7 +31,11 @@ class EpochFollowers:
             self._told[id(part)] = getattr(part, "epoch", None)
 
     def epoch_of_user(self) -> int | None:
-        """Return the epoch that the user set by calling ``set_epoch`` on a sampler or dataset. None if the user did not set it."""
+        """Return the epoch to which the user has set a sampler or dataset, or None if the user has not changed the epoch.
+
+        A change is noticed if the attribute ``epoch`` of the sampler or dataset differs from its value after the last call of this
+        object's ``set_epoch`` or, before the first call, from its initial value.
+        """
         found = None
         for part in self._parts():
             number = getattr(part, "epoch", None)
