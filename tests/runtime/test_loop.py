@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -208,3 +210,17 @@ def test_device_stats_have_units_and_hooks_add_theirs():
     assert stats["memory.resident.bytes"] > 1e6
     assert stats["power.watts"] == 7.0
     assert stats["threads.intraop"] > 0, "the accelerator's own come first"
+
+
+def test_an_optimizer_that_another_runtime_prepared_belongs_to_the_last_one():
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    accelkit.Runtime("cpu", gradient_accumulation_steps=4).prepare(model, optimizer)
+    rt = accelkit.Runtime("cpu")
+    rt.prepare(model, optimizer)
+    before = model.weight.detach().clone()
+    rt.backward(model(torch.ones(1, 2)).sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimizer.step()
+    assert torch.equal(model.weight, before - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import traceback
 
@@ -241,6 +242,32 @@ def test_an_upload_that_returns_nothing_is_the_plugins_fault():
     with pytest.raises(accelkit.BrokenPluginError, match="returned None .NoneType. instead of an iterable of lists") as raised:
         next(iter(loader))
     assert raised.value.plugin == "hostile==1.0"
+
+
+def test_the_iterator_of_an_upload_is_closed_if_the_loop_ends_early():
+    class Uploads:
+        num_closed = 0
+
+        def __init__(self, batches):
+            self.batches = batches
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(self.batches)
+
+        def close(self):
+            Uploads.num_closed += 1
+
+    class Uploading(FakeXPUAccelerator):
+        def upload(self, batches, device):
+            return Uploads([tensor.to(device) for tensor in batch] for batch in batches)
+
+    for _ in accelkit.Runtime(Uploading()).prepare(torch.utils.data.DataLoader(torch.ones(3, 2))):
+        break
+    gc.collect()
+    assert Uploads.num_closed == 1
 
 
 def too_few_tensors(batches):

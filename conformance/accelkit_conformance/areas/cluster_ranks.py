@@ -184,15 +184,17 @@ def jobs_have_ports_of_their_own(subject: Subject) -> None:
     """Two jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. The check creates
     the jobs from each of the plugin's descriptions of jobs that contains variables or files. If the description says that the launcher
     passes a port to the processes, the check passes each job its own port."""
-    for description in own_descriptions(subject):
-        if description.environ or description.files:
-            nodes, local = description.shapes[-1]
-            ports = []
-            for number in range(2):
-                job = description.job(nodes, local, job_id=cluster_recordings.JOB_ID + number, port=cluster_recordings.PORT + number)
-                with job_answers(subject, job) as everyone:
-                    ports.append(everyone[0]["main_port"])
-            assert ports[0] != ports[1], f"{description.name}: two jobs have the port {ports[0]}; use port_for_job(number of the job)"
+    descriptions = [one for one in own_descriptions(subject) if one.environ or one.files]
+    if not descriptions:
+        raise NotSupported(f"the plugin ships no description of a job: see {HELP}")
+    for description in descriptions:
+        nodes, local = description.shapes[-1]
+        ports = []
+        for number in range(2):
+            job = description.job(nodes, local, job_id=cluster_recordings.JOB_ID + number, port=cluster_recordings.PORT + number)
+            with job_answers(subject, job) as everyone:
+                ports.append(everyone[0]["main_port"])
+        assert ports[0] != ports[1], f"{description.name}: two jobs have the port {ports[0]}; use port_for_job(number of the job)"
 
 
 @check("smoke", needs_hardware=False, kind="cluster")

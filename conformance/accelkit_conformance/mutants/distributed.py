@@ -71,15 +71,19 @@ class SplitsEvenly(_Collectives):
     repeats these elements until the output is full."""
 
     def install(self) -> None:
-        import torch
         import torch.distributed as dist
 
         def all_to_all_single(original: Any, output: Any, given: Any, sizes: Any = None, *rest: Any, **named: Any) -> Any:
-            if sizes is None:
-                return original(output, given, sizes, *rest, **named)
-            even = torch.zeros(dist.get_world_size(), device=output.device)
-            original(even, given[:1].expand_as(even).contiguous())
-            return output.copy_(even.repeat(output.numel())[: output.numel()])
+            work = original(output, given, sizes, *rest, **named)
+            if sizes is not None:
+                if work is not None:
+                    work.wait()
+                group = named.get("group", rest[1] if len(rest) > 1 else None)
+                even = given.new_zeros(dist.get_world_size(group))
+                first = given.reshape(-1)[:1] if given.numel() else given.new_zeros(1)
+                original(even, first.expand_as(even).contiguous(), group=group)
+                output.copy_(even.repeat(output.numel())[: output.numel()].view_as(output))
+            return work
 
         self.replace("all_to_all_single", all_to_all_single)
 

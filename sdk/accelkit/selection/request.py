@@ -122,6 +122,7 @@ def resolve(name: str) -> PluginRecord:
         UnknownNameError, PluginError, UnavailableError: If the name does not refer to an accelerator.
         UsageError: If the name is ``torch`` without a device type.
     """
+    name = name.strip()
     if name.partition(":")[0] == GENERIC:
         return generic_record(name)
     if name == AUTO or is_alias(name):
