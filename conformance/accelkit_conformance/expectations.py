@@ -53,7 +53,7 @@ _REQUIRED = ("test", "reason", "issue", "expires")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expected failure: an entry of a file, with the fields in the module's example.
+    """One expected failure: an entry of a file. The example in the module's docstring explains the fields.
 
     ``origin`` is the name of the file, or ORIGIN_OF_TORCH_DEFECTS. If an entry lists several globs, there is one Expectation for each.
     """

@@ -3,7 +3,7 @@
 ::
 
     AccelkitError                        exit code of the CLI
-    ├── UsageError                       2  an argument or variable has a value that cannot be used
+    ├── UsageError                       2  an argument or environment variable has a value that cannot be used
     │   ├── UnknownNameError             2  no plugin provides this name
     │   ├── UnknownAttributeError        2  accelkit or a Runtime has no attribute of this name (also an AttributeError)
     │   ├── UnknownArgumentError         2  Runtime has no argument of this name (also a TypeError)

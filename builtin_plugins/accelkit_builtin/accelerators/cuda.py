@@ -66,7 +66,11 @@ class NVML:
         self._library.nvmlShutdown()
 
     def uuids(self) -> list[str]:
-        """Return the UUID of each GPU of the machine, in PCI bus order."""
+        """Return the UUID of each GPU of the machine, in PCI bus order.
+
+        Raises:
+            NVMLError: If a call of the library fails, for example because a GPU is inaccessible.
+        """
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         found = []

@@ -199,8 +199,8 @@ def jobs_have_ports_of_their_own(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def launcher_starts_the_processes(subject: Subject) -> None:
-    """``creates_processes_externally`` is True for a job with several processes. If it were False, accelkit would not compare the Runtime's
-    settings with the processes that were started.
+    """``creates_processes_externally`` is True in every process of a job with several processes. If it were False, accelkit would not
+    compare the Runtime's settings with the processes that were started.
     """
     for job in large_jobs(subject):
         with job_answers(subject, job) as everyone:

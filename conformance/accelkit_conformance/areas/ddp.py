@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def model_and_batch(size: int) -> tuple[Any, Any]:
-    """Return a model and the whole batch of a job with ``size`` processes. Both are the same on every rank, and are on the CPU."""
+    """Return a model and the whole batch of a job with ``size`` processes (four samples for each), both on the CPU.
+
+    Seeds torch's default generator, so that both are the same on every rank.
+    """
     import torch
 
     torch.default_generator.manual_seed(0)

@@ -292,9 +292,9 @@ def default_device(subject: Subject) -> None:
 
 @check("full")
 def accelerator_functions_agree(subject: Subject) -> None:
-    """If the device is torch's accelerator, ``torch.get_device_module`` returns the device's module, and ``torch.accelerator`` is available
-    and has the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever
-    of them selected it. If the capability ``streams`` is declared, both also agree on the current stream."""
+    """If the device is torch's accelerator, ``torch.get_device_module`` returns its module, and ``torch.accelerator`` is available and has
+    the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever selected
+    it, and leaving ``torch.accelerator.device_index`` restores it. If ``streams`` is declared, both also agree on the current stream."""
     from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
 
     check_accelerator_functions(subject)

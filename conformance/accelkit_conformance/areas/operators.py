@@ -191,7 +191,7 @@ def conditions(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.{1}"], over=_pointwise)
 def special_values(subject: Subject, name: str, dtype: str) -> None:
-    """For NaN, infinities, zeros, and huge and tiny numbers, pointwise operators give the same results as on the CPU."""
+    """For NaN, infinities, zeros, huge and tiny numbers, and pairs of these, a pointwise operator gives the same results as on the CPU."""
     from accelkit_conformance.oracle.special_values import check_special_values
 
     check_special_values(subject, name, dtype)
@@ -208,7 +208,7 @@ def large_tensors(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("reductions", "ALONG_A_DIMENSION", "training"))
 def along_a_dimension(subject: Subject, name: str) -> None:
     """The operator gives the same results as on the CPU along each dimension of a six-dimensional tensor and along two dimensions of an
-    eleven-dimensional tensor. The same is true along a dimension of length 2, 33 or 300 if one element of the tensor is NaN."""
+    eleven-dimensional tensor. The same is true along a dimension of length 2, 33 or 300 of a matrix that contains one NaN."""
     from accelkit_conformance.oracle.reductions import check_along_dimensions
 
     check_along_dimensions(subject, name)

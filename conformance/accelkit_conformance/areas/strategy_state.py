@@ -42,7 +42,9 @@ def initial_weights_are_those_of_rank_0(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def state_dict_is_that_of_the_model(subject: Subject, size: str) -> None:
-    """After a step, ``get_state_dict`` gathers the full weights, under the names that they have in the unwrapped model."""
+    """After a step, ``get_state_dict`` returns the full weights, with the names and in the order that they have in the unwrapped model. The
+    weights equal those of the same model trained without the strategy, to within 1e-4. On processes other than the main process, the
+    state dict may be empty instead."""
     import torch
 
     from accelkit import AccelkitError

@@ -137,7 +137,7 @@ class IgnoresGenerators(Broken):
 
 @mutant("random", "bounds")
 class HalvesReachTheEnd(Broken):
-    """In float16 and bfloat16, uniform random numbers include the upper end of their interval."""
+    """In float16 and bfloat16, the last of more than 1,000 uniform random numbers is the upper end of their interval."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -187,7 +187,7 @@ class ConditionedCall:
         return found, high
 
     def _run(self, given: Any, conditions: Conditions, plain: list[Any]) -> list[Any]:
-        """Make the call on ``given``, and return the flattened, detached results. ``plain`` is the list of the CPU's results."""
+        """Make the call with the arguments ``given``, and return its flattened, detached results. ``plain`` has the CPU's results."""
         args, kwargs = given
         destination, gradients = conditions["destination"], conditions["gradients"]
         if gradients == "recorded":

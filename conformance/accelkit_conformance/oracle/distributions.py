@@ -128,10 +128,10 @@ _LARGEST = {
 
 
 def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
-    """Check the means of numbers that samplers draw in a dtype, and the range of ``random_`` without arguments.
+    """Check the means of numbers that samplers draw in a dtype, and the range and the mean of ``random_`` without arguments.
 
-    Raises:
-        AssertionError: If a number is not finite or is outside the range of ``random_``, or if a mean or a dtype is wrong.
+    A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, if a mean is
+    wrong, or if the numbers of ``random_`` are outside its range or do not reach 98 % of its largest number.
     """
     is_float = getattr(torch, dtype).is_floating_point
     calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}

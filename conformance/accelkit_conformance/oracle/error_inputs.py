@@ -38,7 +38,10 @@ def names() -> tuple[str, ...]:
 
 
 def _invalid_calls(op: Any) -> Iterator[Any]:
-    """Yield the arguments of an operator's invalid calls that raise an error on the CPU, unless ``_LEFT_OUT`` matches the error."""
+    """Yield the arguments of each call in the operator's ``error_inputs`` that raises one of ``_ERRORS`` on the CPU.
+
+    Calls with tensors on several devices are left out. So are calls whose error is a NotImplementedError or matches ``_LEFT_OUT``.
+    """
     torch.default_generator.manual_seed(0)
     for invalid in op.error_inputs("cpu"):
         sample = invalid.sample_input

@@ -21,7 +21,17 @@ _FINDINGS = 1
 
 
 def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
-    """Print all differences, or only those that affect ``plugin``. Return the exit code: 1 if a plugin must change, otherwise 0."""
+    """Print how the specifications have changed, and return the exit code: 1 if a plugin must change, otherwise 0.
+
+    Args:
+        old: The version of accelkit to compare with, or the path of a JSON file (see ``snapshot.read``).
+        plugin: The plugin for which to print only the changes that affect it. None prints all changes.
+        is_json: Whether to print JSON instead of a table.
+
+    Raises:
+        UsageError: If there is no record of ``old``, or if the record cannot be read.
+        PluginError: If the methods of ``plugin`` cannot be read, or if the plugin is disabled or its name is in conflict.
+    """
     then, now = read(old), record()
     changes = compare(then, now)
     if plugin is not None:

@@ -112,8 +112,8 @@ def _is_current(verdict: Verdict, state: str | None) -> bool:
 def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
     """Return the valid verdicts that ``remember`` cached, by record.
 
-    A verdict is not valid if the plugin, Python, torch, the visible devices or ACCELKIT_IMPORT has changed since the verdict was cached. A
-    verdict on a built-in plugin is also not valid if it is more than an hour old.
+    A verdict is not valid if the plugin, accelkit, Python, torch, the visible devices or ACCELKIT_IMPORT has changed since the verdict was
+    cached. A verdict on a built-in plugin is also not valid if it is more than an hour old.
     """
     now = time.time()
     return {

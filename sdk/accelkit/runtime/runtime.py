@@ -409,10 +409,10 @@ class Runtime:
         return loaders.skip_batches(dataloader, num_batches)
 
     def free_memory(self, *objects: Any) -> tuple[None, ...]:
-        """Drop all prepared objects, collect garbage and release cached memory.
+        """Drop all prepared objects, collect garbage and, if the device is in use, release its cached memory.
 
         Returns:
-            One None for each of ``objects``, to assign to the variables that held them.
+            One None for each of ``objects``, to assign to the variables that held them. Until then, the variables keep the objects alive.
         """
         self._preparation.free_memory()
         return (None,) * len(objects)
@@ -500,14 +500,14 @@ class Runtime:
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
         """Divide gradients by the loss scale, in place. In ``16-mixed``, ``backward`` leaves gradients scaled.
 
-        The clipping methods call this method themselves.
+        The clipping methods call this method themselves. A second call before the optimizer step changes nothing.
 
         Args:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: If the precision scales gradients, and more micro-batches follow in ``accumulate`` before the next optimizer
-                step. Their backward passes would add scaled gradients to the unscaled gradients.
+            UsageError: If the precision scales gradients, and ``backward`` did not compute them, or more micro-batches follow in
+                ``accumulate`` before the next optimizer step. Their backward passes would add scaled gradients to the unscaled gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 

@@ -279,13 +279,13 @@ class Accelerator:
         """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
 
         Args:
-            batches: The batches on the host. Only one thread may iterate over them, for example a thread that this method starts.
+            batches: The tensors of each batch, on the host. Only one thread may read them, for example a thread that this method starts.
             device: The device of this process.
 
         Returns:
             The iterator over the batches on ``device``, in the same order and structure. An override must not return None. The iterator
-            must raise the errors that ``batches`` raises. It is closed if the user's loop ends early. If this method is not overridden,
-            the runtime never calls it, and copies the batches (on a stream if the device has streams).
+            must raise the errors that ``batches`` raises. If the user's loop ends early, the iterator is dropped, which closes a generator.
+            If this method is not overridden, or if rank 0 reads the data for all processes, the runtime copies the batches itself.
         """
         return None
 

@@ -60,7 +60,10 @@ class ClusterEnvironment(Variables):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Whether an external launcher (torchrun, srun, mpirun) starts the processes."""
+        """Whether an external launcher (torchrun, srun, mpirun) starts the processes. The default is False.
+
+        If False, accelkit selects one device unless the user requests others, and ``validate_settings`` does nothing.
+        """
         return False
 
     @property

@@ -154,6 +154,9 @@ def decode(value: Any, get: Callable[[str, str], torch.Tensor], path: str = "") 
         get: A function that returns the tensor with a given path and key. If it returns the same tensor for equal keys, tied tensors
             stay tied.
         path: The path of ``value`` within the state, such as ``custom_0.deep.1``. It is passed to ``get`` and shown in errors.
+
+    Raises:
+        CheckpointError: If the value contains a member of an enumeration that this program does not have.
     """
     if not isinstance(value, dict):
         return value
