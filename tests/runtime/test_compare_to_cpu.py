@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import subprocess
 import sys
-import types
 import warnings
 
 import pytest
@@ -19,7 +16,6 @@ from torch.nn.modules import module as torch_modules
 import accelkit
 from accelkit.runtime.comparison.operator_call import OperatorCall, Outcome
 from accelkit.runtime.comparison.random_operators import is_random
-from accelkit.runtime.comparison.reproducer import write_program
 
 DRAWS = {"aten::native_dropout.default", "aten::bernoulli_.float"}
 
@@ -126,20 +122,6 @@ def test_the_program_shows_the_difference(xpu, tmp_path):
     assert len(differences) == 2
     assert all(difference > 0.1 for difference in differences)
     assert len([line for line in printed if line.startswith("result 0 on fake_xpu:0: tensor(")]) == 2
-
-
-def test_the_program_keeps_imaginary_parts(xpu, tmp_path):
-    inputs = torch.tensor([complex(1, float("inf")), complex(float("nan"), -2)])
-    call = types.SimpleNamespace(operator=torch.ops.aten.mul.Tensor, given=((inputs, complex(0, float("inf"))), {}))
-    program, _ = write_program(call, tmp_path, "fake_xpu", torch.device("fake_xpu", 0), "a comment")
-    exec(compile(program, "program", "exec"), {})
-    call = types.SimpleNamespace(operator=torch.ops.aten.conj_physical.default, given=((torch.tensor([1 + 2j]),), {}))
-    program, _ = write_program(call, tmp_path, "fake_xpu", torch.device("fake_xpu", 0), "a comment")
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), torch.fake_xpu.fault("wrong@conj_physical"):
-        exec(compile(program, "program", "exec"), {})
-    assert "dtype=torch.complex128" in printed.getvalue()
-    assert not printed.getvalue().endswith("largest difference: 0.0\n")
 
 
 def state_of(model):
