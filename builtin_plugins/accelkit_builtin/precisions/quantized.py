@@ -106,7 +106,8 @@ class QuantizedPrecision(NarrowPrecision):
         import torch
 
         held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        if isinstance(optimizer, torch.optim.LBFGS) and not all(parameter.is_floating_point() or parameter.is_complex() for parameter in held):
+        is_plain = all(parameter.is_floating_point() or parameter.is_complex() for parameter in held)
+        if isinstance(optimizer, torch.optim.LBFGS) and not is_plain:
             raise UnsupportedError(
                 "LBFGS does not support quantised weights",
                 plugin=self.plugin,

@@ -107,8 +107,8 @@ def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
 @check("training", kind="precision")
 def the_scale_adapts(subject: Subject) -> None:
     """After a first step that is not skipped, the scale of a precision that scales losses becomes smaller after each of three steps with an
-    infinite gradient, and is not smaller after the next step. Of 40 steps with a large loss, at least one is not skipped, and all parameters stay
-    finite."""
+    infinite gradient, and is not smaller after the next step. Of 40 steps with a large loss, at least one is not skipped, and all
+    parameters stay finite."""
     import itertools
 
     from accelkit_conformance.oracle.precision_training import weights_of

@@ -8,7 +8,7 @@ multiplied. The sum of bools is True if any is True; their product is True if al
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
