@@ -244,3 +244,12 @@ def test_a_part_of_a_file_is_a_file(tmp_path):
         part.close()
         file.seek(0)
         assert file.read(1) == b"\0"
+
+
+def test_the_oldest_checkpoints_are_removed_first(tmp_path, monkeypatch):
+    for number in (0, 1, 2, 10):
+        (tmp_path / f"step-{number}").mkdir()
+    removed = []
+    monkeypatch.setattr(step_dirs, "_remove", lambda step: removed.append(step.name))
+    step_dirs.keep_last(tmp_path, tmp_path / "step-10", 1)
+    assert removed == ["step-0", "step-1", "step-2"]

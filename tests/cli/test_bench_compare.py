@@ -8,7 +8,7 @@ import json
 import pytest
 from command_runner import command_runner
 
-from accelkit.benchmarking.compare import compare, holm, mann_whitney
+from accelkit.benchmarking.compare import compare, differences, holm, mann_whitney
 from accelkit.benchmarking.report import Report, Result, Samples
 from accelkit.cli import main
 
@@ -99,3 +99,9 @@ def test_the_statistics_agree_with_scipy():
     expected = scipy_stats.mannwhitneyu(a, b, method="asymptotic").pvalue
     assert mann_whitney(a, b) == pytest.approx(expected)
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_another_model_of_the_device_is_a_difference():
+    old, new = (report({}, device_name=name) for name in ("NVIDIA H100", "NVIDIA A100"))
+    assert differences(old, new) == {"device_name": {"old": "NVIDIA H100", "new": "NVIDIA A100"}}
+    assert differences(report({}), new) == {}, "a report of an older version has no name"

@@ -15,6 +15,8 @@ import torch
 from free_port import free_port
 from launch_command import FAMILY, GLOO
 
+from accelkit.launching.elastic import _Signals
+
 CPU = ("--accelerator", "cpu", "--devices", 1)
 PROGRAM = Path(elastic_program.__file__)
 
@@ -177,3 +179,14 @@ def test_more_machines_than_the_job_needs_wait_until_one_is_lost(machine, tmp_pa
     machines[1].process.kill()
     machines[0].wait(0)
     check(tmp_path, [2] * 3 + [1] * 24)
+
+
+def test_under_nohup_a_closed_terminal_does_not_end_the_job():
+    """``nohup`` ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _Signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)

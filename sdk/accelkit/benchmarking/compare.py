@@ -15,7 +15,7 @@ from accelkit.errors import UsageError
 
 Verdict = Literal["slower", "faster", "same", "lost", "new"]
 _SIGNIFICANT = 0.05
-_SAME = ("name", "device", "processor", "threads", "torch", "is_quick")
+_SAME = ("name", "device", "device_name", "processor", "threads", "torch", "is_quick")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,10 +62,11 @@ def read(path: Path) -> Report:
 def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
     """Return the differences in machine, software and settings that make two reports hard to compare.
 
-    For each field that differs, such as ``torch``, the result contains the ``old`` value and the ``new`` value.
+    For each field that differs, such as ``torch``, the result contains the ``old`` value and the ``new`` value. A field that is empty in
+    one of the reports is left out, because an older version wrote that report.
     """
     pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
-    return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"]}
+    return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"] and "" not in pair.values()}
 
 
 def compare(old: Report, new: Report, threshold: float) -> list[Change]:

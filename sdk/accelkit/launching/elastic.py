@@ -215,7 +215,7 @@ def _folder(log_dir: Path | None) -> Path:
 class _Signals:
     """Context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
 
-    The first signal raises SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried``
+    SIGHUP stays ignored if it is ignored, as under ``nohup``. The first signal raises SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried``
     returns True, and the processes are killed at once.
     """
 
@@ -226,7 +226,8 @@ class _Signals:
     def __enter__(self) -> _Signals:
         for name in _SIGNALS:
             number = getattr(signal, name, None)
-            if number is not None:
+            is_ignored = name == "SIGHUP" and number is not None and signal.getsignal(number) is signal.SIG_IGN  # under nohup
+            if number is not None and not is_ignored:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 

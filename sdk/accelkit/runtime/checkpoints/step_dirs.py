@@ -118,10 +118,12 @@ def in_use(step: Path) -> Iterator[None]:
 def keep_last(root: Path, newest: Path, count: int) -> None:
     """Remove all steps except ``newest``, the ``count - 1`` other steps with the highest numbers, and steps that are being loaded.
 
+    The steps with the lowest numbers are removed first.
+
     A step that cannot be removed causes only a warning, because the save has succeeded.
     """
     others = sorted((number for number in numbers(root) if root / f"step-{number}" != newest), reverse=True)
-    for number in others[count - 1 :]:
+    for number in reversed(others[count - 1 :]):
         try:
             _remove(root / f"step-{number}")
         except OSError as error:
