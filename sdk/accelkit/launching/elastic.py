@@ -215,8 +215,8 @@ def _folder(log_dir: Path | None) -> Path:
 class _Signals:
     """Context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
 
-    SIGHUP stays ignored if it is ignored, as under ``nohup``. The first signal raises SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried``
-    returns True, and the processes are killed at once.
+    SIGHUP stays ignored if it is ignored, as under ``nohup``. The first signal raises SignalException, and the processes then get time to
+    save their state. After a second signal, ``is_hurried`` returns True, and the processes are killed at once.
     """
 
     def __init__(self) -> None:
