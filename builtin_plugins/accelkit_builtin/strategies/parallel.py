@@ -191,12 +191,12 @@ class ParallelStrategy(FSDPStrategy):
     def before_sharding(self, module: torch.nn.Module, device: torch.device) -> None:
         """Divide layers of the module in place over the mesh's dimension ``tensor``.
 
-        ``ParallelOptions.plan`` names the layers. If this option is None, ``plan_of`` finds a plan for the model. If the size of
+        ``ParallelOptions.plan`` names the layers. If this option is None or empty, ``plan_of`` finds a plan for the model. If the size of
         ``tensor`` is 1, no layer is divided, but the names in ``ParallelOptions.plan`` are checked.
 
         Raises:
-            PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if ``ParallelOptions.plan`` is None and no other
-                plan is found for the model.
+            PrepareError: If a name in ``ParallelOptions.plan`` matches no module, or if ``ParallelOptions.plan`` is None or empty and no
+                other plan is found for the model.
             UnsupportedError: If several layers share a parameter and the plan divides these layers differently, or if the plan in the
                 model's ``_tp_plan`` has an unknown style.
         """
@@ -205,7 +205,7 @@ class ParallelStrategy(FSDPStrategy):
             check_plan(module, plan)
         tensor = self._mesh_of(device)["tensor"]
         if tensor.size() > 1:
-            plan = plan if plan is not None else plan_of(module, tensor.size(), self.plugin)
+            plan = plan or plan_of(module, tensor.size(), self.plugin)
             parallelize(module, tensor, plan, self.plugin)
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:

@@ -135,7 +135,7 @@ class Description:
             values: The values of the placeholders. They must include ``host``, and the ranks and sizes of the process.
         """
         told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
-        expected = {key: _filled(text, values) if key != "environment" else text for key, text in self.expected.items()}
+        expected = {key: _filled(value, values) if isinstance(value, str) else value for key, value in self.expected.items()}
         return Process(
             f"{self.name}-{name}",
             {key: _filled(text, values) for key, text in self.environ.items()},
