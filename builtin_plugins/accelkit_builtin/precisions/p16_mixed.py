@@ -83,14 +83,46 @@ class Float16Mixed(AutocastPrecision):
         first. The scale is not updated right after a step, because other optimizers that have not stepped yet still need the old scale.
         """
         scaler = self._scaler
-        if self._unscaled:
-            scaler.update()
-            self._unscaled.clear()
+        if self._waiting:
+            self._update_without_waiting()
+        elif self._unscaled:
+            self._update()
         self._has_scaled = True
         scale = scaler._scale
         # GradScaler.scale also copies the scale to the loss's device, which takes 1 us even if it is there already.
         scaled: torch.Tensor = loss * scale if scale is not None and scale.device == loss.device else scaler.scale(loss)
         return scaled
+
+    def _update(self) -> None:
+        """Adapt the scale to the gradients that were checked since the last update."""
+        if self._has_checked:
+            self._scaler.update()
+            self._has_checked = False
+        self._unscaled.clear()
+
+    def _update_without_waiting(self) -> None:
+        """Like ``_update``, but optimizers that wait for their step keep their results, if they still have gradients.
+
+        The coming backward pass may be that of another model. ``post_backward`` compares the versions of the gradients, which are recorded
+        here, to find out whether it was.
+        """
+        waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _has_gradients(optimizer)}
+        kept = {key: self._unscaled[key] for key in waiting}
+        if len(kept) < len(self._unscaled):
+            self._update()
+            self._unscaled.update(kept)
+        self._waiting = {key: self._waiting[key] for key in waiting}
+        self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
+
+    def _forget_changed(self) -> None:
+        """Forget the results of the optimizers that wait for their step and whose gradients the backward pass has changed."""
+        states = self._scaler._per_optimizer_states
+        for key, reference in tuple(self._waiting.items()):
+            optimizer = reference()
+            if optimizer is None or _gradient_versions(optimizer) != self._versions_of_waiting.get(key):
+                del self._waiting[key], self._unscaled[key]
+                if key in states:  # under another key, so that the next update counts it, and the new gradients can be divided
+                    states[key, "before"] = states.pop(key)
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
@@ -109,6 +141,8 @@ class Float16Mixed(AutocastPrecision):
                 del self._versions[reference]
             else:
                 self._versions[reference] = _gradient_versions(optimizer)
+        if self._waiting:
+            self._forget_changed()
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Divide the optimizer's gradients by the scale, unless they were already divided after the last backward pass.
@@ -119,9 +153,14 @@ class Float16Mixed(AutocastPrecision):
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called, or the optimizer had no gradients
                 after the last call. The latter is noticed only at the optimizer's first step.
         """
+        if self._unscale(optimizer):
+            self._waiting[id(optimizer)] = weakref.ref(optimizer)
+
+    def _unscale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Do what ``unscale_gradients`` does, and return whether the gradients were divided."""
         key = id(optimizer)
         if key in self._unscaled or not _has_gradients(optimizer):
-            return
+            return False
         versions = self._versions.get(weakref.ref(optimizer)) if self._versions else None
         if not self._has_scaled or versions == {}:
             raise UsageError(
@@ -134,6 +173,8 @@ class Float16Mixed(AutocastPrecision):
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
         self._unscaled[key] = self._scaler._found_inf_per_device(optimizer)
+        self._has_checked = True
+        return True
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
         if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
@@ -159,7 +200,9 @@ class Float16Mixed(AutocastPrecision):
                 why=f"precision {self.name!r} checks all gradients before the step, but a closure computes them during the step",
                 hint="call rt.backward(loss) and then step() without a closure, or use precision='bf16-mixed'",
             )
-        self.unscale_gradients(optimizer)
+        self._unscale(optimizer)
+        if self._waiting:
+            self._waiting.pop(id(optimizer), None)
         for has_found_infinity in self._unscaled.get(id(optimizer), {}).values():
             if has_found_infinity.item():
                 return None
@@ -172,9 +215,10 @@ class Float16Mixed(AutocastPrecision):
         ``_growth_tracker`` have the values that the next backward pass will use.
         """
         state: dict[str, Any] = self._scaler.state_dict()
-        if self._unscaled:  # do the work of GradScaler.update here, because it would forget these optimizers
+        if self._has_checked:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1
-            if any(flag.item() for flags in self._unscaled.values() for flag in flags.values()):
+            states = self._scaler._per_optimizer_states.values()
+            if any(flag.item() for one in states for flag in one["found_inf_per_device"].values()):
                 state["scale"] = _in_float32(state["scale"] * state["backoff_factor"])
                 state["_growth_tracker"] = 0
             elif state["_growth_tracker"] == state["growth_interval"]:
@@ -200,7 +244,7 @@ class Float16Mixed(AutocastPrecision):
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self.state_dict()  # with the results of steps that the scaler has not seen yet
-            del state["_unscaled"], state["_versions"]  # these refer to optimizers
+            del state["_unscaled"], state["_waiting"], state["_versions"], state["_versions_of_waiting"]  # these refer to optimizers
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -216,7 +260,10 @@ class Float16Mixed(AutocastPrecision):
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
-        self._has_scaled = False
+        # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
+        self._waiting: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._versions_of_waiting: dict[int, dict[int, int]] = {}
+        self._has_scaled = self._has_checked = False
 
 
 def _in_float32(number: float) -> float:
