@@ -1,4 +1,4 @@
-"""The page "What torch asks of a device" names tests that the suite has, and each in the profile that it says."""
+"""The page "PyTorch's requirements for a device" names tests that the suite has, and each in the profile that it says."""
 
 from __future__ import annotations
 

@@ -193,6 +193,20 @@ def test_an_alias_stands_for_the_only_usable_device(plugin_site):
     assert resolve("gpu").plugin == "vendor-xpu==1.0"
 
 
+def test_an_alias_says_why_an_installed_plugin_is_not_used(plugin_site):
+    install(plugin_site, "xpu", requires=["torch>=99"])
+    with pytest.raises(accelkit.UnavailableError, match="xpu: .*torch>=99"):
+        select("gpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "auto", "torch"])
+def test_an_order_consists_of_single_accelerators(monkeypatch, name):
+    monkeypatch.setenv("ACCELKIT_AUTO_ORDER", f"{name},cpu")
+    with pytest.raises(accelkit.UnknownNameError, match=f"ACCELKIT_AUTO_ORDER contains .*'{name}'") as caught:
+        select()
+    assert "did you mean" not in str(caught.value)
+
+
 def test_an_alias_of_two_usable_devices_is_ambiguous(plugin_site, monkeypatch, error_text):
     install(plugin_site, "torch_tpu")
     torch_version = importlib.metadata.version("torch")

@@ -174,7 +174,7 @@ def _hook_plugin(hook: str | object) -> tuple[object, str]:
             if isinstance(hook, base):
                 why = f"it is an instance of accelkit.{base.__name__}"
                 raise UsageError(f"hooks=[{hook!r:.80}] is not a hook plugin", why=why, hint=f"pass it as {kind}=")
-        return hook, f"{FROM_CODE}=={type(hook).__module__}"
+        return hook, f"{FROM_CODE}=={(hook if isinstance(hook, type) else type(hook)).__module__}"
     loaded = load_named("hooks", hook)
     return loading.instantiate(loaded.cls, loaded.record), loaded.record.plugin
 

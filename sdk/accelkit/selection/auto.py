@@ -74,8 +74,17 @@ def _is_candidate(record: PluginRecord) -> bool:
 
 
 def _in_order(name: str) -> PluginRecord:
+    if name == "auto" or name in device_table.aliases():
+        names = [str(one) for one in device_table.aliases().get(name, {}).get("candidates", [device_table.host_name()])]
+        raise UnknownNameError(
+            f"{ORDER_VARIABLE} contains {name!r}",
+            why="it stands for several accelerators, and the order is one of single accelerators",
+            hint=f"list them in the order you want, for example {','.join(names)}",
+        )
     try:
         record = find("accelerator", name)
+        if record.name == GENERIC:
+            raise UnknownNameError(name, why="it stands for any device of torch, so it needs a device type, and auto does not use it")
         return record.with_status("available") if record.status == "conflict" else record  # `dist:name` says which plugin is meant
     except UnknownNameError as error:
         raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error
@@ -93,14 +102,16 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
         UnavailableError: If none of these accelerators can be used.
     """
     names = [str(name) for name in device_table.aliases()[alias]["candidates"]]
-    offered = {record.name: record for record in plugins("accelerator") if record.status == "available"}
+    records = {record.name: record for record in plugins("accelerator")}
+    offered = {name: record for name, record in records.items() if record.status == "available"}
     usable, candidates = _ask([offered[name] for name in names if name in offered], is_fresh)
-    missing = tuple(
-        Candidate(name, "", "absent", *(device_table.retirement(name) or ("no installed plugin provides it",)))
-        for name in names
-        if name not in offered
-    )
-    candidates += missing
+    for name in names:
+        if name in offered:
+            continue
+        if (record := records.get(name)) is not None:
+            candidates += (Candidate(name, record.plugin, "refused", record.reason or record.status, record.hint),)
+        else:
+            candidates += (Candidate(name, "", "absent", *(device_table.retirement(name) or ("no installed plugin provides it",))),)
     if len(usable) == 1:
         return usable[0], _mark(candidates, usable[0]), [f"{alias} stands for {usable[0].name} here"]
     if usable:

@@ -61,7 +61,9 @@ class Variables:
             if default is not None:
                 return default
             is_one = len(names) == 1
-            raise self._error(f"{' and '.join(names)} {'is' if is_one else 'are'} not set", "requires it" if is_one else "requires one of them")
+            raise self._error(
+                f"{' and '.join(names)} {'is' if is_one else 'are'} not set", "requires it" if is_one else "requires one of them"
+            )
         name = self._set(names)
         if not _NUMBER.fullmatch(value):
             raise self._error(f"{name}={value!r:.60} is not a whole number", "reads a number from it")
