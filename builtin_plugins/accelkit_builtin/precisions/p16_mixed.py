@@ -153,14 +153,9 @@ class Float16Mixed(AutocastPrecision):
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called, or the optimizer had no gradients
                 after the last call. The latter is noticed only at the optimizer's first step.
         """
-        if self._unscale(optimizer):
-            self._waiting[id(optimizer)] = weakref.ref(optimizer)
-
-    def _unscale(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Do what ``unscale_gradients`` does, and return whether the gradients were divided."""
         key = id(optimizer)
         if key in self._unscaled or not _has_gradients(optimizer):
-            return False
+            return
         versions = self._versions.get(weakref.ref(optimizer)) if self._versions else None
         if not self._has_scaled or versions == {}:
             raise UsageError(
@@ -174,7 +169,7 @@ class Float16Mixed(AutocastPrecision):
         self._scaler.unscale_(optimizer)
         self._unscaled[key] = self._scaler._found_inf_per_device(optimizer)
         self._has_checked = True
-        return True
+        self._waiting[key] = weakref.ref(optimizer)
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
         if any(versions.get(gradient, version) != version for gradient, version in _gradient_versions(optimizer).items()):
@@ -200,9 +195,8 @@ class Float16Mixed(AutocastPrecision):
                 why=f"precision {self.name!r} checks all gradients before the step, but a closure computes them during the step",
                 hint="call rt.backward(loss) and then step() without a closure, or use precision='bf16-mixed'",
             )
-        self._unscale(optimizer)
-        if self._waiting:
-            self._waiting.pop(id(optimizer), None)
+        self.unscale_gradients(optimizer)
+        self._waiting.pop(id(optimizer), None)
         for has_found_infinity in self._unscaled.get(id(optimizer), {}).values():
             if has_found_infinity.item():
                 return None

@@ -54,13 +54,23 @@ def clipping_by_value(subject: Subject) -> None:
     check_close(subject, weights_of(trained.model), weights_of(model), "weights after clipping by value and a step")
 
 
-@check("training", kind="precision", over=["twice", "clip", "step"])
+@check("training", kind="precision", over=["twice", "clip", "step", "another"])
 def gradients_are_unscaled_once(subject: Subject, then: str) -> None:
     """After ``unscale_gradients``, nothing changes the gradients again: neither a second call to ``unscale_gradients``, nor clipping to a
-    norm that the gradients do not exceed, nor the optimizer step. The weights after the step match the weights after a step in float64."""
+    norm that the gradients do not exceed, nor the backward pass of another model, nor the optimizer step. The weights after the step match
+    the weights after a step in float64."""
     import torch
 
-    from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, trainer, weights_of
+    from accelkit_conformance.oracle.precision_training import (
+        check_close,
+        exact,
+        gradients_of,
+        mean_square,
+        model_and_data,
+        sgd,
+        trainer,
+        weights_of,
+    )
 
     trained = trainer(subject)
     before = trained.finite_gradients()
@@ -68,12 +78,17 @@ def gradients_are_unscaled_once(subject: Subject, then: str) -> None:
         trained.runtime.unscale_gradients(trained.optimizer)
     elif then == "clip":
         trained.runtime.clip_grad_norm_(trained.model.parameters(), 1e6)
+    elif then == "another":
+        other = trained.runtime.prepare(model_and_data()[0])
+        trained.runtime.backward(mean_square(other(trained.data[0]), trained.data[1]))
     else:
         trained.optimizer.step()
     for name, gradient in gradients_of(trained.model).items():
         assert torch.equal(gradient, before[name]), f"the gradient of {name} was changed again after it was unscaled"
     if then != "step":
         trained.optimizer.step()
+        for name, gradient in gradients_of(trained.model).items():
+            assert torch.equal(gradient, before[name]), f"the step changed the gradient of {name}, which was unscaled"
     model, x, y = exact()
     mean_square(model(x), y).backward()
     sgd(model.parameters()).step()

@@ -35,6 +35,15 @@ class UnscalesAgain(Float16Mixed):
             super().unscale_gradients(optimizer)
 
 
+@mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
+class UnscalesAfterAnotherModel(Float16Mixed):
+    """The backward pass of any model makes the next step divide gradients by the scale that were already divided to be clipped."""
+
+    def pre_backward(self, loss: Any) -> Any:
+        self._waiting.clear()
+        return super().pre_backward(loss)
+
+
 @mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
 class NeverSkips(Float16Mixed):
     """The step takes place even if a gradient is infinite."""
