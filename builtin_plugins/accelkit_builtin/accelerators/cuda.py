@@ -49,7 +49,7 @@ class NVML:
     https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2, nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2,
     nvmlDeviceGetUUID).
 
-    The probe does not use ``pynvml``, because the probe must also work without the extra ``cuda``, which installs ``pynvml``. ``pynvml``
+    The probe does not use ``pynvml``, because the probe must also work without the ``cuda`` extra, which installs ``pynvml``. ``pynvml``
     would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes
     28 ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. ``board_stats`` reads NVML
     through torch, which requires ``pynvml``.

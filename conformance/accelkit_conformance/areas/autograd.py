@@ -101,7 +101,7 @@ _COTANGENTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @check("smoke", over=list(_COTANGENTS))
 def output_gradients(subject: Subject, layout: str) -> None:
     """For an output gradient that is expanded, transposed, strided or zero, the gradients of common operators match the gradients that the
-    CPU computes, also in a second backward pass through the same graph. The backward passes do not modify the output gradient."""
+    CPU computes, including in a second backward pass through the same graph. The backward passes do not modify the output gradient."""
     from accelkit_conformance.oracle.differentiable import COMMON, check_function, random_inputs
 
     for name, function in COMMON.items():

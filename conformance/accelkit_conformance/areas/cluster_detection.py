@@ -64,8 +64,8 @@ def own_jobs_are_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def foreign_jobs_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` makes no claim on a process of another cluster environment that is built into accelkit, or a claim with a lower
-    priority than the built-in environment's claim. A ``ClusterDetection`` with a negative priority is not a claim: it says why
+    """For a process of another cluster environment that is built into accelkit, ``detect_cluster`` either makes no claim, or makes a claim
+    with a lower priority than the built-in environment's claim. A ``ClusterDetection`` with a negative priority is not a claim: it says why
     ``detect_cluster`` does not claim the process.
     """
     owners = {other.name: other for other in _builtins(subject)}

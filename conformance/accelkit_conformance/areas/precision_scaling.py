@@ -225,8 +225,8 @@ def _scaled(subject: Subject) -> Trainer:
     A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
 
     Raises:
-        NotSupported: If the precision does not scale losses, or if it does not compute in float16 and an infinite gradient neither makes it
-            skip the step nor changes its scale.
+        NotSupported: If the precision does not scale losses. Also if it computes in another dtype than float16, and neither skips a step
+            nor changes its scale when a gradient is infinite.
     """
     import torch
 

@@ -54,7 +54,7 @@ def fork_rng_restores(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state", "numbered_devices"])
 def devices_have_their_own_generator(subject: Subject) -> None:
-    """Drawing on one device does not change the numbers that another device draws."""
+    """Drawing random numbers on one device does not change the random numbers that another device draws."""
     import torch
 
     other = subject.second_device()

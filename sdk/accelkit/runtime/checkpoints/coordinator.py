@@ -85,8 +85,8 @@ class Ranks:
         """Choose the process whose own state, such as its random state, this process loads from a checkpoint.
 
         The chosen process belongs to the job that saved the checkpoint. In the saving job, processes that computed on the same share of the
-        samples had equal random number generators. In this job, processes that compute on the same share need equal generators too. They
-        therefore choose processes that had the same share in the saving job.
+        samples had equal random number generators. In this job, processes that compute on the same share need equal generators too, so all
+        of them choose processes that computed on one and the same share in the saving job.
 
         Args:
             size: The number of processes of the saving job.
