@@ -40,7 +40,7 @@ def test_a_full_disk_costs_one_report_and_not_the_others(tmp_path):
     answer = run("--html", "/dev/full", "--json", tmp_path / "deep" / "good.json", "--junit", tmp_path / "good.xml")
     assert answer.returncode == 2, answer.stderr
     assert "the html report /dev/full could not be written" in answer.stderr
-    assert "--rerun-failed --html PATH" in answer.stderr
+    assert "the same options, --rerun-failed and another path for --html" in answer.stderr
     assert "Traceback" not in answer.stderr
     report = json.loads((tmp_path / "deep" / "good.json").read_text())
     assert report["run"]["is_complete"]

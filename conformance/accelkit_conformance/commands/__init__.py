@@ -15,7 +15,7 @@ _COMMANDS = {
     "compare": "show what changed between two reports",
     "matrix": "show several reports side by side",
     "table": "write a Markdown table of a report, for a README",
-    "selftest": "test the suite itself: run it on broken accelerators",
+    "selftest": "test the suite itself: run it on broken plugins",
 }
 
 

@@ -238,7 +238,8 @@ def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> li
         except OSError as error:
             unwritten.append(form)
             hint = (
-                f"accelkit conformance run {run.record.name} --rerun-failed --{form} PATH writes it from the results, which have been kept"
+                f"repeat the command with the same options, --rerun-failed and another path for --{form}: it writes the report from the "
+                "results, which have been kept"
             )
             say(str(UsageError(f"the {form} report {path} could not be written", why=str(error), hint=hint)))
     return unwritten
