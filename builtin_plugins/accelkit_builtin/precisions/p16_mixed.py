@@ -52,6 +52,9 @@ class Float16Mixed(AutocastPrecision):
 
     required_capabilities = ("autocast.float16",)
     dtype_name = "float16"
+    _has_checked: bool
+    _waiting: dict[int, weakref.ref[torch.optim.Optimizer]]
+    _versions_of_waiting: dict[int, dict[int, int]]
 
     def __init__(self, scaler: GradScalerOptions | None = None, autocast: AutocastOptions | None = None) -> None:
         super().__init__(autocast)
@@ -255,8 +258,8 @@ class Float16Mixed(AutocastPrecision):
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
         self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
         # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
-        self._waiting: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
-        self._versions_of_waiting: dict[int, dict[int, int]] = {}
+        self._waiting = {}
+        self._versions_of_waiting = {}
         self._has_scaled = self._has_checked = False
 
 

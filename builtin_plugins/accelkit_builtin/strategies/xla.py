@@ -65,9 +65,9 @@ class XLAStrategy(Strategy):
         return accelerator.device(0)
 
     def place_batch(self, batch: T) -> T:
-        """Divide the tensors of the batch along their first dimension, and return the batch.
+        """Split each tensor of the batch among the devices, along its first dimension, and return the batch.
 
-        Tensors that cannot be divided evenly are copied to every device.
+        Tensors that cannot be split evenly are copied to every device.
         """
         import torch
         from torch_xla.distributed import spmd

@@ -115,8 +115,9 @@ def _spelling(name: str) -> str:
 def _recorded() -> dict[str, str]:
     """Return, for each functional overload that a device must support, the name of an operator or function that calls the overload.
 
-    An operator with the same name as the overload is preferred, and otherwise the operator that calls the fewest overloads. Overloads that
-    no operator calls, and overloads with random or unpredictable results, are left out. The overloads in ``_OFTEN_IMPLEMENTED`` are added.
+    An operator with the same name as the overload is preferred. If there is none, the operator that calls the fewest overloads is chosen.
+    Overloads that no operator calls, and overloads with random or unpredictable results, are left out. The overloads in
+    ``_OFTEN_IMPLEMENTED`` are added.
     """
     from accelkit_conformance.coverage import required
 

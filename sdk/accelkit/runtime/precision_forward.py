@@ -48,8 +48,8 @@ def backward_of(precision: Precision) -> Callable[..., None]:
 def backward_of_engine(strategy: EngineStrategy) -> Callable[..., None]:
     """Return the function that runs the backward pass of a loss with an engine strategy.
 
-    For a built-in strategy, this is ``strategy.backward`` itself. For a third-party strategy, it is a wrapper of ``strategy.backward`` that
-    adds the name of the plugin to errors.
+    For a built-in strategy, this is ``strategy.backward`` itself. For a third-party strategy, it is a wrapper around ``strategy.backward``
+    that adds the name of the plugin to errors.
     """
     if is_built_in(strategy):
         return strategy.backward

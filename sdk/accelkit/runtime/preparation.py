@@ -237,7 +237,7 @@ class Preparation:
 def unwrap_model(
     model: torch.nn.Module, strategy: Strategy, *, keep_fp32_wrapper: bool = True, keep_torch_compile: bool = True
 ) -> torch.nn.Module:
-    """Return the model without the wrapper of the strategy. See ``Runtime.unwrap_model``."""
+    """Return the model without the wrapper that the strategy added. See ``Runtime.unwrap_model``."""
     unwrapped: torch.nn.Module = call(strategy, "unwrap_module", model)
     if not keep_fp32_wrapper:
         remove_from_forward(unwrapped)

@@ -1,4 +1,4 @@
-"""Parser of the ``devices`` argument."""
+"""Parser for the ``devices`` argument."""
 
 from __future__ import annotations
 

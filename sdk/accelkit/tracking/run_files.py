@@ -33,7 +33,7 @@ def new_run_folder() -> Path:
 
 
 def set_aside(file: Path) -> None:
-    """If an earlier run has left ``file``, rename the file: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
+    """If ``file`` exists from an earlier run, rename it: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
     if not file.exists():
         return
     names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))

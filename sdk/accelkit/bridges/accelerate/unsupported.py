@@ -90,7 +90,7 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
     Args:
         arguments, environ: As for ``refuse_arguments``.
         runtime: The Runtime of the device.
-        mixed_precision: Accelerate's name of the precision.
+        mixed_precision: Accelerate's name for the precision.
 
     Raises:
         UnsupportedError: If sharding other than FSDP2 was requested, if the device is the CPU, if the precision is fp16, or if the device
