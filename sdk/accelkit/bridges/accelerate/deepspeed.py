@@ -70,7 +70,7 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device, and keep DeepSpeed from compiling an operator for inference.
+    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device, and prevent it from compiling operators for inference.
 
     Inside the block, LOCAL_RANK is set to the index of the device, and so is OMPI_COMM_WORLD_LOCAL_RANK if it was already set, because
     DeepSpeed reads the index of its device from these variables. DeepSpeed must already have been imported.

@@ -116,7 +116,7 @@ class PluginPrecision(Theirs):
         call_in_step(self.plugin, "unscale_gradients", optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the Precision's state or, after ``teardown``, the state that it had when it was torn down. Empty if it was never set up."""
+        """Return the Precision's state, or the state that it had when it was torn down. Empty if it was never set up."""
         return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -241,7 +241,8 @@ class TrainerPrecision(PluginPrecision):
 def make_plugin_precision(framework: Framework, selected: Precision, accelerator: Accelerator, strategy: Any) -> Any:
     """Create a Lightning precision plugin that delegates to an accelkit Precision. The arguments are those of ``PluginPrecision``.
 
-    The plugin's class has the same name as the class of ``selected``, because a Trainer saves the state of a plugin under the name of its class.
+    The plugin's class has the same name as the class of ``selected``, because a Trainer saves the state of a plugin under the name of its
+    class.
     """
     mixin = TrainerPrecision if framework.is_trainer else FabricPrecision
     bases = (mixin, framework.part("plugins.precision").Precision)
