@@ -125,6 +125,14 @@ def test_overflow_may_go_either_way_where_rounding_decides():
         judged(torch.tensor([1.0, math.inf]).half(), torch.tensor([1.0, 100.0]).half(), torch.tensor([1.0, 100.0]).double())
 
 
+@pytest.mark.parametrize(("part", "wrong"), [(1.01, 3.0), (0.99, -math.inf), (1.01, -65504.0)])
+def test_where_rounding_decides_anything_else_is_wrong(part, wrong):
+    truth = torch.tensor([1.0, 65504.0 * part], dtype=torch.float64)
+    reference = torch.tensor([1.0, math.inf if part > 1 else 65504.0]).half()
+    with pytest.raises(AssertionError, match="infinity"):
+        judged(torch.tensor([1.0, wrong]).half(), reference, truth)
+
+
 def test_where_the_true_value_is_far_too_large_only_infinity_is_right():
     truth = torch.tensor([1.0, 1e6], dtype=torch.float64)
     right = truth.half()
@@ -137,8 +145,9 @@ def test_where_the_true_value_is_far_too_large_only_infinity_is_right():
 def test_eight_bits_may_saturate():
     infinite = torch.tensor([math.inf]).to(torch.float8_e5m2)
     judged(torch.tensor([57344.0]).to(torch.float8_e5m2), infinite)
-    with pytest.raises(AssertionError, match="infinity"):
-        judged(torch.tensor([49152.0]).to(torch.float8_e5m2), infinite)
+    for wrong in (49152.0, -57344.0):
+        with pytest.raises(AssertionError, match="infinity"):
+            judged(torch.tensor([wrong]).to(torch.float8_e5m2), infinite)
 
 
 def test_integers_are_equal_or_wrong():

@@ -171,39 +171,31 @@ def test_a_strategy_is_set_up_and_torn_down_once():
     assert calls[2:] == [], "it was not set up again"
 
 
-def test_a_start_that_fails_tears_down_what_was_set_up():
+def test_a_teardown_that_fails_keeps_no_other_plugin_from_its_own():
     calls = []
 
     class Watched(SingleDeviceStrategy):
-        def setup(self, accelerator, devices):
-            calls.append("setup of the strategy")
-
         def teardown(self):
-            calls.append("teardown of the strategy")
+            calls.append("strategy")
+            raise ValueError("neither")
 
     class Failing(accelkit.Precision):
-        has_to_fail = True
-
-        def setup(self, accelerator, device):
-            if self.has_to_fail:
-                raise ValueError("no such mode")
-            calls.append("setup of the precision")
-
         def teardown(self):
-            calls.append("teardown of the precision")
+            calls.append("precision")
             raise ValueError("no end")
 
-    rt = accelkit.Runtime("cpu", strategy=Watched(), precision=Failing())
-    with pytest.raises(accelkit.BrokenPluginError, match="no such mode"):
-        _ = rt.device
-    assert calls == ["setup of the strategy", "teardown of the strategy"]
-    rt.teardown()
-    Failing.has_to_fail = False
+    class Hooks:
+        @accelkit.hookimpl
+        def teardown(self):
+            calls.append("hooks")
+
+    rt = accelkit.Runtime("cpu", strategy=Watched(), precision=Failing(), hooks=[Hooks()])
     _ = rt.device
     with pytest.raises(accelkit.BrokenPluginError, match="no end"):
         rt.teardown()
-    assert calls[4:] == ["teardown of the precision", "teardown of the strategy"], "an error keeps no other plugin from its teardown"
+    assert calls == ["precision", "strategy", "hooks"]
     rt.teardown()
+    assert len(calls) == 3, "nothing is torn down twice"
 
 
 def test_a_device_that_does_not_compute_is_an_error(error_text):

@@ -191,6 +191,30 @@ def test_a_model_that_is_clipped_and_rarely_steps_does_not_stop_the_others():
     torch.testing.assert_close(before - first.weight, torch.full((1, 2), 2.0))
 
 
+def test_an_infinite_gradient_of_another_model_does_not_skip_a_step_that_waits():
+    rt, ((first, one), (second, two)) = two_models()
+    rt.backward(first(torch.ones(1, 2)).sum())
+    rt.clip_grad_norm_(first.parameters(), 100.0)
+    for factor in (float("inf"), 1.0, 1.0):
+        rt.backward(second(torch.ones(1, 2)).sum() * factor)
+        two.step()
+        two.zero_grad()
+    before = first.weight.detach().clone()
+    one.step()
+    torch.testing.assert_close(before - first.weight, torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_the_scale_shrinks_even_if_the_program_leaves_out_every_step(set_to_none):
+    rt, ((model, optimizer), _) = two_models()
+    for _ in range(6):
+        rt.backward(model(torch.ones(1, 2)).sum() * float("inf"))
+        rt.clip_grad_norm_(model.parameters(), 100.0)
+        optimizer.zero_grad(set_to_none=set_to_none)
+    rt.backward(model(torch.ones(1, 2)).sum())
+    assert model.weight.grad[0, 0].item() <= 1024 / 4
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_after_a_step_that_the_program_left_out_are_divided(set_to_none):
     rt, ((model, optimizer), _) = two_models()

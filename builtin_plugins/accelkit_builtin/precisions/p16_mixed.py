@@ -53,6 +53,7 @@ class Float16Mixed(AutocastPrecision):
     required_capabilities = ("autocast.float16",)
     dtype_name = "float16"
     _has_checked: bool
+    _has_unused: bool
     _waiting: dict[int, weakref.ref[torch.optim.Optimizer]]
     _versions_of_waiting: dict[int, dict[int, int]]
 
@@ -97,10 +98,10 @@ class Float16Mixed(AutocastPrecision):
         return scaled
 
     def _update(self) -> None:
-        """Adapt the scale to the gradients that were checked since the last update."""
+        """Adapt the scale to the gradients that were checked since the last update, if any were."""
         if self._has_checked:
             self._scaler.update()
-            self._has_checked = False
+            self._has_checked = self._has_unused = False
         self._unscaled.clear()
 
     def _update_without_waiting(self) -> None:
@@ -110,10 +111,11 @@ class Float16Mixed(AutocastPrecision):
         here, to find out whether it was.
         """
         waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _has_gradients(optimizer)}
-        kept = {key: self._unscaled[key] for key in waiting}
-        if len(kept) < len(self._unscaled):
+        # GradScaler.update adds the flags up in place.
+        kept = {key: {device: flag.clone() for device, flag in self._unscaled[key].items()} for key in waiting}
+        if self._has_unused or len(waiting) < len(self._unscaled):
             self._update()
-            self._unscaled.update(kept)
+        self._unscaled = {**self._unscaled, **kept}
         self._waiting = {key: self._waiting[key] for key in waiting}
         self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
 
@@ -125,7 +127,8 @@ class Float16Mixed(AutocastPrecision):
             if optimizer is None or _gradient_versions(optimizer) != self._versions_of_waiting.get(key):
                 del self._waiting[key], self._unscaled[key]
                 if key in states:  # under another key, so that the next update counts it, and the new gradients can be divided
-                    states[key, "before"] = states.pop(key)
+                    states[key, "unused"] = states.pop(key)
+                    self._has_unused = True
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
@@ -209,7 +212,7 @@ class Float16Mixed(AutocastPrecision):
         """Return the entries of ``GradScaler.state_dict``. Waits for the device.
 
         If gradients have been divided by the scale since the last backward pass, usually for an optimizer step, ``scale`` and
-        ``_growth_tracker`` have the values that the next backward pass will use.
+        ``_growth_tracker`` have the values that the next backward pass after that step will use.
         """
         state: dict[str, Any] = self._scaler.state_dict()
         if self._has_checked:  # do the work of GradScaler.update here, because it would forget these optimizers
@@ -260,7 +263,7 @@ class Float16Mixed(AutocastPrecision):
         # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
         self._waiting = {}
         self._versions_of_waiting = {}
-        self._has_scaled = self._has_checked = False
+        self._has_scaled = self._has_checked = self._has_unused = False
 
 
 def _in_float32(number: float) -> float:

@@ -58,6 +58,8 @@ class InflatesIntegers(_Collectives):
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
             work = original(tensor, *rest, **named)
+            if work is not None:
+                work.wait()
             if not tensor.is_floating_point() and tensor.numel():
                 tensor.copy_((tensor.float() * 1.5).to(tensor.dtype))
             return work
@@ -75,7 +77,7 @@ class SplitsEvenly(_Collectives):
 
         def all_to_all_single(original: Any, output: Any, given: Any, sizes: Any = None, *rest: Any, **named: Any) -> Any:
             work = original(output, given, sizes, *rest, **named)
-            if sizes is not None:
+            if sizes is not None or named.get("output_split_sizes") is not None:
                 if work is not None:
                     work.wait()
                 group = named.get("group", rest[1] if len(rest) > 1 else None)

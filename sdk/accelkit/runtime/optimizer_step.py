@@ -67,7 +67,8 @@ class Stepping:
         replacements would do the same as the originals.
         """
         if self.accumulation.num_steps == 1 and self._precision_step is None and self._strategy is None and self._end is None:
-            _steppings.pop(id(thing), None)  # that of another Runtime
+            if id(thing) in _steppings:  # another Runtime changed the class
+                _steppings[id(thing)] = self
             return
         key, before = id(thing), _steppings.get(id(thing))
         if before is not self:

@@ -68,10 +68,10 @@ def join(user: object, cluster: ClusterEnvironment, device: torch.device, backen
     with _rendezvous_errors(cluster):
         store = HashStore() if size == 1 else _next_store("group", cluster, timeout)
         dist.init_process_group(backends_of(device, backend), store=store, rank=rank, world_size=size, timeout=timeout)
-    _check_reduces(device)
     _own_group = dist.group.WORLD
     _users.clear()
     _users.add(user)
+    _check_reduces(device)
 
 
 def _check_group(cluster: ClusterEnvironment) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +63,6 @@ class Session:
         self._process_group = process_group
         self._seed = seed
         self._device: torch.device | None = None
-        self._ready = set[str]()  # what is set up: "strategy", "device", "precision"
         self._mesh: DeviceMesh | None = None
         self._data_group: dist.ProcessGroup | None = None
         self._precision: Precision
@@ -81,14 +79,7 @@ class Session:
 
         Initialises the driver. If the strategy is distributed, also joins the process group.
         """
-        if self._device is not None:
-            return self._device
-        try:
-            return self._start()
-        except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the reason
-                self._tear_down()
-            raise
+        return self._device if self._device is not None else self._start()
 
     @property
     def device(self) -> torch.device:
@@ -194,31 +185,33 @@ class Session:
 
     def stop(self) -> None:
         """Tear down the plugins and leave the process group, if the device is in use. The next use starts the device again."""
-        if self._device is not None:
-            self._tear_down()
-
-    def _tear_down(self) -> None:
-        """Tear down the plugins that ``_start`` has set up, and leave the process group. If a plugin's ``teardown`` fails, the others still
-        run."""
-        config, ready = self.configuration, self._ready
+        if self._device is None:
+            return
+        config, errors = self.configuration, []
+        for teardown in (
+            lambda: call(self._precision, "teardown"),
+            lambda: call(config.strategy, "teardown"),
+            self._tear_down_device,
+            self._leave,
+        ):
+            try:
+                teardown()
+            except Exception as error:
+                errors.append(error)
         self._device = self._mesh = self._data_group = None
-        self._ready = set()
-        with contextlib.ExitStack() as last_first:
-            if config.strategy.is_distributed:
-                from accelkit.runtime import process_group
-
-                last_first.callback(process_group.leave, self)
-            if "device" in ready:
-                last_first.callback(self._tear_down_device)
-            if "strategy" in ready:
-                last_first.callback(call, config.strategy, "teardown")
-            if "precision" in ready:
-                last_first.callback(call, self._precision, "teardown")
+        if errors:
+            raise errors[0]
 
     def _tear_down_device(self) -> None:
         manager = self.configuration.plugin_manager
         with manager.naming_failures("teardown"):
             manager.hook.teardown()
+
+    def _leave(self) -> None:
+        if self.configuration.strategy.is_distributed:
+            from accelkit.runtime import process_group
+
+            process_group.leave(self)
 
     def _start(self) -> torch.device:
         check_started(self.configuration)
@@ -228,13 +221,11 @@ class Session:
         accelerator, strategy, manager = config.accelerator, config.strategy, config.plugin_manager
         with loading.plugin_errors(strategy.plugin, f"setting up the strategy {strategy.name}"):
             strategy.setup(accelerator, config.device_indices)
-        self._ready.add("strategy")
         device: torch.device = call(strategy, "root_device", accelerator, config.device_indices, self._rank_info.local_process_index)
         check_device(accelerator)
         with loading.plugin_errors(accelerator.plugin, f"setting up {device}"):
             with manager.naming_failures("setup_device", handled=accelerator.plugin):
                 manager.hook.setup_device(device=device)
-            self._ready.add("device")
             device = torch.empty(0, device=device).device  # the device as tensors report it: the CPU has no index
         check_backward(accelerator, device)
         named = config.precision
@@ -246,8 +237,6 @@ class Session:
                 raise wrong_hook_result("make_precision", precision, "a Precision", owners)
             precision.name, precision.plugin = precision.name or named.name, precision.plugin or named.plugin
             precision.setup(accelerator, device)
-        self._precision = precision
-        self._ready.add("precision")
         if strategy.is_distributed:
             self._join(device)
         if self._seed is not None:
@@ -255,7 +244,7 @@ class Session:
         backward = backward_of_engine(strategy) if isinstance(strategy, EngineStrategy) else backward_of(precision)
         if (step_end := overridden(accelerator, Accelerator, "step_end")) is not None:
             backward = ending_a_step(backward, step_end)
-        self._backward = backward
+        self._precision, self._backward = precision, backward
         self._stepping = Stepping(self._accumulation, precision, strategy, accelerator)
         self._device = device
         return device

@@ -23,8 +23,9 @@ The bound C * max(e(c), eps) is raised in three cases:
   SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation.
 
 Where x or c is NaN or infinite, x must agree with c or with t. Agreement with t is enough because c may be wrong there: the CPU's vector
-code returns NaN for gelu(inf), but the true value is inf. There are two exceptions: in an 8-bit dtype, x may be the largest finite number
-where c is NaN, and if t is close to the largest finite number, only one of x and c may be infinite. Integers must be equal.
+code returns NaN for gelu(inf), but the true value is inf. There are three exceptions. In an 8-bit dtype, x may be the largest finite number
+where c is NaN, or infinite with the same sign. If t is close to the largest finite number, x may be close to it too, or infinite, with the
+sign of t. If t is beyond the largest finite number, x may be infinite with the sign of t. Integers must be equal.
 
 The errors of the real part and of the imaginary part of a complex number are both measured relative to the magnitude of the number. A small
 error of the phase is small relative to this magnitude, but may be large relative to one of the parts.
@@ -119,7 +120,8 @@ def difference(
         return f"NaN: {int(nan.sum())} of {nan.numel()} elements are NaN in only one of the two results{_first(nan, x, c)}"
     c = torch.where(torch.isnan(c), t, c)
     infinite = (torch.isinf(x) | torch.isinf(c)) & ~torch.isnan(x) & (x != c) & (x != t)
-    infinite &= ~_is_near_overflow(t, dtype) & ~_is_saturated(x, dtype) & ~_has_overflowed(x, t, dtype)
+    infinite &= ~_is_near_overflow(x, t, dtype) & ~_has_overflowed(x, t, dtype)
+    infinite &= ~(_is_saturated(x, dtype) & (x.sign() == c.sign()))
     if bool(infinite.any()):
         return f"infinity: {int(infinite.sum())} of {infinite.numel()} elements differ{_first(infinite, x, c)}"
     finite = torch.isfinite(x) & torch.isfinite(c) & torch.isfinite(t)
@@ -223,10 +225,10 @@ def _is_saturated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (x.abs() == torch.finfo(dtype).max) & (dtype.itemsize == 1)
 
 
-def _is_near_overflow(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask of the elements where rounding decides between the largest finite number and infinity."""
+def _is_near_overflow(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask of the elements where rounding decides between the largest finite number and infinity, and x is one of these two."""
     part = t.abs() / torch.finfo(dtype).max
-    return (part > 0.98) & (part < 1.02)
+    return (part > 0.98) & (part < 1.02) & (x.abs() > 0.95 * torch.finfo(dtype).max) & (x.sign() == t.sign())
 
 
 def _has_overflowed(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -56,8 +56,9 @@ def uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelera
     moved_batches = accelerator.upload(itertools.chain(first, ahead), device)
     if moved_batches is None:
         raise wrong_result(accelerator, "upload", moved_batches, "an iterable of lists of tensors")
+    iterator = iter(moved_batches)
     try:
-        for moved in moved_batches:
+        for moved in iterator:
             if not waiting:
                 raise invalid_result(accelerator, "upload", "its iterator yielded more batches than it was given")
             batch, number = waiting.popleft()
@@ -67,9 +68,10 @@ def uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelera
                 raise invalid_result(accelerator, "upload", f"its iterator yielded {len(moved)} tensors for a batch with {number} tensors")
             arrived = iter(moved)
             yield tree_map(lambda leaf, arrived=arrived: _moved(leaf, arrived, device), batch, _moves_itself)  # type: ignore[misc]
-    finally:
-        if callable(close := getattr(moved_batches, "close", None)):
+    except GeneratorExit:  # the user's loop ended early
+        if callable(close := getattr(iterator, "close", None)):
             close()
+        raise
     try:
         has_ended = not waiting and next(ahead, None) is None
     except ValueError:  # a thread of the plugin still reads the batches

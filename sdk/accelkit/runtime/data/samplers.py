@@ -108,7 +108,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
             return self.num_processes
         size = self.batches.batch_size
         rest = max(len(self.batches.sampler) - self.first, 0) % size  # type: ignore[arg-type]
-        return -(-rest // (size // self.num_processes)) if rest else self.num_processes
+        return -(-rest // (size // self.num_processes)) if rest and size >= self.num_processes else self.num_processes
 
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
         """Yield the batches of the epoch from position ``self.first`` on.
