@@ -245,7 +245,7 @@ _MIXED = (
 
 @check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
 def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
-    """For two arguments of these dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 37 other functions give results with the same dtype
+    """For two arguments of these dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 38 other functions give results with the same dtype
     and values as on the CPU. One argument is a 1-d tensor. The other is a 1-d tensor, a 0-d tensor or a Python number. Each call is
     tested with the dtypes and the arguments in both orders. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.type_promotion import check_type_promotion
@@ -259,7 +259,7 @@ _SORTED = [f"{name},{dtype}" for name in ("sort", "argsort", "out") for dtype in
 @check("training", requires=["dtype.int64", "dtype.{1}"], over=_SORTED)
 def stable_order(subject: Subject, name: str, dtype: str) -> None:
     """A sort with ``stable=True``, ascending or descending, returns equal elements in the order in which they are in the input. NaNs count
-    as equal to each other."""
+    as equal to each other, whatever their sign bits are."""
     from accelkit_conformance.oracle.equal_elements import check_stable_order
 
     check_stable_order(subject, name, dtype)

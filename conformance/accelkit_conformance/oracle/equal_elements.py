@@ -54,4 +54,6 @@ def _tensors(dtype: torch.dtype) -> Iterator[torch.Tensor]:
         values = torch.randint(0, 4, (length, 3), generator=generator)
         yield values.to(dtype)
         if dtype.is_floating_point:
-            yield values.to(dtype).masked_fill(values == 1, float("nan"))
+            with_nan = values.to(dtype).masked_fill(values == 1, float("nan"))
+            yield with_nan
+            yield with_nan.where(values != 2, with_nan.new_tensor(float("nan")).neg())  # NaN with the sign bit, as 0/0 gives it on x86
