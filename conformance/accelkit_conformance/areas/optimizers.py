@@ -278,8 +278,9 @@ def programs(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=["first", "middle", "last"])
 def infinite_gradients(subject: Subject, place: str) -> None:
-    """If the gradient of the first, the middle or the last of 44 parameters has an infinity or NaN, ``torch.amp.GradScaler`` skips the step
-    and halves the scale. If all gradients are finite, the scaler unscales them exactly, and the step changes every parameter."""
+    """If the last element of the gradient of the first, the middle or the last of 45 parameters is infinite or NaN,
+    ``torch.amp.GradScaler`` skips the step and halves the scale. If all gradients are finite, the scaler unscales them exactly, and the
+    step changes every parameter. The first parameter has 131,075 elements."""
     from accelkit_conformance.oracle.scaler_cases import check_infinite_gradients
 
-    check_infinite_gradients(subject, place, (*_SHAPES[2:], *_SHAPES[3:]) * 4)
+    check_infinite_gradients(subject, place, ((2**17 + 3,), *(*_SHAPES[2:], *_SHAPES[3:]) * 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +25,13 @@ def _tensors() -> list[torch.Tensor]:
     """Return 300 tensors, each with 1 to 7 rows of two elements. No two elements are equal."""
     lengths = [1 + number * 5 % 7 for number in range(_NUM_TENSORS)]
     return list(torch.arange(2.0 * sum(lengths)).view(-1, 2).split(lengths))
+
+
+def _with_scalars(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the results of foreach operators that take a list with a different number for each tensor."""
+    numbers = [1.0 + index for index in range(len(tensors))]
+    added, multiplied = torch._foreach_add(tensors, numbers), torch._foreach_mul(tensors, numbers)
+    return [*added, *multiplied, *torch._foreach_addcdiv(added, multiplied, added, numbers)]
 
 
 def _matrices() -> torch.Tensor:
@@ -91,7 +98,7 @@ CALLS: Mapping[str, Call] = {
     "pad_sequence": (lambda *given: pad_sequence(list(given), batch_first=True), lambda: tuple(_tensors())),
     "split": (lambda x: x.split([1 + number % 3 for number in range(_NUM_TENSORS)]), lambda: (torch.arange(600.0),)),
     "unbind": (lambda x: x.unbind(1), lambda: (torch.arange(900.0).view(3, 300),)),
-    "foreach_add": (lambda *given: torch._foreach_add(given, given, alpha=2), lambda: tuple(_tensors())),
+    "foreach_add": (lambda *given: (*torch._foreach_add(given, given, alpha=2), *_with_scalars(given)), lambda: tuple(_tensors())),
     "foreach_norm": (lambda *given: torch._foreach_norm(given), lambda: tuple(_tensors())),
     "vector": (lambda *given: torch.nn.utils.parameters_to_vector(given), lambda: tuple(_tensors())),
     "linalg.inv": (torch.linalg.inv, lambda: (_matrices(),)),
