@@ -54,10 +54,21 @@ def fork_rng_restores(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state", "numbered_devices"])
 def devices_have_their_own_generator(subject: Subject) -> None:
-    """Drawing random numbers on one device does not change the random numbers that another device draws."""
+    """Drawing random numbers on one device does not change the random numbers that another device draws. If no device is passed,
+    ``get_rng_state`` and ``set_rng_state`` of the device's module get and set the state of the current device."""
     import torch
 
     other = subject.second_device()
+    subject.module.set_device(other)
+    try:
+        state = subject.module.get_rng_state()
+        drawn, own = (torch.rand(50, device=device).cpu() for device in (other, subject.device))
+        subject.module.set_rng_state(state)
+    finally:
+        subject.module.set_device(subject.device)
+    again, next_own = (torch.rand(50, device=device).cpu() for device in (other, subject.device))
+    assert torch.equal(again, drawn), f"get_rng_state and set_rng_state without a device did not restore {other}, which was current"
+    assert not torch.equal(next_own, own), f"set_rng_state without a device changed {subject.device}, which was not current"
     subject.accelerator.manual_seed(11)
     expected = torch.rand(50, device=subject.device).cpu()
     subject.accelerator.manual_seed(11)

@@ -216,6 +216,7 @@ _INDICES: dict[str, _Call] = {
     "index_select of a slice": lambda x: x[:2].index_select(0, _index(x, 3)),
     "index_add_ of a slice": lambda x: x[:2].index_add_(0, _index(x, 3), torch.ones(2, device=x.device)),
     "nll_loss": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x)),
+    "nll_loss of images": lambda x: torch.nn.functional.nll_loss(x.view(1, 2, 1, 2), _index(x).view(1, 1, 2)),
     "one_hot": lambda x: torch.nn.functional.one_hot(_index(x), 3),
 }
 """Calls with an index outside a tensor of four elements or, with ``of a slice``, outside its first two elements, by name."""

@@ -178,6 +178,9 @@ def _selection() -> Iterator[Call]:
     yield from _product(torch.unique, (numbers,), sorted=[True], **options)
     yield from _product(torch.unique_consecutive, (numbers,), **options)
     yield from _product(torch.isin, (numbers, torch.tensor([1, 4, 9])), invert=[True, False], assume_unique=[False])
+    bags = (torch.tensor([0, 2, 1, 3, 2, 4]), *random_inputs((5, 3)), torch.tensor([0, 2, 4]))
+    yield from _product(F.embedding_bag, bags, mode=["sum", "mean", "max"], include_last_offset=[True, False])
+    yield from _product(lambda x, **how: (x > 0).repeat(1, 20).cumsum(**how), x, dim=[0, 1], dtype=[None, torch.int32])
     yield from _product(torch.bincount, (numbers,), weights=[None, torch.linspace(0, 1, 7)], minlength=[0, 3, 9])
     yield from _product(torch.histc, (torch.linspace(-1, 3, 9),), bins=[1, 4, 7], min=[0.0, -1.0], max=[0.0, 2.0])
     for diagonal in range(-3, 4):

@@ -113,7 +113,10 @@ CALLS: Mapping[str, Call] = {
     "matmul": (torch.matmul, lambda: (_matrices(), _vectors()[:1])),
     "linalg.cross": (torch.linalg.cross, lambda: ((torch.arange(3.0 * _NUM_MATRICES) % 11).view(-1, 3), torch.tensor([[1.0, 2.0, 3.0]]))),
     "index_add": (lambda w, i, v: w.index_add(0, i, v), lambda: (_weights(), _indices(), _values())),
-    "index_put": (lambda w, i, v: w.index_put((i,), v, accumulate=True), lambda: (_weights(), _indices(), _values())),
+    "index_put": (
+        lambda w, i, v: (w.index_put((i,), v, accumulate=True), w.index_put((i,), v[:1, :1], accumulate=True)),
+        lambda: (_weights(), _indices(), _values()),
+    ),
     "scatter_add": (lambda w, i, v: w.scatter_add(0, i[:, None].expand(-1, 2), v), lambda: (_weights(), _indices(), _values())),
     "scatter_amax": (
         lambda w, i, v: w.scatter_reduce(0, i[:, None].expand(-1, 2), v, "amax"), lambda: (_weights() - 9, _indices(), _values()),

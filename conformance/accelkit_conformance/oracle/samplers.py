@@ -217,6 +217,9 @@ def check_discrete_draws(subject: Subject, name: str, num_draws: int) -> None:
     subject.assert_on_device(drawn)
     drawn = drawn.cpu()
     values = drawn.round().long()
+    if name == "multinomial":
+        rows = torch.multinomial(torch.ones(64, 1000, device=device), 1).cpu()
+        assert len(rows.unique()) > 16, f"the 64 rows of a matrix drew only {len(rows.unique())} different numbers of 1000"
     fraction = float((drawn - values).abs().max())
     assert fraction < 1e-3, f"{name} drew a number that differs from an integer by {fraction:.3g}"
     outside = values[(values < 0) | (values >= len(frequencies))]
