@@ -258,10 +258,8 @@ def _package() -> Availability:
 
     torch_xla is linked against one minor version of torch.
     """
-    absent = Availability.absent(
-        "the package torch_xla is not installed",
-        "pip install 'accelkit[xla]', and torch of the same minor version; on a TPU VM, pip install 'torch_xla[tpu]'",
-    )
+    hint = "pip install 'accelkit[xla]', and torch of the same minor version; on a TPU VM, pip install 'torch_xla[tpu]'"
+    absent = Availability.absent("the package torch_xla is not installed", hint)
     if importlib.util.find_spec("torch_xla") is None:  # reading the metadata of all packages would take longer
         return absent
     try:

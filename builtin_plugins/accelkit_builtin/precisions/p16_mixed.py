@@ -173,7 +173,7 @@ class Float16Mixed(AutocastPrecision):
             del self._versions[weakref.ref(optimizer)]
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
-        self._unscaled[key] = self._scaler._found_inf_per_device(optimizer)
+        self._unscaled[key] = self._scaler._per_optimizer_states[key]["found_inf_per_device"]
         self._has_checked = True
         self._waiting[key] = weakref.ref(optimizer)
 

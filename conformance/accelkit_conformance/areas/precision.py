@@ -45,10 +45,9 @@ def lower_precision_list(subject: Subject, dtype: str, name: str) -> None:
 
 @check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_listed)
 def listed_operators(subject: Subject, dtype: str, name: str) -> None:
-    """Torch has lists of operators that prescribe a dtype under autocast on devices other than the CPU: the dtype of autocast, float32, or
-    the widest dtype of the arguments. Under autocast, an operator computes in the dtype that its list prescribes. The result and the
-    gradients have the values that the CPU gives for arguments cast to this dtype. After autocast has ended, operators that are listed for
-    the dtype of autocast compute in float32 again."""
+    """Under autocast, an operator computes in the dtype that torch's list for devices other than the CPU prescribes: the dtype of autocast,
+    float32, or the widest dtype of the arguments. The result and the gradients have the values that the CPU gives for arguments cast to
+    this dtype. After autocast has ended, operators that are listed for the dtype of autocast compute in float32 again."""
     from accelkit_conformance.oracle.autocast_lists import check_listed
 
     check_listed(subject, name, dtype)

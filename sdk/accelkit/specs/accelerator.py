@@ -284,9 +284,8 @@ class Accelerator:
 
         Returns:
             The iterator over the batches on ``device``, in the same order and structure. An override must not return None. The iterator
-            must raise the errors that ``batches`` raises. If the user's loop ends early, the method ``close`` of the iterator is called,
-            if it has one.
-            If this method is not overridden, or if rank 0 reads the data for all processes, the runtime copies the batches itself.
+            must raise the errors that ``batches`` raises. If the user's loop ends early, its method ``close`` is called, if it has one. If
+            this method is not overridden, or if rank 0 reads the data for all processes, the runtime copies the batches itself.
         """
         return None
 
