@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
     from accelkit_conformance.oracle.device_streams import on_stream
 
     with on_stream(subject, stream):
-        a = torch.rand(512, 512, device=subject.device)
+        a = torch.rand(512, 512, device=target.device)
         for _ in range(10):
             a = (a @ a).softmax(-1)
         if subject.capabilities.can("pinned_memory"):
@@ -53,16 +54,20 @@ def streams_can_be_entered_again(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def waiting_streams_see_the_value(subject: Subject) -> None:
-    """A stream that has waited for another stream, with ``wait_stream`` or with an event, reads the values that the other stream wrote."""
+    """A stream that has waited for another stream, with ``wait_stream`` or with an event, reads the values that the other stream wrote. The
+    streams belong to one device or, if there are several devices, to two devices. They are made with ``torch.Stream``, and with ``Stream``
+    of the device's module if it has one."""
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
 
-    for wait in ("wait_stream", "event"):
+    makes = dict.fromkeys([make_stream, getattr(subject.module, "Stream", make_stream)])
+    for make, device, wait in itertools.product(makes, subject.devices[:2], ("wait_stream", "event")):
         for _ in range(5):
-            target = torch.zeros(64, device=subject.device)
+            target = torch.zeros(64, device=device)
             subject.synchronize()
-            producer, consumer = make_stream(subject), make_stream(subject)
+            places = (device, subject.device)
+            producer, consumer = (make(subject, place) if make is make_stream else make(device=place) for place in places)
             _slow_producer(subject, producer, target)
             if wait == "event":
                 with on_stream(subject, producer):
@@ -72,9 +77,11 @@ def waiting_streams_see_the_value(subject: Subject) -> None:
             else:
                 consumer.wait_stream(producer)
             with on_stream(subject, consumer):
-                seen = target * 1
+                seen = target * 1 if device == subject.device else target.to(subject.device)
             consumer.synchronize()
-            assert seen.tolist() == [1.0] * 64, f"after {wait} the consumer read the values from before"
+            assert seen.tolist() == [1.0] * 64, (
+                f"after {wait} the consumer read the values from before, which the stream on {device} had replaced"
+            )
 
 
 @check("smoke", requires=["streams", "pinned_memory"])
