@@ -214,7 +214,7 @@ def along_a_dimension(subject: Subject, name: str) -> None:
     check_along_dimensions(subject, name)
 
 
-@check("training", requires=["dtype.float32"], over=names_of("differentiable", "LONG", "training"))
+@check("training", requires=["dtype.float32"], seconds=180, over=names_of("differentiable", "LONG", "training"))
 def long_dimensions(subject: Subject, name: str) -> None:
     """If a dimension of an input or of the result has length 65,543, the result and the gradients are the same as on the CPU."""
     from accelkit_conformance.oracle.differentiable import LENGTH, LONG, check_function, random_inputs
