@@ -52,6 +52,7 @@ class Float16Mixed(AutocastPrecision):
 
     required_capabilities = ("autocast.float16",)
     dtype_name = "float16"
+    _unscaled: dict[int, Mapping[torch.device, torch.Tensor]]
     _has_checked: bool
     _has_unused: bool
     _waiting: dict[int, weakref.ref[torch.optim.Optimizer]]
@@ -259,7 +260,7 @@ class Float16Mixed(AutocastPrecision):
 
         self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
         # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
-        self._unscaled: dict[int, Mapping[torch.device, torch.Tensor]] = {}
+        self._unscaled = {}
         # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
         self._waiting = {}
         self._versions_of_waiting = {}
