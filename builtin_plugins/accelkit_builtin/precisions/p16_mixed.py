@@ -52,9 +52,7 @@ class Float16Mixed(AutocastPrecision):
 
     required_capabilities = ("autocast.float16",)
     dtype_name = "float16"
-    _unscaled: dict[int, Mapping[torch.device, torch.Tensor]]
-    _has_checked: bool
-    _has_unused: bool
+    _unscaled: dict[int, dict[torch.device, torch.Tensor]]
     _waiting: dict[int, weakref.ref[torch.optim.Optimizer]]
     _versions_of_waiting: dict[int, dict[int, int]]
 
@@ -100,9 +98,8 @@ class Float16Mixed(AutocastPrecision):
 
     def _update(self) -> None:
         """Adapt the scale to the gradients that were checked since the last update, if any were."""
-        if self._has_checked:
+        if self._scaler._per_optimizer_states:
             self._scaler.update()
-            self._has_checked = self._has_unused = False
         self._unscaled.clear()
 
     def _update_without_waiting(self) -> None:
@@ -114,9 +111,9 @@ class Float16Mixed(AutocastPrecision):
         waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _has_gradients(optimizer)}
         # GradScaler.update adds the flags up in place.
         kept = {key: {device: flag.clone() for device, flag in self._unscaled[key].items()} for key in waiting}
-        if self._has_unused or len(waiting) < len(self._unscaled):
-            self._update()
-        self._unscaled = {**self._unscaled, **kept}
+        if any(key not in waiting for key in self._scaler._per_optimizer_states):
+            self._scaler.update()
+        self._unscaled = kept
         self._waiting = {key: self._waiting[key] for key in waiting}
         self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
 
@@ -129,7 +126,6 @@ class Float16Mixed(AutocastPrecision):
                 del self._waiting[key], self._unscaled[key]
                 if key in states:  # under another key, so that the next update counts it, and the new gradients can be divided
                     states[key, "unused"] = states.pop(key)
-                    self._has_unused = True
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
@@ -175,7 +171,6 @@ class Float16Mixed(AutocastPrecision):
             self._check_unchanged(optimizer, versions)
         self._scaler.unscale_(optimizer)
         self._unscaled[key] = self._scaler._per_optimizer_states[key]["found_inf_per_device"]
-        self._has_checked = True
         self._waiting[key] = weakref.ref(optimizer)
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
@@ -216,10 +211,9 @@ class Float16Mixed(AutocastPrecision):
         ``_growth_tracker`` have the values that the next backward pass after that step will use.
         """
         state: dict[str, Any] = self._scaler.state_dict()
-        if self._has_checked:  # do the work of GradScaler.update here, because it would forget these optimizers
+        if states := self._scaler._per_optimizer_states:  # do the work of GradScaler.update here, because it would forget these optimizers
             state["_growth_tracker"] += 1
-            states = self._scaler._per_optimizer_states.values()
-            if any(flag.item() for one in states for flag in one["found_inf_per_device"].values()):
+            if any(flag.item() for one in states.values() for flag in one["found_inf_per_device"].values()):
                 state["scale"] = _in_float32(state["scale"] * state["backoff_factor"])
                 state["_growth_tracker"] = 0
             elif state["_growth_tracker"] == state["growth_interval"]:
@@ -264,7 +258,7 @@ class Float16Mixed(AutocastPrecision):
         # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
         self._waiting = {}
         self._versions_of_waiting = {}
-        self._has_scaled = self._has_checked = self._has_unused = False
+        self._has_scaled = False
 
 
 def _in_float32(number: float) -> float:

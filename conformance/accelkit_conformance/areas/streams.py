@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from typing import TYPE_CHECKING
@@ -61,13 +62,12 @@ def waiting_streams_see_the_value(subject: Subject) -> None:
 
     from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
 
-    makes = dict.fromkeys([make_stream, getattr(subject.module, "Stream", make_stream)])
+    makes = [functools.partial(make_stream, subject), *([subject.module.Stream] if hasattr(subject.module, "Stream") else [])]
     for make, device, wait in itertools.product(makes, subject.devices[:2], ("wait_stream", "event")):
         for _ in range(5):
             target = torch.zeros(64, device=device)
             subject.synchronize()
-            places = (device, subject.device)
-            producer, consumer = (make(subject, place) if make is make_stream else make(device=place) for place in places)
+            producer, consumer = make(device=device), make(device=subject.device)
             _slow_producer(subject, producer, target)
             if wait == "event":
                 with on_stream(subject, producer):

@@ -74,17 +74,14 @@ def _is_candidate(record: PluginRecord) -> bool:
 
 
 def _in_order(name: str) -> PluginRecord:
-    if name == "auto" or name in device_table.aliases():
-        names = [str(one) for one in device_table.aliases().get(name, {}).get("candidates", [device_table.host_name()])]
+    if name.rpartition(":")[2] in ("auto", GENERIC, *device_table.aliases()):
         raise UnknownNameError(
             f"{ORDER_VARIABLE} contains {name!r}",
-            why="it stands for several accelerators, and the order is one of single accelerators",
-            hint=f"list them in the order you want, for example {','.join(names)}",
+            why="it stands for several accelerators, and the order consists of single accelerators",
+            hint="accelkit list shows their names",
         )
     try:
         record = find("accelerator", name)
-        if record.name == GENERIC:
-            raise UnknownNameError(name, why="it stands for any device of torch, so it needs a device type, and auto does not use it")
         return record.with_status("available") if record.status == "conflict" else record  # `dist:name` says which plugin is meant
     except UnknownNameError as error:
         raise UnknownNameError(f"{ORDER_VARIABLE} contains the unknown name {name!r}", why=error.why, hint=error.hint) from error

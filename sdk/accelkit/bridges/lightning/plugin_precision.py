@@ -197,8 +197,7 @@ class TrainerPrecision(PluginPrecision):
                 why="only one of them can run the backward pass",
                 hint="remove backward from the LightningModule, or use another precision",
             )
-        options = _named(args[1:]) | kwargs  # the first argument is the optimizer
-        call_in_step(self.plugin, "backward", tensor, **options)
+        call_in_step(self.plugin, "backward", tensor, **_named(args[1:]), **kwargs)  # the first argument is the optimizer
 
     def post_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor:
         call_in_step(self.plugin, "post_backward", tensor)
