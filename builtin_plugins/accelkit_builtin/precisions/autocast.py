@@ -57,14 +57,15 @@ class AutocastPrecision(Precision):
         self._context = functools.partial(torch.autocast, self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
 
     @contextmanager
-    def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
-        """Context manager that raises UnsupportedError if the torch call inside it raises an error or warns.
+    def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str, *, allow_warnings: bool = False) -> Iterator[None]:
+        """Context manager that raises UnsupportedError if the torch call inside it raises an error or, unless this is allowed, warns.
 
         For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
         """
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", UserWarning)
+                if not allow_warnings:
+                    warnings.simplefilter("error", UserWarning)
                 yield
         except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(

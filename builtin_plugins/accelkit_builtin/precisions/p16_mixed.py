@@ -7,8 +7,6 @@ infinite. The optimizer step is then skipped, and the scale is reduced.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -16,26 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from accelkit import Accelerator, UnsupportedError, UsageError
 from accelkit_builtin.precisions.autocast import AutocastOptions, AutocastPrecision
+from accelkit_builtin.precisions.loss_scaler import GradientCheck, GradScalerOptions, LossScaler
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class GradScalerOptions:
-    """Options of ``torch.amp.GradScaler``, under the names of its arguments.
-
-    Args:
-        init_scale: The initial scale.
-        growth_factor: The factor applied to the scale after ``growth_interval`` consecutive steps without an infinite or NaN gradient.
-        backoff_factor: The factor applied to the scale after a step with an infinite or NaN gradient.
-        growth_interval: The number of consecutive steps without an infinite or NaN gradient after which the scale grows.
-    """
-
-    init_scale: float = 65536.0
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
 
 
 class Float16Mixed(AutocastPrecision):
@@ -52,7 +34,8 @@ class Float16Mixed(AutocastPrecision):
 
     required_capabilities = ("autocast.float16",)
     dtype_name = "float16"
-    _unscaled: dict[int, dict[torch.device, torch.Tensor]]
+    _unscaled: dict[int, GradientCheck]
+    _uncounted: dict[object, GradientCheck]
     _waiting: dict[int, weakref.ref[torch.optim.Optimizer]]
     _versions_of_waiting: dict[int, dict[int, int]]
 
@@ -61,22 +44,30 @@ class Float16Mixed(AutocastPrecision):
         self.scaler_options = scaler or GradScalerOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check that torch supports autocast and a gradient scaler for this device type.
+        """Check that torch supports autocast on this device type, and that the device can divide gradients by the scale and check them.
+
+        This initialises the device's driver.
 
         Raises:
-            UnsupportedError: If torch does not support float16 autocast or ``torch.amp.GradScaler`` for this device type.
+            UnsupportedError: If torch does not support float16 autocast on this device type, or the device does not implement the operator
+                that divides and checks gradients, ``torch._amp_foreach_non_finite_check_and_unscale_``.
         """
+        import torch
+
         super().setup(accelerator, device)
-        with self._rejected_by_torch(
-            accelerator, f"torch.amp.GradScaler({self._device_type!r})", "use precision='bf16-mixed' or '32-true'"
-        ):
-            self._make_scaler()
+        self._make_scaler()
+        call = f"torch._amp_foreach_non_finite_check_and_unscale_ on {device}"
+        with self._rejected_by_torch(accelerator, call, "use precision='bf16-mixed' or '32-true'", allow_warnings=True):
+            self._scaler.divide([torch.zeros(1, device=device)])
         # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
         self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
 
     @property
     def scale(self) -> float:
-        """The factor by which the next loss is multiplied. It depends on earlier gradients, so reading it waits for the device."""
+        """The factor by which the next loss is multiplied.
+
+        Reading it waits for the device if gradients have been divided by the scale since the last step.
+        """
         return float(self.state_dict()["scale"])
 
     def pre_backward(self, loss: torch.Tensor) -> torch.Tensor:
@@ -85,47 +76,45 @@ class Float16Mixed(AutocastPrecision):
         If gradients have been divided by the scale since the previous backward pass, usually for an optimizer step, the scale is updated
         first. The scale is not updated right after a step, because other optimizers that have not stepped yet still need the old scale.
         """
-        scaler = self._scaler
         if self._waiting:
-            self._update_without_waiting()
+            self._update_except_waiting()
         elif self._unscaled:
             self._update()
+            self._unscaled.clear()
         self._has_scaled = True
-        scale = scaler._scale
-        # GradScaler.scale also copies the scale to the loss's device, which takes 1 us even if it is there already.
-        scaled: torch.Tensor = loss * scale if scale is not None and scale.device == loss.device else scaler.scale(loss)
-        return scaled
+        return self._scaler.multiply(loss)
 
     def _update(self) -> None:
         """Adapt the scale to the gradients that were checked since the last update, if any were."""
-        if self._scaler._per_optimizer_states:
-            self._scaler.update()
-        self._unscaled.clear()
+        if self._uncounted:
+            self._scaler.update(self._has_found_infinity())
+            self._uncounted.clear()
 
-    def _update_without_waiting(self) -> None:
+    def _has_found_infinity(self) -> bool:
+        """Return whether any gradient that was checked since the last update of the scale was infinite or NaN."""
+        return any(check.has_found_infinity() for check in self._uncounted.values())
+
+    def _update_except_waiting(self) -> None:
         """Like ``_update``, but optimizers that wait for their step keep their results, if they still have gradients.
 
         The coming backward pass may be that of another model. ``post_backward`` compares the versions of the gradients, which are recorded
         here, to find out whether it was.
         """
-        waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _has_gradients(optimizer)}
-        # GradScaler.update adds the flags up in place.
-        kept = {key: {device: flag.clone() for device, flag in self._unscaled[key].items()} for key in waiting}
-        if any(key not in waiting for key in self._scaler._per_optimizer_states):
-            self._scaler.update()
-        self._unscaled = kept
+        waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _gradients(optimizer)}
+        if any(key not in waiting for key in self._uncounted):
+            self._update()
+        self._unscaled = {key: self._unscaled[key] for key in waiting}
         self._waiting = {key: self._waiting[key] for key in waiting}
         self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
 
     def _forget_changed(self) -> None:
         """Forget the results of the optimizers that wait for their step and whose gradients the backward pass has changed."""
-        states = self._scaler._per_optimizer_states
         for key, reference in tuple(self._waiting.items()):
             optimizer = reference()
             if optimizer is None or _gradient_versions(optimizer) != self._versions_of_waiting.get(key):
                 del self._waiting[key], self._unscaled[key]
-                if key in states:  # under another key, so that the next update counts it, and the new gradients can be divided
-                    states[key, "unused"] = states.pop(key)
+                if key in self._uncounted:  # under another key, so that the next update counts it beside the check of the new gradients
+                    self._uncounted[key, "unused"] = self._uncounted.pop(key)
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
@@ -154,10 +143,11 @@ class Float16Mixed(AutocastPrecision):
 
         Raises:
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called, or the optimizer had no gradients
-                after the last call. The latter is noticed only at the optimizer's first step.
+                after the last call. The latter is noticed only at the optimizer's first step. Also raised if gradients are in float16,
+                because the model was converted to float16.
         """
         key = id(optimizer)
-        if key in self._unscaled or not _has_gradients(optimizer):
+        if key in self._unscaled or not (gradients := _gradients(optimizer)):
             return
         versions = self._versions.get(weakref.ref(optimizer)) if self._versions else None
         if not self._has_scaled or versions == {}:
@@ -169,8 +159,7 @@ class Float16Mixed(AutocastPrecision):
         if versions is not None:
             del self._versions[weakref.ref(optimizer)]
             self._check_unchanged(optimizer, versions)
-        self._scaler.unscale_(optimizer)
-        self._unscaled[key] = self._scaler._per_optimizer_states[key]["found_inf_per_device"]
+        self._unscaled[key] = self._uncounted[key] = self._scaler.divide(gradients)
         self._waiting[key] = weakref.ref(optimizer)
 
     def _check_unchanged(self, optimizer: torch.optim.Optimizer, versions: Mapping[int, int]) -> None:
@@ -199,28 +188,17 @@ class Float16Mixed(AutocastPrecision):
             )
         self.unscale_gradients(optimizer)
         self._waiting.pop(id(optimizer), None)
-        for has_found_infinity in self._unscaled.get(id(optimizer), {}).values():
-            if has_found_infinity.item():
-                return None
-        return step()
+        check = self._unscaled.get(id(optimizer))
+        return None if check is not None and check.has_found_infinity() else step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the entries of ``GradScaler.state_dict``. Waits for the device.
+        """Return the entries of ``GradScaler.state_dict``.
 
         If gradients have been divided by the scale since the last backward pass, usually for an optimizer step, ``scale`` and
-        ``_growth_tracker`` have the values that the next backward pass after that step will use.
+        ``_growth_tracker`` have the values that the next backward pass after that step will use. If that step is still to come, the call
+        waits for the device.
         """
-        state: dict[str, Any] = self._scaler.state_dict()
-        if states := self._scaler._per_optimizer_states:  # do the work of GradScaler.update here, because it would forget these optimizers
-            state["_growth_tracker"] += 1
-            if any(flag.item() for one in states.values() for flag in one["found_inf_per_device"].values()):
-                state["scale"] = _in_float32(state["scale"] * state["backoff_factor"])
-                state["_growth_tracker"] = 0
-            elif state["_growth_tracker"] == state["growth_interval"]:
-                grown = _in_float32(state["scale"] * state["growth_factor"])
-                state["scale"] = grown if math.isfinite(grown) else state["scale"]  # as in GradScaler.update
-                state["_growth_tracker"] = 0
-        return state
+        return self._scaler.state_dict(self._has_found_infinity() if self._uncounted else None)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored.
@@ -229,7 +207,7 @@ class Float16Mixed(AutocastPrecision):
         """
         if state:
             self._make_scaler()  # the results of earlier steps would change the restored scale
-            self._scaler.load_state_dict(dict(state))
+            self._scaler = LossScaler.from_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of this precision. The copy gets its own scaler, with the same scale.
@@ -239,41 +217,41 @@ class Float16Mixed(AutocastPrecision):
         state = dict(vars(self))
         if "_scaler" in state:
             state["_scaler"] = self.state_dict()  # with the results of steps that the scaler has not seen yet
-            del state["_unscaled"], state["_waiting"], state["_versions"], state["_versions_of_waiting"]  # these refer to optimizers
+            for name in ("_unscaled", "_uncounted", "_waiting", "_versions", "_versions_of_waiting"):  # these refer to optimizers
+                del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         if "_scaler" in state:
             self._make_scaler()
-            self._scaler.load_state_dict(state["_scaler"])
+            self._scaler = LossScaler.from_state_dict(state["_scaler"])
             self._versions = {}
 
     def _make_scaler(self) -> None:
-        import torch
-
-        self._scaler: Any = torch.amp.GradScaler(self._device_type, **dataclasses.asdict(self.scaler_options))
-        # Whether a gradient on a device was infinite, keyed by the id of the optimizer (as in the scaler) and the device.
+        self._scaler = LossScaler(self.scaler_options)
+        # The checks of the gradients that were divided since the last backward pass, by the ids of their optimizers.
         self._unscaled = {}
+        # The checks that have not changed the scale yet.
+        self._uncounted = {}
         # The optimizers whose gradients were divided, for example to clip them, and that have not stepped since, by their ids.
         self._waiting = {}
         self._versions_of_waiting = {}
         self._has_scaled = False
 
 
-def _in_float32(number: float) -> float:
-    """Return the number rounded to float32, the dtype of the scale; ``inf`` if it is too large."""
-    import torch
-
-    return torch.tensor(number, dtype=torch.float32, device="cpu").item()
-
-
-def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the gradients of the optimizer's parameters. Sparse gradients are coalesced in place, and their values are returned."""
+    gradients = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter.grad is not None:
-                return True
-    return False
+            gradient = parameter.grad
+            if gradient is not None:
+                if gradient.is_sparse:
+                    parameter.grad = gradient.coalesce()
+                    gradient = parameter.grad.values()
+                gradients.append(gradient)
+    return gradients
 
 
 def _gradient_versions(optimizer: torch.optim.Optimizer) -> dict[int, int]:

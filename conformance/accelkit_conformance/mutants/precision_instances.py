@@ -126,7 +126,7 @@ class ScalesByRank(Float16Mixed):
 
         super()._make_scaler()
         if torch.distributed.is_initialized():
-            self._scaler._init_scale = 1024.0 * (1 + torch.distributed.get_rank())
+            self._scaler._scale = 1024.0 * (1 + torch.distributed.get_rank())
 
 
 @mutant("precision_distributed", "agreement of processes", kind="precision", base="32-true")

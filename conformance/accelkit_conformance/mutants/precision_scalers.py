@@ -9,6 +9,11 @@ from accelkit_builtin.precisions.p16_mixed import Float16Mixed
 from accelkit_conformance.mutants import mutant
 
 
+def _has_found_infinity(precision: Float16Mixed, optimizer: Any) -> bool:
+    check = precision._unscaled.get(id(optimizer))
+    return check is not None and check.has_found_infinity()
+
+
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
 class ClipsScaledGradients(Float16Mixed):
     """Gradients are unscaled only in the step, so clipping applies to scaled gradients."""
@@ -18,7 +23,7 @@ class ClipsScaledGradients(Float16Mixed):
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         super().unscale_gradients(optimizer)
-        return None if self._has_found_infinity(optimizer) else step()
+        return None if _has_found_infinity(self, optimizer) else step()
 
 
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
@@ -30,7 +35,7 @@ class UnscalesAgain(Float16Mixed):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
-                        parameter.grad /= self._scaler.get_scale()
+                        parameter.grad /= self._scaler.state_dict(None)["scale"]
         else:
             super().unscale_gradients(optimizer)
 
@@ -60,7 +65,7 @@ class StepsWithZeros(Float16Mixed):
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         self.unscale_gradients(optimizer)
-        if self._has_found_infinity(optimizer):
+        if _has_found_infinity(self, optimizer):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
@@ -79,7 +84,7 @@ class SkipsAllOptimizers(Float16Mixed):
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         for other in self._all:
             self.unscale_gradients(other)
-        return None if any(self._has_found_infinity(other) for other in self._all) else step()
+        return None if any(_has_found_infinity(self, other) for other in self._all) else step()
 
 
 @mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
@@ -87,10 +92,8 @@ class KeepsItsScale(Float16Mixed):
     """Steps with infinite gradients are skipped, but the scale does not change."""
 
     def pre_backward(self, loss: Any) -> Any:
-        self._unscaled.clear()
-        self._scaler._per_optimizer_states.clear()
-        self._has_scaled = True
-        return self._scaler.scale(loss)
+        self._uncounted.clear()
+        return super().pre_backward(loss)
 
 
 @mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")
@@ -99,8 +102,7 @@ class NeverGrows(Float16Mixed):
 
     def post_backward(self, loss: Any) -> None:
         super().post_backward(loss)
-        if self._scaler._growth_tracker is not None:
-            self._scaler._growth_tracker.zero_()
+        self._scaler._growth_tracker = 0
 
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
@@ -116,8 +118,7 @@ class SavesTheScaleBeforeItsUpdate(Float16Mixed):
     """The saved state is from before the last step, so the effect of that step on the scale is lost."""
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = self._scaler.state_dict()
-        return state
+        return self._scaler.state_dict(None)
 
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
