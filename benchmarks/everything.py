@@ -23,6 +23,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PROGRAMS = (
     "step_overhead",
+    "step_cases",
     "ddp_overhead",
     "start_cost",
     "list_cost",
@@ -31,7 +32,7 @@ PROGRAMS = (
     "memory_per_step",
     "fake_xpu_cost",
 )
-ON_ANY_ACCELERATOR = ("step_overhead", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost", "loading_memory")
+ON_ANY_ACCELERATOR = ("step_overhead", "step_cases", "prefetch", "memory_per_step", "start_cost", "checkpoint_cost", "loading_memory")
 """The programs that accept ``--accelerator``."""
 PACKAGES = ("accelkit", "torch", "lightning", "accelerate")
 OURS = "accelkit"

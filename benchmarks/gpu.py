@@ -73,6 +73,7 @@ def steps(python: str, accelerator: str, *, is_quick: bool) -> list[list[Step]]:
         [Step("bench", [*bench, *(["--quick"] if is_quick else [])], 60, "page.txt")],
         [Step("profile", [python, str(BENCHMARKS / "profile_step.py"), "--accelerator", accelerator, "--output", "{folder}"], 40)],
         [_benchmark(python, accelerator, "step_overhead", 50, tables=5, is_quick=is_quick)],
+        [_benchmark(python, accelerator, "step_cases", 60, tables=6, is_quick=is_quick)],
         [_benchmark(python, accelerator, "prefetch", 30, tables=2, is_quick=is_quick, skip=on_cpu)],
         [_benchmark(python, accelerator, "memory_per_step", 40, tables=2, is_quick=is_quick, skip=on_cpu)],
         [_benchmark(python, accelerator, "start_cost", 40, tables=1, is_quick=is_quick)],

@@ -9,6 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 Measure = Callable[[], float]
 
@@ -78,6 +79,21 @@ def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]
         over_base=statistics.median(value - other for value, other in pairs),
         ratio=statistics.median(value / other for value, other in pairs),
     )
+
+
+def clock_of(runtime: Any) -> tuple[Callable[[], float], str]:
+    """Return a clock, in seconds, for work on the device of a Runtime, and the unit of times per batch that are measured with it.
+
+    On the CPU, the clock is the CPU time of this process. On other devices, it is the wall-clock time after all work on the device.
+    """
+    if runtime.device.type == "cpu":
+        return time.process_time, "us of process-CPU time"
+
+    def wall_clock() -> float:
+        runtime.accelerator.synchronize(runtime.device)
+        return time.perf_counter()
+
+    return wall_clock, "us of wall time"
 
 
 def microseconds(call: Callable[[], object], *, calls: int, warm_up: int, clock: Callable[[], float]) -> float:

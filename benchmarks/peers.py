@@ -8,15 +8,15 @@ THEY_KNOW = ("cpu", "cuda")
 _MIXED = {"32-true": "no", "bf16-mixed": "bf16", "16-mixed": "fp16"}
 
 
-def fabric(accelerator: str, precision: str = "32-true") -> Any:
-    """Return a ``lightning.fabric.Fabric`` on one device."""
+def fabric(accelerator: str, precision: str = "32-true", **given: Any) -> Any:
+    """Return a ``lightning.fabric.Fabric`` on one device. ``given`` are its other arguments."""
     from lightning.fabric import Fabric
 
     if accelerator in THEY_KNOW:
-        return Fabric(accelerator=accelerator, devices=1, precision=precision)
+        return Fabric(accelerator=accelerator, devices=1, precision=precision, **given)
     from accelkit.bridges.lightning import fabric_kwargs
 
-    return Fabric(**fabric_kwargs(accelerator, devices=1, precision=precision))
+    return Fabric(**fabric_kwargs(accelerator, devices=1, precision=precision), **given)
 
 
 def trainer(accelerator: str, precision: str = "32-true", **given: Any) -> Any:

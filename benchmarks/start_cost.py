@@ -42,6 +42,12 @@ def milliseconds(code: str, environ: dict[str, str]) -> float:
     return (time.perf_counter() - start) * 1e3
 
 
+def first_start(code: str, environ: dict[str, str]) -> float:
+    """Like ``milliseconds``, with a new cache folder, so that accelkit knows nothing from earlier processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        return milliseconds(code, environ | {"ACCELKIT_CACHE_DIR": folder})
+
+
 def main() -> None:
     options = arguments("Start-up, until the device is selected.", rounds=15, accelerator="cpu")
     name = options.accelerator
@@ -76,6 +82,8 @@ def main() -> None:
         tables = []
         for title, them in plans.items():
             calls = {what: functools.partial(milliseconds, *given) for what, given in them.items()}
+            if them is measures:
+                calls["accelkit auto, first start"] = functools.partial(first_start, *measures["accelkit auto"])
             tables.append(compare(title, "ms of wall time", calls, options.rounds, options.seconds))
     report(tables, is_json=options.json)
 

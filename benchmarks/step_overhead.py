@@ -11,14 +11,13 @@ import contextlib
 import dataclasses
 import itertools
 import logging
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import peers
 import torch
-from measuring import Measure, arguments, compare, report
+from measuring import Measure, arguments, clock_of, compare, report
 from torch.utils.data import DataLoader, TensorDataset
 
 import accelkit
@@ -251,12 +250,7 @@ def main() -> None:
         "Trainer": with_trainer,
     }
 
-    def wall_clock() -> float:
-        runtime.accelerator.synchronize(runtime.device)
-        return time.perf_counter()
-
-    is_cpu = runtime.device.type == "cpu"
-    clock, unit = (time.process_time, "us of process-CPU time") if is_cpu else (wall_clock, "us of wall time")
+    clock, unit = clock_of(runtime)
     tables = []
     for kind in (dataclasses.replace(kind, accelerator=options.accelerator) for kind in KINDS):
         measures = {name: per_batch(make(kind), clock) for name, make in contestants.items()}

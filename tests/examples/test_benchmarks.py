@@ -52,6 +52,15 @@ def test_a_step_holds_no_more_memory_than_the_raw_loops(tmp_path):
     assert "| **accelkit** |" in printed
 
 
+@pytest.mark.soak
+def test_every_contestant_is_measured_in_every_case_of_a_step(tmp_path):
+    found, _ = run_benchmarks(tmp_path / "out", "step_cases")
+    assert len(found["tables"]) == 6
+    for table in found["tables"]:
+        assert list(table["rows"]) == ["raw loop", "accelkit", "Fabric", "Accelerate", "Trainer"]
+        assert all(row["median"] > 0 for row in table["rows"].values())
+
+
 @pytest.mark.parametrize(
     ("theirs", "expected"),
     [
