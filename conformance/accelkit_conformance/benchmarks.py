@@ -51,8 +51,11 @@ def main() -> None:
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
-    """Return the time of one call in seconds. After a warm-up call, ``_ROUNDS`` rounds of ``repeat`` calls are timed, each until the device
-    has finished. The result is the median of the rounds' average times."""
+    """Return the time of one call in seconds.
+
+    After a warm-up call, ``_ROUNDS`` rounds of ``repeat`` calls are timed. A round ends when the device has finished all of its calls. The
+    result is the median of the rounds' average times.
+    """
     call()
     rounds = []
     for _ in range(_ROUNDS):
@@ -78,8 +81,8 @@ def _launches(accelerator: Any, device: Any) -> dict[str, Any]:
 def _bandwidth(accelerator: Any, device: Any) -> dict[str, Any]:
     """Measure the bandwidth in GB/s of copies of 64 MiB: from host to device, from device to host, and within the device.
 
-    Host memory is pageable and, if the device supports it, also pinned. A copy within the device
-    counts as 64 MiB, although it reads and writes 64 MiB each.
+    Host memory is pageable and, if the device supports it, also pinned. A copy within the device counts as 64 MiB, although it reads 64 MiB
+    and writes 64 MiB.
     """
     import torch
 

@@ -53,11 +53,11 @@ class LossDetector:
         self._weight, self._limit = 0, _FAILURES
 
     def loss_after(self, result: Result) -> Loss | None:
-        """Record a result. Return a ``Loss`` if it is the last of many failures and a device can no longer be used, and None otherwise.
+        """Record a result. Return a ``Loss`` if, after many failures, a device can no longer be used, and None otherwise.
 
-        The devices are tested (``find_loss``) only when the number of failures since the last passed test reaches a limit. A timeout counts
-        as several failures. Each such test of the devices doubles the limit, and a passed test of the suite resets it. Results of checks
-        that need no hardware are ignored.
+        The devices are probed (``find_loss``) only when the number of failures since the last passed test reaches a limit. A timeout counts
+        as several failures. The limit doubles each time the devices are probed, and returns to its initial value when a test passes.
+        Results of checks that need no hardware are ignored.
         """
         if not checks.find(result.id)[0].needs_hardware:
             return None

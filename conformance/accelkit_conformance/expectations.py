@@ -1,15 +1,16 @@
 """Expected failures: known defects that a vendor declares in a file, each with a reason and an expiry date.
 
 The file is TOML. The vendor's wheel declares the file with an entry point in the group ``accelkit.conformance``. The name of the entry
-point is the name of the accelerator, and the value of the entry point is ``package:file``, as in
-``acme = "vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``. An example of a file::
+point is the name of the accelerator, and the value of the entry point is ``package:file``, as in ``acme =
+"vendor_acme:expected_failures.toml"``. A file can also be given with ``--expected-failures``. An example of a file::
 
     [[expected_failure]]
     test = "operators/*[to_sparse,*]"      # a glob over test ids, or a list of globs
     dtypes = ["float32", "bfloat16"]       # optional
-    sample = "ndim == 0"                   # optional: Python expression that selects inputs, for operators by shape, ndim, args, kwargs,
-                                           # input or dtype
-    error = "NotImplementedError"          # optional: class of the error, signal that kills the process, such as SIGSEGV, or timeout
+    sample = "ndim == 0"                   # optional: Python expression that selects inputs. In tests of operators,
+                                           # it may use the variables shape, ndim, args, kwargs, input and dtype
+    error = "NotImplementedError"          # optional: class of the error, signal that kills the process, such as
+                                           # SIGSEGV, or timeout
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
     issue = "https://..."
@@ -85,7 +86,7 @@ class Expectation:
         only in worker processes, because the expression is code from the plugin.
 
         Raises:
-            UsageError: If the expression raises an error, for example because this input has no variable of that name.
+            UsageError: If the expression raises an error, for example because it uses a variable that is not in ``facts``.
         """
         try:
             return not self.sample or bool(eval(self.sample, {}, dict(facts)))  # noqa: S307 # the plugin's own code, which runs here anyway

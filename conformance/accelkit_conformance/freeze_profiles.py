@@ -15,7 +15,10 @@ def current() -> list[tuple[Profile, str]]:
 
 
 def written(entries: Iterable[tuple[Profile, str]]) -> str:
-    """Return the text of a profile file. Tests of a profile share one line if they differ only in the last of several parameters."""
+    """Return the text of a profile file.
+
+    Tests that have several parameters share one line if they are in the same profile and differ only in the last parameter.
+    """
     lines: dict[tuple[str, str], list[str]] = {}
     for profile, test in entries:
         head, comma, last = test.removesuffix("]").rpartition(",")

@@ -1,4 +1,6 @@
-"""Generate a part of ``docs/conformance.md``: what each area asserts, taken from docstrings, the numbers of tests, and the mutation scores.
+"""Generate a part of ``docs/conformance.md``: descriptions of the areas, numbers of tests, and mutation scores.
+
+The descriptions say what each area asserts. They are taken from docstrings.
 
 ``python -m accelkit_conformance.generate_docs PAGE`` replaces the text between the markers ``START`` and ``END`` in a page. A test fails if
 the text in ``docs/conformance.md`` is not up to date.

@@ -50,8 +50,8 @@ class Outcome:
 class _Examiner:
     """Runs tests in a worker process, on one mutant after another.
 
-    A new process replaces the worker if the worker cannot run the next test, for example because a fault has crashed it, or if a test has
-    failed in it without a fault.
+    The worker is replaced by a new process if it cannot run the next test, for example because a fault has crashed it. It is also replaced
+    if a test fails in it while no fault is on, because an earlier fault may have left something behind in the process.
     """
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:

@@ -65,8 +65,8 @@ def judge(subject: Subject, test: str, error: BaseException | None, expected: Se
 def _failed(test: str, kind: Kind, failure: SampleFailure, before: str, after: str) -> Result:
     """Return the result of a check that failed on an input.
 
-    The ``reason`` of the result is the text ``before``, the error in one line, and the text ``after``. A note precedes the error if it was
-    reported late, or if it was raised in a helper function of the suite.
+    The ``reason`` of the result is the text ``before``, the error in one line, and the text ``after``. If the error was reported late, or
+    was raised in a helper function of the suite, a note directly before the error says so.
     """
     error, step = failure.error, failed_step(failure.error)
     said = "reported late: " if step == "end" else ""

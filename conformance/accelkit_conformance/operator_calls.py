@@ -1,6 +1,6 @@
-"""Find the operators that a training step calls on a device, and those of them that the device leaves to the CPU.
+"""Find the operators that a training step calls on a device, and determine which of them the device leaves to the CPU.
 
-torch's profiler records the calls and the devices of their tensors. An operator counts as left to the CPU if it copies between the
+torch's profiler records the calls and the devices of their tensors. An operator counts as left to the CPU if it copies tensors between the
 device and the host in order to compute, as ``at::native::cpu_fallback`` does. A fallback to the CPU without such copies is not detected.
 """
 
@@ -126,7 +126,7 @@ def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool
 
 
 def _crosses(event: Any, device_type: str) -> bool:
-    """Return whether a recorded call, or a call that it makes, copies between the host and the device."""
+    """Return whether a recorded call, or a call that it makes, copies a tensor between the host and the device."""
     if device_type == "cpu" or event.name in _READS:
         return False
     if event.name in _COPIES and {"cpu", device_type} <= _devices(event):

@@ -42,10 +42,10 @@ def declared_none(results: Sequence[Result]) -> dict[str, int]:
 
 
 def unsupported_areas(results: Sequence[Result]) -> list[str]:
-    """Return a line for each area in which more than a third of the tests are unsupported.
+    """Return a line for each area that has many unsupported tests.
 
-    Tests that are unsupported because a capability is declared ``none`` do not count towards this third. The line says how many tests are
-    unsupported for other reasons, and what the most frequent cause is.
+    These are the areas in which more than a third of the tests are unsupported for a reason other than a capability that is declared
+    ``none``. The line gives the number of such tests and their most frequent cause.
     """
     total = collections.Counter(checks.area_of(result.id) for result in results)
     by_area: dict[str, list[Result]] = collections.defaultdict(list)
@@ -76,7 +76,7 @@ def coverage(must: Iterable[str], seen: Iterable[str]) -> dict[str, Any]:
 
 
 def is_good(summary: Mapping[str, Any]) -> bool:
-    """Return whether no test failed. A flaky test does not count as a failure."""
+    """Return True if no test failed. A flaky test does not count as a failure."""
     return not any(summary["kinds"].get(kind) for kind in BAD)
 
 

@@ -104,8 +104,9 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, str]:
     """Try a plugin in a child process. Return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
-    The trial of an accelerator computes on its device. A precision or a strategy is also tried on the accelerators that
-    ``accelerators_for`` returns for the names ``on``. If the plugin refuses all of these accelerators, its status is ``absent``.
+    If the plugin is an accelerator, the child process also runs a computation on its device. A precision or a strategy is also tried on the
+    accelerators that ``accelerators_for`` returns for the names ``on``. If the plugin refuses all of these accelerators, its status is
+    ``absent``.
     """
     if record.status != "available":
         return {"status": "broken", "reason": record.reason or record.status, "hint": record.hint}
@@ -121,7 +122,7 @@ class Run:
     """A run of a profile on a plugin.
 
     Attributes:
-        loss: A description of how the device became unusable and thereby ended the run; None if the device remained usable.
+        loss: The record of the device whose loss ended the run; None if no device was lost.
 
     Args:
         record: The plugin under test.
@@ -281,7 +282,11 @@ class Run:
         return [*found, *expectations.torch_defects(torch_version)] if self.record.kind == "accelerator" else found
 
     def _with_crash(self, result: Result) -> Result:
-        """Return ``result``, or the test's earlier crash or time-out if the journal has one, because a rerun does not undo it."""
+        """Return ``result``, unless the journal has an earlier crash or time-out of the same test.
+
+        In that case, return the earlier result with an updated number of attempts and an updated reason. A rerun does not undo a crash or a
+        time-out.
+        """
         earlier = self.journal.results.get(result.id)
         return result if earlier is None or earlier.kind not in CRASHED else combined([earlier, result])
 

@@ -64,11 +64,11 @@ class Executor:
     def run(self, test: str) -> Result:
         """Run a test and return its result. If the test fails, run it again up to ``reruns`` times, and return the combined result.
 
-        If the workers for the test cannot be started, the result is usually a crash.
+        If the workers for an attempt cannot be started, the attempt counts as a crash, or BrokenPluginError is raised.
 
         Raises:
-            BrokenPluginError: If the worker for a test with one process cannot be started, and no worker of this executor has ever loaded
-                the plugin.
+            BrokenPluginError: If the test needs only one process, its worker cannot be started, and no worker of this executor has
+                described its device so far (``hello`` is empty).
         """
         results = [self._attempt(test, is_fresh=False)]
         while results[-1].kind in RERUN and len(results) <= self._reruns and self._group is not None and not self.is_stopped:
@@ -154,8 +154,10 @@ class Runner:
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The description of the device, from one of the workers that loaded the plugin. Empty until a worker has loaded the plugin, or if
-        the plugin is not an accelerator."""
+        """The description of the device, from one of the workers that loaded the plugin.
+
+        It is empty until a worker has loaded the plugin. If the plugin is not an accelerator, it is always empty.
+        """
         return next((executor.hello for executor in self.executors if executor.hello), {})
 
     @property

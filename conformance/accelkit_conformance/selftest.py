@@ -2,9 +2,10 @@
 
 Each mutant breaks one area. A mutant is killed if a test of this area fails on it. On an accelerator mutant, two groups of tests run: the
 tests of the mutant's area, and the profile ``smoke``. The tests of the area come from the profile ``distributed`` if the area needs several
-processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. Tests of ``smoke`` whose area needs no
-hardware run only if the mutant's area needs no hardware either. Tests of torch.compile do not run on accelerator mutants. On any other
-mutant, all tests for its kind of plugin run.
+processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. Two areas, ``contract`` and
+``isolation``, need no hardware. On a mutant of one of these two areas, the tests of both areas in ``smoke`` also run. On all other
+accelerator mutants, they are left out. Tests of torch.compile do not run on accelerator mutants. On any other mutant, all tests for its
+kind of plugin run.
 """
 
 from __future__ import annotations
@@ -213,7 +214,7 @@ def base_record(mutant: Mutant) -> PluginRecord:
 
 
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
-    """Return the names of mutants that were detected only by checks that detected no other mutant.
+    """Return the names of the mutants that were detected by narrow checks only. A narrow check detected just one mutant.
 
     ``objections`` does not count these mutants, because a check may have been written just to detect one mutant.
     """
@@ -257,8 +258,8 @@ def idle_checks(autopsies: Sequence[Autopsy]) -> list[str]:
 def scores(autopsies: Sequence[Autopsy]) -> list[dict[str, Any]]:
     """Return the mutation scores, one row per kind of plugin and area.
 
-    A row has the number of mutants of the area and, under the name of each profile, how many of them the area's tests in that profile
-    detected.
+    A row has the number of mutants of the area. For each profile, it also has the number of these mutants that were detected by tests of
+    the area in that profile. The key of this number is the name of the profile.
     """
     version = installed_version("torch") or ""
     rows: list[dict[str, Any]] = []

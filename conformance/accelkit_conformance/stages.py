@@ -58,6 +58,6 @@ class Outcome:
 
     @property
     def counts(self) -> str:
-        """A text such as ``39 of 41, 2 unsupported``. Its first number counts the tests that neither failed nor were unsupported."""
+        """A string such as ``39 of 41, 2 unsupported``. Its first number counts the tests that neither failed nor were unsupported."""
         unsupported = f", {self.num_unsupported} unsupported" if self.num_unsupported else ""
         return f"{self.num_tests - self.num_unsupported - len(self.failed)} of {self.num_tests}{unsupported}"

@@ -161,13 +161,14 @@ class Subject:
         return loading.instantiate(self.cls, self.record)
 
     def runtime(self, **options: Any) -> Runtime:
-        """Return a Runtime that uses ``accelerator`` and ``device`` of this subject.
+        """Return a Runtime that uses the subject's ``accelerator`` and ``device``.
 
         If the plugin under test is a precision or a strategy, the Runtime uses a new instance of the plugin. If several processes run the
         check together, they are the processes of the Runtime's job.
 
         Args:
-            options: Other arguments of ``Runtime``. They take precedence over the plugin, the devices and the cluster described above.
+            options: Other arguments of ``Runtime``. They take precedence over the arguments that this method passes for the plugin, the
+                devices and the cluster.
 
         Raises:
             NotSupported: If there are fewer devices than processes.

@@ -78,7 +78,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
 
 
 def check_exit(record: PluginRecord, seconds: float) -> None:
-    """Check that a new process, which calls ``sys.exit(7)`` right after a backward pass on the device, ends with the exit status 7.
+    """Check that calling ``sys.exit(7)`` right after a backward pass on the device ends a new process with exit status 7.
 
     Raises:
         AssertionError: If the process does not end within ``seconds``, or ends with a different status. If the status is different, the
@@ -143,7 +143,11 @@ def main() -> None:
 
 
 def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
-    """Exit right after a backward pass, on one core, so that device threads with unfinished work are likely to run during shutdown."""
+    """Run a backward pass on the device, and exit right after it.
+
+    If the operating system allows it, the process first restricts itself to one core. Device threads with unfinished work are then likely
+    to run during shutdown.
+    """
     import torch
 
     from accelkit.discovery import loading
@@ -161,8 +165,10 @@ def _exit_after_backward(record: PluginRecord, cls: Any) -> NoReturn:
 
 
 def _is_driver_up(device_type: str) -> bool:
-    """Return whether ``torch.<device_type>`` reports that its driver is initialised. Returns False for the CPU, if torch has no such
-    module, or if the module has no ``is_initialized``."""
+    """Return whether ``torch.<device_type>`` reports that its driver is initialised.
+
+    The result is False if the device is the CPU, if torch has no module of this name, or if the module has no ``is_initialized``.
+    """
     module = getattr(sys.modules["torch"], device_type, None) if device_type else None
     asked = getattr(module, "is_initialized", None)
     return bool(asked()) if callable(asked) and device_type != "cpu" else False

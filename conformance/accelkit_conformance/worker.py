@@ -190,7 +190,7 @@ class Worker:
     def _call(self, test: str) -> BaseException | None:
         """Run a check on each device of its test. Return the first error, or None if there is none.
 
-        The error is NotSupported only if the check is not supported on any of the devices.
+        The error is NotSupported only if the check is unsupported on every device.
         """
         found, parameters = checks.find(test)
         unsupported: list[NotSupported] = []
@@ -282,7 +282,10 @@ def is_recorded(test: str) -> bool:
 
 
 def _tells_of_fallback(text: str) -> bool:
-    """Return whether a warning reports a CPU fallback, as worded by torch's ``at::native::cpu_fallback`` and by vendors."""
+    """Return whether the text of a warning reports a fallback to the CPU.
+
+    The function recognises the wording of torch's ``at::native::cpu_fallback`` and similar wordings that vendors use.
+    """
     return "fall back" in text.lower() and "cpu" in text.lower()
 
 

@@ -125,9 +125,10 @@ class WorkerGroup:
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards, ``is_spent`` says whether these workers must be replaced.
 
-        The ``first_call_timeout`` of the run or, by default, of the accelerator is added to the time limit, because the device may compile
-        kernels. If the test ends in time but takes longer than ``seconds``, it is run a second time with the limit ``seconds``, and the
-        result of the second run is returned. There is no second run if these workers must be replaced.
+        The device may compile kernels, so ``first_call_timeout`` is added to the time limit. It comes from the options of the run. If it is
+        not set there, the accelerator's own value is used. If the test ends within the extended limit but takes longer than ``seconds``,
+        and these workers need not be replaced, the test is run a second time. The limit is then ``seconds``, and the result of the second
+        run is returned.
 
         Args:
             test: The id of the test.
@@ -271,7 +272,10 @@ class WorkerGroup:
         return [found[rank] for rank in range(self.size)]
 
     def _why(self) -> str:
-        """Return a text that says how a process of the group ended or, if none ends within one second, that no process responds."""
+        """Return a message that says how a process of the group ended.
+
+        Waits up to one second for a process to end. If none ends, the message says that no process responds.
+        """
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             for rank, process in enumerate(self._processes):

@@ -59,8 +59,10 @@ class Capabilities(Mapping[str, Support]):
 
     Keys are ``dtype.<name>`` (storage and arithmetic, as in ``dtype.bfloat16``), ``autocast.<name>`` and the keys of CAPABILITY_KEYS. A
     plugin's own keys are prefixed with its name, as in ``acme.sparse_cores``. A value is ``native`` if the device supports the capability
-    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the device does not support the capability. Any
-    other key, even an unknown one, has the value ``undeclared`` and raises no KeyError; ``in``, ``len`` and iteration leave it out.
+    directly, ``emulated`` if software makes up for what the device lacks, and ``none`` if the device does not support the capability.
+
+    Looking up a key that was not declared, even an unknown one, returns ``undeclared`` and raises no KeyError. ``in``, ``len`` and
+    iteration leave such keys out.
 
     >>> capabilities = Capabilities.declare(native=["streams", "dtype.float32"], none=["fp8"])
     >>> capabilities["streams"], capabilities["fp8"], capabilities["graphs"]

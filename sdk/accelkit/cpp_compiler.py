@@ -19,10 +19,13 @@ class BuildError(RuntimeError):
 
 
 def compiler_command() -> tuple[str, ...]:
-    """Return the command of the C++ compiler as a tuple: the words of CXX or, by default, the first installed of c++, g++ and clang++.
+    """Return the command of the C++ compiler as a tuple.
+
+    The command is the value of CXX, split into words, or by default the first installed of c++, g++ and clang++.
 
     Raises:
-        BuildError: If CXX names a program that does not exist or cannot be split into words, or no compiler is installed.
+        BuildError: If CXX cannot be split into words or names a program that does not exist, or if CXX is not set and none of the three
+            compilers is installed.
     """
     chosen = words_of("CXX")
     names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]

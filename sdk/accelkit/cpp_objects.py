@@ -26,12 +26,15 @@ class CompilationUnit:
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments with which the compiler gets the sources: ``-c`` with the last, and ``-include`` with each of the others."""
+        """The arguments that pass the sources to the compiler: ``-include`` for each source but the last, and ``-c`` for the last."""
         *before, last = map(str, self.sources)
         return [*(word for path in before for word in ("-include", path)), "-c", last]
 
     def digest(self, surroundings: bytes) -> str:
-        """Return a hexadecimal digest of the sources and of ``surroundings``, a digest of the compilation's other inputs, such as flags."""
+        """Return a hexadecimal digest of the sources and of ``surroundings``.
+
+        ``surroundings`` is itself a digest, of the compilation's other inputs, such as flags.
+        """
         digest = hashlib.sha256(surroundings)
         for path in self.sources:
             digest.update(path.read_bytes())

@@ -40,10 +40,12 @@ def make_mesh_of_shape(
         device_type: The torch device type.
         mesh_shape: The size of each dimension. The product of the sizes is the number of processes.
         mesh_dim_names: The name of each dimension.
-        backend_override: The backend of some dimensions, by index or name: the name of the backend, its options, or a pair of both.
+        backend_override: The backends of some dimensions. Each key is the index or the name of a dimension. Each value is the name of a
+            backend, the backend's options, or a tuple of the name and the options.
 
     Raises:
-        UsageError: If the names do not fit the dimensions, or if a key of ``backend_override`` is no dimension.
+        UsageError: If the names do not fit the dimensions, if a key of ``backend_override`` is not the index or the name of a dimension, or
+            if two keys refer to the same dimension.
     """
     import torch
     from torch.distributed.device_mesh import DeviceMesh

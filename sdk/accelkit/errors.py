@@ -59,11 +59,14 @@ __all__ = [
 
 
 class AccelkitError(Exception):
-    """Base class of accelkit's errors. The message has up to four parts: what happened, which plugin caused it, why, and what to do.
+    """Base class of accelkit's errors.
+
+    The message has up to four parts: what happened, which plugin caused it, why, and what to do. The message omits ``plugin``, ``why`` and
+    ``hint`` if they are empty.
 
     Args:
         what: What happened, in one sentence without a full stop.
-        plugin: The plugin that caused the error, as ``dist==version``. The message omits this and the other arguments if they are empty.
+        plugin: The plugin that caused the error, as ``dist==version``.
         why: The cause, for example the message of the original error.
         hint: What the user can do next, preferably a command.
     """
@@ -108,7 +111,10 @@ def message_in_one_line(error: BaseException) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Return ``text``. If it is longer than ``length`` characters, keep only that many, and append a remark that states the full length."""
+    """Return ``text``, truncated to ``length`` characters if it is longer.
+
+    If the text is truncated, a remark that states the full length is appended.
+    """
     return text if len(text) <= length else f"{text[:length]} … (cut: it has {len(text):,} characters)"
 
 

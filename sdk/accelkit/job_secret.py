@@ -1,8 +1,10 @@
-"""The secret of a job. The processes of the job sign their messages with the secret, so that no bytes from other senders are unpickled.
+"""The secret of a job.
+
+The processes of the job sign their messages with the secret, so that no bytes from other senders are unpickled.
 
 For a job that runs on a single machine, ``accelkit launch`` and ``Runtime.launch`` create a secret, unless ``ACCELKIT_JOB_SECRET`` is set,
 and pass it to the processes that they start. Any other job has a secret only if the user sets this variable to the same value in all of its
-processes. In a job without a secret, messages have a checksum that anyone can compute, instead of a signature.
+processes. In a job without a secret, messages have a checksum instead of a signature. Anyone can compute this checksum.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Calls to plugin methods. Outside training steps, an error or a wrong return value becomes an error that names the plugin.
+"""Calls to plugin methods. Outside training steps, errors and wrong return values become errors that name the plugin.
 
-In training steps, an error keeps its type, because programs may catch it, and a note that names the plugin is added to the error.
-Out-of-memory errors, accelkit's own errors and errors of built-in plugins are never changed. Most values that plugins return in training
-steps are checked only after something has failed, so that a call that succeeds costs next to nothing.
+In training steps, an error keeps its type, because programs may catch it. A note on the error names the plugin. Out-of-memory errors,
+accelkit's own errors and errors of built-in plugins are never changed. Most values that plugins return in training steps are checked only
+after something has failed. If nothing fails, the checks cost almost nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SPECIFICATIONS = "accelkit.specs."
 def call(plugin: Accelerator | Precision | Strategy, method: str, *arguments: Any, **options: Any) -> Any:
     """Return ``plugin.method(*arguments, **options)``, for calls outside training steps.
 
-    Errors of the built-in plugins, out-of-memory errors (not the plugin's fault) and accelkit's own errors are passed on unchanged.
+    Errors of the built-in plugins, out-of-memory errors (not the plugin's fault) and accelkit's own errors are passed on unchanged. The
+    return values of built-in plugins are not checked.
 
     Raises:
-        BrokenPluginError: If the method raises any other error or, unless the plugin is built in, returns a value that is not of the type
-            in its specification.
+        BrokenPluginError: If the method raises any other error, or returns a value that is not of the type in the method's specification.
     """
     function = getattr(plugin, method)
     if is_built_in(plugin):
@@ -164,7 +164,10 @@ def _is_count(value: object) -> bool:
 
 
 def _items(value: object) -> Sequence[object]:
-    """Return ``value`` if it is a non-empty list or tuple. Otherwise, return ``("",)``, whose item fails every check of an item."""
+    """Return ``value`` if it is a non-empty list or tuple. Otherwise, return ``("",)``.
+
+    Callers check each item of the result. The empty string fails all of these checks.
+    """
     return value if isinstance(value, list | tuple) and value else ("",)
 
 

@@ -59,9 +59,9 @@ class PluginManager(pluggy.PluginManager):
         Args:
             hook: The name of the hook.
             hint: The hint of the HookError. The default hint says how to go on without the plugin.
-            handled: The ``dist==version`` of a plugin whose errors the caller handles. Errors that this plugin or no registered plugin
-                raised are then passed on unchanged. If it is None, these errors are converted, too, and the HookError names no plugin if no
-                registered plugin raised the error.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles. Errors of this plugin are passed on unchanged, and
+                so are errors that do not come from a registered plugin. If ``handled`` is None, all of these errors are converted, too. The
+                HookError for an error that does not come from a registered plugin names no plugin.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.
@@ -94,7 +94,10 @@ class PluginManager(pluggy.PluginManager):
         return ""
 
     def other_owners(self, hook: str) -> str:
-        """Return the ``dist==version`` of each plugin that implements a hook, except accelkit's own plugins, separated by commas."""
+        """Return a comma-separated list of the ``dist==version`` of each plugin that implements a hook.
+
+        accelkit's own plugins are left out.
+        """
         implementing = [implementation.plugin for implementation in getattr(self.hook, hook).get_hookimpls()]
         owners = [owner for plugin, owner in self._owners if any(plugin is one for one in implementing)]
         return ", ".join(dict.fromkeys(owner for owner in owners if not owner.startswith(f"{OWN_DISTRIBUTION}==")))
@@ -102,9 +105,10 @@ class PluginManager(pluggy.PluginManager):
     def _owner_of(self, error: BaseException) -> str:
         """Return the ``dist==version`` of the plugin whose hook implementation raised the error, or "" if no plugin raised it.
 
-        A traceback lists the outermost call first. Of the plugins in the traceback, the last one that pluggy called raised the error.
-        Plugins listed above this plugin are wrappers, through which the error only passed. Plugins listed below it were called by this
-        plugin itself, without pluggy."""
+        A traceback lists the outermost call first. The plugin that raised the error is the last one in the traceback that was called by
+        pluggy. Plugins listed above this plugin are wrappers, through which the error only passed. Plugins listed below it were called by
+        this plugin itself, without pluggy.
+        """
         named, is_called_by_pluggy = "", True
         for frame, _ in traceback.walk_tb(error.__traceback__):
             if str(frame.f_globals.get("__name__")).startswith("pluggy."):

@@ -85,8 +85,8 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     def warning_once(self, msg: object, *args: Any, **kwargs: Any) -> None:
         """Log a warning the first time that this method is called with this message and these arguments. Later calls do nothing.
 
-        A call does not count if warnings are disabled at that time. This applies to each logger that ``get_logger`` returns separately,
-        even if several of them have the same name.
+        A call does not count if warnings are disabled at that time. Each logger that ``get_logger`` returns remembers only its own calls,
+        even if several loggers have the same name.
         """
         key = (str(msg), tuple(map(str, args)))
         if key not in self._logged_once and self.isEnabledFor(logging.WARNING):

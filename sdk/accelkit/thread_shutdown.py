@@ -24,11 +24,13 @@ def wait_for_threads_at_exit() -> None:
 
 @functools.cache
 def wait_for_threads_before_forks() -> None:
-    """Register ``wait_for_torch_threads`` to be called before each fork of this process. Does nothing in Python 3.11.10 or newer.
+    """Register ``wait_for_torch_threads`` to be called before each fork of this process.
 
-    A DataLoader, for example, forks its workers. Before Python 3.11.10, a forked process hangs if, at the fork, another thread of the
-    parent process was about to take the GIL for the first time, or to release the GIL for the last time
-    (https://github.com/python/cpython/issues/112275). Right after a collective, a thread of gloo may be about to do so.
+    Does nothing in Python 3.11.10 or newer.
+
+    A DataLoader, for example, forks its workers. Older versions of Python have a bug that can make a forked process hang
+    (https://github.com/python/cpython/issues/112275). It hangs if the fork happens while another thread of the parent process is about to
+    take the GIL for the first time or to release it for the last time. Right after a collective, a thread of gloo may be in this state.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_torch_threads)
@@ -37,9 +39,9 @@ def wait_for_threads_before_forks() -> None:
 def wait_for_torch_threads() -> None:
     """Wait until torch's threads are idle. Call this function before the process exits or forks.
 
-    The wait ends early if the threads use five seconds of processor time, or after one minute. The first limit is in processor time,
-    because a thread may have to wait long for a processor on a busy machine. The function works on Linux only. Elsewhere, a process cannot
-    see the state of its threads, and the function returns at once.
+    The wait ends early after one minute, or as soon as the threads have used five seconds of processor time. The second limit does not
+    count the time that a thread waits for a processor, which may be long on a busy machine. The function works on Linux only. Elsewhere,
+    there is no /proc/self/task to read the states of the threads from, and the function returns at once.
 
     After a call to torch has returned, torch's threads may still have work to do for which they need the GIL:
 
@@ -51,8 +53,8 @@ def wait_for_torch_threads() -> None:
     If Python shuts down before a thread has finished this work, the thread is terminated inside C++ code that cannot be unwound. The
     process then aborts, although the program is complete: https://github.com/pytorch/pytorch/issues/190489.
 
-    A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``, so
-    such threads may still exist at exit.
+    A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``, so such
+    threads may still exist at exit.
     """
     deadline = time.monotonic() + _MOST_SECONDS
     quiet = 0

@@ -153,8 +153,19 @@ def test_the_core_names_no_device(path):
 def test_files_are_small(path):
     if Path(path).name.startswith("expected_failures"):
         return  # a table of facts is as long as they are many
-    limit = 1057 if path == FACADE else 400 if "tests/" in path else 300
-    assert len((ROOT / path).read_text("utf-8").splitlines()) <= limit, f"{path} is long: split it by concept"
+    text = (ROOT / path).read_text("utf-8")
+    length = len(text.splitlines())
+    if path.endswith(".py") and "{{" not in path:
+        length -= lines_of_docstrings(ast.parse(text))  # documentation is not cut to make a file short
+    limit = 542 if path == FACADE else 400 if "tests/" in path else 295
+    assert length <= limit, f"{path} is long: split it by concept"
+
+
+def lines_of_docstrings(tree):
+    """Return how many lines the docstrings of a module, its classes and its functions have."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    owners = [node for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None]
+    return sum(owner.body[0].end_lineno - owner.body[0].lineno + 1 for owner in owners)
 
 
 def test_no_two_files_of_the_tests_have_the_same_name():

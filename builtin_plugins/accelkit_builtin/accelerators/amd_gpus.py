@@ -20,11 +20,11 @@ INSTALL_HINT = "install a torch build for ROCm (see https://pytorch.org/get-star
 
 
 def uuids() -> list[str]:
-    """Return the UUID of each AMD GPU of this machine to which this process has access, in ROCm's order.
+    """Return the UUIDs of the AMD GPUs on this machine that this process can access, in ROCm's order.
 
-    A UUID is ``GPU-`` followed by 16 hexadecimal digits. If the kernel driver is not loaded, the list is empty. The kernel's topology
-    also lists CPUs, which have no SIMD units and are skipped. In a container, GPUs that were not passed to the container cannot be read
-    and are skipped too.
+    A UUID is ``GPU-`` followed by 16 hexadecimal digits. If the kernel driver is not loaded, the list is empty. The kernel's topology also
+    lists CPUs, which have no SIMD units and are skipped. In a container, GPUs that were not passed to the container cannot be read and are
+    skipped too.
     """
     found = []
     for node in sorted((entry for entry in _entries() if entry.name.isdecimal()), key=lambda entry: int(entry.name)):
@@ -38,7 +38,9 @@ def uuids() -> list[str]:
 
 
 def visible(environ: Mapping[str, str]) -> list[int]:
-    """Return the indices of the machine's AMD GPUs that ROCm shows to a process with the variables ``environ``, in ROCm's order.
+    """Return the indices of the AMD GPUs that ROCm shows to a process whose environment variables are ``environ``.
+
+    The indices are positions in the result of ``uuids()``, in the order in which the process sees the GPUs.
 
     ``ROCR_VISIBLE_DEVICES`` selects from the machine's GPUs. The selected GPUs are renumbered from 0. ``HIP_VISIBLE_DEVICES`` (or, if
     ``HIP_VISIBLE_DEVICES`` is not set, ``CUDA_VISIBLE_DEVICES``) then selects from the renumbered GPUs.
@@ -50,12 +52,15 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def _second_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected. This variable may be unset."""
+    """Return the name of the variable that ROCm applies after ``ROCR_VISIBLE_DEVICES``. This variable may be unset.
+
+    The variable selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected.
+    """
     return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 
 
 def limiting_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of a variable that limits which GPUs a process with the variables ``environ`` sees.
+    """Return the name of a variable that limits which GPUs a process sees, given its environment variables ``environ``.
 
     The result is the first of ``ROCR_VISIBLE_DEVICES``, ``HIP_VISIBLE_DEVICES`` and ``CUDA_VISIBLE_DEVICES`` that is set. If none is set,
     the result is ``HIP_VISIBLE_DEVICES``.

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs, and, if the installed torch is a build for ROCm, AMD GPUs.
+"""NVIDIA GPUs, or AMD GPUs if the installed torch is a build for ROCm.
 
-The probe and the device count read NVML for NVIDIA GPUs, and files of the Linux kernel (sysfs) for AMD GPUs. Neither creates a context on
-a device, so ``fork`` still works afterwards.
+The probe and the device count read NVML for NVIDIA GPUs, and files of the Linux kernel (sysfs) for AMD GPUs. Neither creates a context on a
+device, so ``fork`` still works afterwards.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class NVMLError(Exception):
 
 
 class NVML:
-    """A ctypes binding of the five calls of NVIDIA's management library that a probe needs.
+    """A ctypes binding for the five NVML functions that a probe needs. NVML is NVIDIA's management library.
 
     As a context manager, it initialises the library at the start of the block and shuts it down at the end. Source:
     https://docs.nvidia.com/deploy/nvml-api/ (nvmlInit_v2, nvmlShutdown, nvmlDeviceGetCount_v2, nvmlDeviceGetHandleByIndex_v2,
     nvmlDeviceGetUUID).
 
     The probe does not use ``pynvml``, because the probe must also work without the ``cuda`` extra, which installs ``pynvml``. ``pynvml``
-    would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes
-    28 ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. ``board_stats`` reads NVML
+    would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes 28
+    ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. ``board_stats`` reads NVML
     through torch, which requires ``pynvml``.
     """
 
@@ -69,7 +69,7 @@ class NVML:
         """Return the UUID of each GPU of the machine, in PCI bus order.
 
         Raises:
-            NVMLError: If a call of the library fails, for example because a GPU is inaccessible.
+            NVMLError: If a call to the library fails, for example because a GPU is inaccessible.
         """
         count = ctypes.c_uint()
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
@@ -138,7 +138,8 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        Queries NVML. If torch was built for ROCm, or if there is no NVIDIA driver, reads files of the Linux kernel (sysfs).
+        If torch was built for ROCm, reads files of the Linux kernel (sysfs). Otherwise, queries NVML. If there is no NVIDIA driver, then
+        also reads sysfs, to detect AMD GPUs that this build of torch cannot use.
         """
         build = _torch_build()
         if build == "hip":

@@ -62,8 +62,11 @@ class MPSAccelerator(Accelerator):
         self.device_module.synchronize()
 
     def memory_stats(self, device: torch.device) -> dict[str, float]:
-        """Return the bytes that tensors occupy (``memory.allocated.bytes``) and the bytes that the Metal driver has allocated for this
-        process (``memory.driver.bytes``). There is no ``memory.peak.bytes``, because Metal records no peak."""
+        """Return how much memory tensors occupy and how much the Metal driver has allocated for this process, in bytes.
+
+        The keys are ``memory.allocated.bytes`` and ``memory.driver.bytes``. There is no ``memory.peak.bytes``, because Metal records no
+        peak.
+        """
         module = self.device_module
         return {
             "memory.allocated.bytes": float(module.current_allocated_memory()),

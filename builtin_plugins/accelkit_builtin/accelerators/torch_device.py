@@ -23,7 +23,9 @@ class TorchDeviceAccelerator(Accelerator):
 
     @classmethod
     def for_device_type(cls, device_type: str, backend: str = "") -> type[TorchDeviceAccelerator]:
-        """Create the accelerator class for a device type, whether or not torch has the device. ``load`` and ``check`` find that out.
+        """Create the accelerator class for a device type, even if torch does not have the device.
+
+        ``load`` and ``check`` later find out whether torch has the device.
 
         Args:
             device_type: The device type, such as ``xpu``.
@@ -71,10 +73,10 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether a package still has to add the device, although torch may already know the name of the device type.
+        """Return whether a package still has to add the device to torch.
 
-        For example, torch knows the names opencl and vulkan without having such devices. The result is False if the module
-        ``torch.<device_type>`` exists, or if the device has a ``torch.backends`` entry point whose module has been imported already.
+        torch may know the name of a device type without having such a device. Examples are opencl and vulkan. The result is False if the
+        module ``torch.<device_type>`` exists, or if the device has a ``torch.backends`` entry point whose module has been imported already.
         """
         import torch
 
@@ -92,7 +94,10 @@ class TorchDeviceAccelerator(Accelerator):
 
 
 def _registered() -> str:
-    """Return the device type for which a package uses PrivateUse1, torch's only slot for out-of-tree devices; "" if the slot is free."""
+    """Return the device type that a package has registered as PrivateUse1, or "" if this slot is free.
+
+    PrivateUse1 is torch's only slot for out-of-tree devices.
+    """
     import torch
 
     name = torch.device("privateuseone").type

@@ -8,15 +8,18 @@ import re
 def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     """Return the indices of the GPUs that a process sees, in the order in which the process sees them.
 
-    As in CUDA, the first entry of the variable that does not name exactly one GPU is ignored, together with all entries after it. If a GPU
-    is named twice before that entry, the process sees no GPU. A process sees only the first MIG slice, and the entries after the slice are
-    ignored. The result contains the index of the GPU whose UUID is part of the slice's name. If the name contains no GPU's UUID, the
-    result contains the index of the first GPU that the entries before the slice do not name.
+    The entries of the variable are read from left to right, as in CUDA:
+
+    - Each entry must name exactly one GPU. The first entry that does not is ignored, together with all entries after it.
+    - A MIG slice stands for the GPU whose UUID is part of the slice's name. If the name contains no GPU's UUID, the slice stands for the
+      first GPU that the entries before it do not name. A process sees only the first MIG slice, so all entries after the slice are ignored.
+    - If two of the entries that are read name the same GPU, the process sees no GPU.
+
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 
     Args:
-        variable: The value of the environment variable, with entries separated by commas. Each entry is an index, a UUID, the beginning
-            of a UUID, or a MIG slice. If the variable is not set, pass None: the process then sees all GPUs.
+        variable: The value of the environment variable, with entries separated by commas. Each entry is an index, a UUID, the beginning of
+            a UUID, or a MIG slice. If the variable is not set, pass None: the process then sees all GPUs.
         uuids: The UUIDs of all GPUs, ordered by index.
     """
     if variable is None:

@@ -78,10 +78,13 @@ class XLAAccelerator(Accelerator):
         return Availability.usable(f"{_num_chips()} TPU chip(s)" if device == "TPU" else f"XLA uses PJRT device {device}")
 
     def load(self) -> None:
-        """Import torch_xla, and choose the process group backend. On TPUs, limit a process of torchrun or accelkit launch to its own chip.
+        """Import torch_xla, and choose the process group backend.
+
+        On TPUs, if torchrun or the command ``accelkit launch`` started this process, also limit it to its own chip.
 
         Raises:
-            UnavailableError: If torch_xla would use another kind of device than ``probe`` found, such as the CPU instead of a TPU.
+            UnavailableError: If torch_xla would use a different kind of device from the one that ``probe`` found, such as the CPU instead
+                of a TPU.
         """
         found = pjrt_device()
         super().load()
@@ -254,8 +257,9 @@ def pjrt_device() -> str | None:
 
 
 def _package() -> Availability:
-    """Return whether torch_xla is usable: it is absent if it is not installed, and broken if it does not match the installed torch.
+    """Return whether torch_xla is usable.
 
+    The status of the result is ``absent`` if torch_xla is not installed, and ``broken`` if torch_xla does not match the installed torch.
     torch_xla is linked against one minor version of torch.
     """
     hint = "pip install 'accelkit[xla]', and torch of the same minor version; on a TPU VM, pip install 'torch_xla[tpu]'"
@@ -287,7 +291,7 @@ def _num_chips() -> int:
 
 
 def _take_own_chip() -> None:
-    """Limit this process to its own chip if torchrun or accelkit launch started the process.
+    """Limit this process to its own chip if it was started by torchrun or the command ``accelkit launch``.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE select the chip. If torch_xla.launch started the process, this function does nothing, because
     torch_xla.launch itself limits each of its processes to one chip.

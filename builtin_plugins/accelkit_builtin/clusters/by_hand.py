@@ -40,11 +40,11 @@ def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequenc
     The result is False if one of these variables is missing. It is also False if srun, jsrun or mpirun started another launcher, such as
     torchrun, because torch's variables then describe the processes of that launcher. Another launcher is recognised by any of these signs:
 
-    - TORCHELASTIC_RUN_ID is set, as by torchrun.
-    - WORLD_SIZE differs from the world size that srun, jsrun or mpirun set. They usually differ, because a launcher usually starts several
-      processes.
-    - RANK differs from the rank that srun, jsrun or mpirun set, and a variable that only launchers set is set, such as LOCAL_SIZE of
-      DeepSpeed's launcher.
+    - TORCHELASTIC_RUN_ID is set. torchrun sets it.
+    - WORLD_SIZE differs from the world size that srun, jsrun or mpirun set. If there is another launcher, it usually starts several
+      processes, so WORLD_SIZE is larger.
+    - RANK differs from the rank that srun, jsrun or mpirun set, and the environment contains a variable that only launchers set, such as
+      LOCAL_SIZE of DeepSpeed's launcher.
 
     Args:
         environ: The environment variables.

@@ -105,10 +105,15 @@ class LSFEnvironment(ClusterEnvironment):
 
     @property
     def num_nodes(self) -> int:
-        """Number of hosts that the processes run on, which may be fewer than the allocated hosts that the rank file lists.
+        """Number of hosts on which the processes run.
 
-        The number is known from the start if ``local_world_size`` is known, and either equals ``world_size`` (one host), or is smaller and
-        the file lists two hosts. Otherwise, the processes work out the number when they join the process group.
+        This number may be smaller than the number of hosts in the rank file, which lists all allocated hosts. If ``local_world_size`` is
+        known, the number is known from the start in two cases:
+
+        - It is 1 if ``local_world_size`` equals ``world_size``.
+        - It is 2 if ``local_world_size`` is smaller than ``world_size`` and the rank file lists two hosts after the launch node.
+
+        Otherwise, the processes work out the number when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

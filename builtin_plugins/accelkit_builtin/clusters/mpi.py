@@ -63,8 +63,8 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MVAPICH2 (MV2_COMM_WORLD_*),
     MPICH's Hydra (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK, PMI_LOCAL_SIZE).
-    PMIx itself sets PMIX_RANK, but no variable for the world size. None of these protocols numbers the machines. If the processes are not
-    known to be on one machine, they tell each other where they run when they join the process group.
+    PMIx itself sets PMIX_RANK, but no variable for the world size. None of these protocols has a variable for the rank of the machine. If
+    the processes are not known to be on one machine, each process reports its machine to the others when it joins the process group.
     """
 
     launcher = "mpirun"

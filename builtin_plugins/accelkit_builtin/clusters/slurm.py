@@ -35,9 +35,12 @@ class SlurmEnvironment(ClusterEnvironment):
         In a batch script or an interactive shell, the ``ClusterDetection`` has a negative priority and is never used. Its reason says why.
 
         If srun started this process, the ``ClusterDetection`` usually ranks below those of mpirun and other launchers that may call srun.
-        There are two exceptions. If only PMI_RANK and PMI_SIZE show that MPI is used, it ranks above that of MPI, because srun also sets
-        these variables. If the user set torch's variables (RANK, WORLD_SIZE) by hand for the tasks of srun, it ranks above that of
-        ``torchelastic``.
+        There are two exceptions:
+
+        - If PMI_RANK and PMI_SIZE are the only signs of MPI, the ``ClusterDetection`` ranks above that of MPI, because srun also sets these
+          variables.
+        - If the user set torch's variables (RANK, WORLD_SIZE) by hand for the tasks of srun, the ``ClusterDetection`` ranks above that of
+          ``torchelastic``.
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
@@ -62,13 +65,14 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of tasks of the step, in all its components if it is heterogeneous.
+        """Number of tasks of the step. If the step is heterogeneous, the tasks of all its components are counted.
 
         Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS, else SLURM_NPROCS.
 
         Raises:
-            ContradictionError: If SLURM_STEP_NUM_TASKS and the first of the other two that is set differ. The cause is usually that the job
-                was submitted from within a step of another job, because sbatch and salloc pass on the variables of that step.
+            ContradictionError: If SLURM_STEP_NUM_TASKS differs from SLURM_NTASKS, or from SLURM_NPROCS if SLURM_NTASKS is not set. The
+                cause is usually that the job was submitted from within a step of another job, because sbatch and salloc pass on the
+                variables of that step.
         """
         of_step, of_job = self.number(*_SIZE, least=1), self.number(*_SIZE[1:], *_SIZE[:1], least=1)
         if of_step != of_job:
@@ -134,8 +138,9 @@ class SlurmEnvironment(ClusterEnvironment):
         """Value of MASTER_ADDR if set, else the first node of the step.
 
         Raises:
-            ContradictionError: If MASTER_ADDR is not set, and either this process is rank 0 but is not on the first node of the step, or
-                several nodes are used with ``--distribution=arbitrary``, which can place rank 0 on any node.
+            ContradictionError: If MASTER_ADDR is not set, and rank 0 is not certain to be on the first node of the step. This happens if
+                this process is rank 0 and runs on another node. It also happens if several nodes are used with
+                ``--distribution=arbitrary``, which can place rank 0 on any node.
             UsageError: If MASTER_ADDR is not a host name or address, or if it is not set and the list of nodes cannot be read.
         """
         if self.text("MASTER_ADDR") is not None:
@@ -167,8 +172,8 @@ class SlurmEnvironment(ClusterEnvironment):
         Without reserved ports, the port is derived from the job id and the step id.
 
         Raises:
-            UsageError: If MASTER_PORT is not a port, or if it is not set and the list of reserved ports cannot be read. Also if neither is
-                set and the job id or the step id cannot be read.
+            UsageError: If MASTER_PORT is set but is not a port. Without MASTER_PORT, if the list of reserved ports cannot be read. Without
+                MASTER_PORT and reserved ports, if the job id or the step id cannot be read.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")

@@ -77,8 +77,8 @@ def _items(written: str) -> list[str]:
 def _names(item: str) -> Iterator[str]:
     """Return the names that an item with brackets stands for, in the order in which scontrol prints them.
 
-    The number in the last bracket varies fastest. Of the other brackets, the number in the first varies fastest. This is scontrol's order:
-    ``a[1-2]b[1-2]c[1-2]`` begins with ``a1b1c1``, ``a1b1c2``, ``a2b1c1``.
+    The number in the last bracket varies fastest, then the number in the first bracket, then the number in the second, and so on. This is
+    scontrol's order: ``a[1-2]b[1-2]c[1-2]`` begins with ``a1b1c1``, ``a1b1c2``, ``a2b1c1``.
     """
     parts, end = [], 0
     for match in _PART.finditer(item):

@@ -18,7 +18,10 @@ from typing import NamedTuple
 
 
 class _Process(NamedTuple):
-    """Numbers of a process's parent, group, session and terminal, from ``/proc/<pid>/stat``. Without a terminal, ``terminal`` is 0."""
+    """IDs of a process's parent, process group and session, and the number of its terminal, from ``/proc/<pid>/stat``.
+
+    Without a terminal, ``terminal`` is 0.
+    """
 
     parent: int
     group: int

@@ -27,11 +27,13 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a claim (a ``ClusterDetection``) if a launcher set torch.distributed's variables.
 
-        If TORCHELASTIC_RUN_ID is set, torchrun or accelkit launch started this process, and the claim ranks above all other claims. If
-        another launcher started torchrun, the variables of that launcher describe torchrun's agents and not this process.
+        If TORCHELASTIC_RUN_ID is set, torchrun or accelkit launch started this process, and the claim ranks above all other claims. It does
+        so even if another launcher started torchrun, because the variables of the other launcher then describe torchrun's agents and not
+        this process.
 
         If TORCHELASTIC_RUN_ID is not set, the claim ranks below the claim of Ray, because Ray may have set torch's variables. If a user set
-        torch's variables by hand for the processes of another launcher, the claim ranks below the claim of that launcher.
+        torch's variables by hand in processes that srun, jsrun or mpirun started, the claim also ranks below the claim of that launcher
+        (see ``by_hand``).
         """
         if environ.get("TORCHELASTIC_RUN_ID"):
             return ClusterDetection("torchelastic", 100, "TORCHELASTIC_RUN_ID: torchrun started this process")

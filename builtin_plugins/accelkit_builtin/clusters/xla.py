@@ -24,9 +24,10 @@ class XLAEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a ``ClusterDetection`` if PJRT_LOCAL_PROCESS_RANK is set, otherwise None.
 
-        Its priority is lower than that of torchrun, because a process that torchrun started may also have the variables of
-        torch_xla.launch. It is higher than that of MPI, because the variables of MPI describe the program that calls torch_xla.launch, and
-        not the processes that torch_xla.launch started. If torch's variables were set by hand, that of MPI is higher (see ``by_hand``).
+        The priority of this ``ClusterDetection`` is lower than torchrun's priority, because a process that torchrun started may also have
+        the variables of torch_xla.launch. It is usually higher than MPI's priority, because the variables of MPI describe the program that
+        calls torch_xla.launch, and not the processes that torch_xla.launch started. However, if torch's variables were set by hand in
+        processes that mpirun started, MPI's priority is higher (see ``by_hand``).
 
         If TPU_PROCESS_ADDRESSES is not set and XLA does not use the CPU, the priority is negative, so the ``ClusterDetection`` is not used.
         """

@@ -58,9 +58,10 @@ class AutocastPrecision(Precision):
 
     @contextmanager
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str, *, allow_warnings: bool = False) -> Iterator[None]:
-        """Context manager that raises UnsupportedError if the torch call inside it raises an error or, unless this is allowed, warns.
+        """Context manager that raises UnsupportedError if the torch call inside it fails.
 
-        For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
+        A call fails if it raises a RuntimeError or an AssertionError. Unless ``allow_warnings`` is True, a call also fails if it issues a
+        UserWarning. For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
         """
         try:
             with warnings.catch_warnings():

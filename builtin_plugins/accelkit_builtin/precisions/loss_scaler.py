@@ -1,8 +1,8 @@
 """The loss scale of ``16-mixed``. It follows the rules of ``torch.amp.GradScaler``, and its state has the same entries.
 
-GradScaler keeps the scale on the device, because a program may ask it to skip a step without waiting for the device. A step of accelkit
-always reads whether a gradient was infinite, so the scale is a Python number here. It is copied to each device once after each change,
-which takes six operators less per step, and it can change at another time than the checks that it depends on.
+GradScaler keeps the scale on the device, so that a program can skip a step without waiting for the device. A step of accelkit always reads
+whether a gradient was infinite or NaN, so the scale is a Python number here. The scale is copied to each device once after each change,
+which saves six operators per step. It also does not have to be updated at the moment when the gradients are checked.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LossScaler:
             gradients: Dense tensors, which may have different devices and dtypes.
 
         Raises:
-            UsageError: If a gradient is in float16. No gradient has been divided then.
+            UsageError: If a gradient is in float16. In this case, none of the gradients are divided.
         """
         import torch
 
@@ -169,7 +169,7 @@ class LossScaler:
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any]) -> LossScaler:
-        """Return a scaler with this state, which ``state_dict`` or ``GradScaler.state_dict`` returned."""
+        """Return a scaler with the given state, as returned by ``state_dict`` or ``GradScaler.state_dict``."""
         scaler = cls(GradScalerOptions(**{name: state[name] for name in ("growth_factor", "backoff_factor", "growth_interval")}))
         scaler._scale, scaler._growth_tracker = state["scale"], state["_growth_tracker"]
         return scaler

@@ -95,10 +95,13 @@ class Float16Mixed(AutocastPrecision):
         return any(check.has_found_infinity() for check in self._uncounted.values())
 
     def _update_except_waiting(self) -> None:
-        """Like ``_update``, but optimizers that wait for their step keep their results, if they still have gradients.
+        """Like ``_update``, but keep the results of the checks that waiting optimizers still need for their steps.
 
-        The coming backward pass may be that of another model. ``post_backward`` compares the versions of the gradients, which are recorded
-        here, to find out whether it was.
+        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. Its result is kept if it
+        still has gradients. If all results since the last update belong to such optimizers, the scale is not updated.
+
+        The next backward pass may be through another model, and then leaves the gradients of a waiting optimizer unchanged. To detect this,
+        the versions of the gradients are recorded here, and ``post_backward`` compares them.
         """
         waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _gradients(optimizer)}
         if any(key not in waiting for key in self._uncounted):
@@ -108,7 +111,11 @@ class Float16Mixed(AutocastPrecision):
         self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
 
     def _forget_changed(self) -> None:
-        """Forget the results of the optimizers that wait for their step and whose gradients the backward pass has changed."""
+        """Forget the results of waiting optimizers if the backward pass has changed their gradients.
+
+        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. The next update of the scale
+        still takes a forgotten result into account, unless an earlier update already did.
+        """
         for key, reference in tuple(self._waiting.items()):
             optimizer = reference()
             if optimizer is None or _gradient_versions(optimizer) != self._versions_of_waiting.get(key):
@@ -124,9 +131,12 @@ class Float16Mixed(AutocastPrecision):
         self._versions.setdefault(weakref.ref(optimizer), _gradient_versions(optimizer))
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Record the versions of the gradients of each optimizer whose gradients have never been divided by the scale.
+        """Record the versions of gradients, to notice later whether the program changed the gradients.
 
-        The version of a tensor is torch's count of its in-place changes.
+        The version of a tensor is torch's count of its in-place changes. The versions are recorded for each optimizer until its gradients
+        are divided by the scale for the first time.
+
+        If optimizers are waiting for their steps, this method also calls ``_forget_changed``.
         """
         for reference in tuple(self._versions) if self._versions else ():
             if (optimizer := reference()) is None:
@@ -142,9 +152,9 @@ class Float16Mixed(AutocastPrecision):
         The first call for an optimizer warns if the program changed the gradients while they were still multiplied by the scale.
 
         Raises:
-            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called, or the optimizer had no gradients
-                after the last call. The latter is noticed only at the optimizer's first step. Also raised if gradients are in float16,
-                because the model was converted to float16.
+            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called. Until the optimizer's gradients have
+                been divided for the first time, also raised if the optimizer has gradients now but had none after the last call of
+                ``Runtime.backward``. Also raised if gradients are in float16, because the model was converted to float16.
         """
         key = id(optimizer)
         if key in self._unscaled or not (gradients := _gradients(optimizer)):
@@ -194,9 +204,9 @@ class Float16Mixed(AutocastPrecision):
     def state_dict(self) -> dict[str, Any]:
         """Return the entries of ``GradScaler.state_dict``.
 
-        If gradients have been divided by the scale since the last backward pass, usually for an optimizer step, ``scale`` and
-        ``_growth_tracker`` have the values that the next backward pass after that step will use. If that step is still to come, the call
-        waits for the device.
+        The scale is updated at the start of a backward pass. If gradients have been divided by the scale since the last update, ``scale``
+        and ``_growth_tracker`` already have the values that they will have after the next update. The call then waits for the device,
+        unless ``optimizer_step`` has already waited for the results of the checks.
         """
         return self._scaler.state_dict(self._has_found_infinity() if self._uncounted else None)
 

@@ -80,9 +80,9 @@ class QuantizedPrecision(NarrowPrecision):
         """Quantise the weights of the ``Linear`` layers in place, cast the rest of the module to ``dtype``, and return the module.
 
         Complex and integer tensors are not cast. The layers remain the same objects, but get a new class and a new weight. Subclasses of
-        ``Linear`` and the layers that ``ignore`` names are not converted. A weight that is tied to a layer that is not converted, such as
-        an embedding, is not quantised.
-        Converted layers that share a weight each get a quantised copy of it. The copies stay equal, because they are frozen.
+        ``Linear`` and the layers selected by ``ignore`` are not converted. If a layer shares its weight with a layer that is not converted,
+        such as an embedding, the weight is not quantised. If several converted layers share a weight, each of them gets its own quantised
+        copy. The copies stay equal, because they are frozen.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no layer that can be converted and no layer that is already

@@ -1,5 +1,7 @@
-"""``transformer-engine``: NVIDIA Transformer Engine computes ``Linear`` layers in float8, and also ``LayerNorm`` layers; everything else is
-as in ``bf16-true``."""
+"""``transformer-engine``: NVIDIA Transformer Engine computes ``Linear`` layers in float8.
+
+Transformer Engine also computes ``LayerNorm`` layers, but not in float8. Everything else is as in ``bf16-true``.
+"""
 
 from __future__ import annotations
 

@@ -31,12 +31,18 @@ class TruePrecision(Precision):
         return found
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Cast floating-point parameters and buffers to the precision's dtype, in place. Others, even complex ones, are unchanged."""
+        """Cast floating-point parameters and buffers to the precision's dtype, in place.
+
+        Parameters and buffers of other dtypes, including complex dtypes, are unchanged.
+        """
         converted: torch.nn.Module = getattr(module, _METHODS[str(self.dtype)])()
         return converted
 
     def convert_input(self, data: T) -> T:
-        """Return the data with floating-point tensors cast to the precision's dtype. Other tensors, even complex ones, are unchanged."""
+        """Return the data with floating-point tensors cast to the precision's dtype.
+
+        Tensors of other dtypes, including complex dtypes, are unchanged.
+        """
         import torch
 
         return cast(data, self.dtype, torch.is_floating_point)

@@ -105,11 +105,12 @@ def shard_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
 
 
 def gather_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
-    """Concatenate the parts of all processes, for every tensor in a nested structure. This is the inverse of ``shard_sequence``.
+    """Concatenate the parts of all processes, for every tensor in a nested structure.
 
-    All processes of the dimension ``context`` must call this function, with tensors of the same shapes. In the backward pass, the gradient
-    of each part goes to the process that has the part. If the loss is computed from gathered tensors, each of these processes computes the
-    loss of the whole sequence, and the parameters get the gradients of this loss.
+    This is the inverse of ``shard_sequence``. All processes of the dimension ``context`` must call this function, with tensors of the same
+    shapes. In the backward pass, the gradient of each part goes to the process that has the part. If the loss is computed from gathered
+    tensors, every process of the dimension ``context`` computes the loss of the whole sequence, and the parameters get the gradients of
+    this loss.
 
     Args:
         tree: Tensors in lists, tuples, dicts or dataclasses. Other objects are returned unchanged.

@@ -77,7 +77,7 @@ def _run(attention: DividedAttention, is_root: bool, original: Callable[..., Any
 
 
 class DividedAttention(TorchFunctionMode):
-    """Mode in which attention of this process's queries uses the keys and values of all processes of the context group.
+    """Mode in which this process's queries attend to the keys and values of all processes of the context group.
 
     Args:
         context: The processes among which the sequences are divided.
@@ -93,8 +93,8 @@ class DividedAttention(TorchFunctionMode):
     def begin(self) -> None:
         """Begin a forward pass.
 
-        If gradients are disabled, as in evaluation, the next causal attention checks again that not all processes have the same keys (see
-        ``_check_is_divided``), because the inputs may come from a different loader than in training.
+        If gradients are disabled, as in evaluation, the next call of causal attention repeats the check that not all processes have the
+        same keys (see ``_check_is_divided``). The check is repeated because the inputs may come from a different loader than in training.
         """
         self._was_checked &= torch.is_grad_enabled()
 
@@ -166,10 +166,10 @@ class DividedAttention(TorchFunctionMode):
         static_v: torch.Tensor | None = None,
         **options: Any,
     ) -> Any:
-        """Compute ``multi_head_attention_forward`` (``func``) for this process's queries, over the keys and values of all processes.
+        """Compute ``multi_head_attention_forward`` (``func``) for this process's queries, over all processes' keys and values.
 
-        If ``is_causal`` is True, ``attn_mask`` must be the causal mask, as torch requires, and is ignored. Instead, a causal mask is
-        computed that has a row for each query of this process and a column for each key of the whole sequence.
+        If ``is_causal`` is True, torch requires ``attn_mask`` to be the causal mask, so ``attn_mask`` is ignored. Instead, this method
+        computes a causal mask with a row for each query of this process and a column for each key of the whole sequence.
         """
         self._check((query, key, value))
         if static_k is not None or static_v is not None:

@@ -117,7 +117,9 @@ class DDPStrategy(Strategy):
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()
 
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any]:
-        """Return torch's context manager Join, inside which a process that has no batches left takes part in the others' reductions.
+        """Return torch's context manager Join, which allows processes to have different numbers of batches.
+
+        Inside it, a process that has no batches left still takes part in the reductions of the other processes.
 
         If no module is wrapped, return a context manager that does nothing.
         """

@@ -173,7 +173,11 @@ class DeepSpeedStrategy(EngineStrategy):
         return bool(engine.was_step_applied())
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Discard all gradients, even reduced ones, and the limit of ``clip_grad_norm_``. After ``step``, there are no gradients left."""
+        """Discard all gradients and the limit that ``clip_grad_norm_`` has set.
+
+        Gradients that have already been reduced are discarded, too. After ``step``, there is nothing to discard, because ``step`` itself
+        clears the gradients and the limit.
+        """
         zero = self._engine.optimizer
         if self._clipping is not None:
             zero.clip_grad, self._clipping = self._clipping[0], None
@@ -220,11 +224,13 @@ class DeepSpeedStrategy(EngineStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Make the next step clip gradients to ``max_norm``, or to the smallest ``max_norm`` of several calls before the step.
+        """Make the next step clip gradients to ``max_norm``.
+
+        If this method is called several times before the step, the smallest ``max_norm`` is used.
 
         Returns:
-            A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping. All calls before
-            the same step return the same tensor.
+            A tensor that contains NaN until the next step has run, and then the norm of the gradients before clipping. All calls before the
+            same step return the same tensor.
 
         Raises:
             UnsupportedError: If no model was prepared together with its optimizer, if ``norm_type`` is not 2, if ``parameters`` lacks a

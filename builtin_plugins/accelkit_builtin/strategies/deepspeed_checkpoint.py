@@ -2,8 +2,8 @@
 
 The engine's ``save_checkpoint`` writes its files below the folder ``state``. The files are pickles, so accelkit reads them with torch's
 ``weights_only=True``, which runs no code from a file. The only DeepSpeed classes that the files may contain are those that ``_classes``
-returns. ``layout.json`` describes the job that saved the files. ``load`` compares that job with the current job, and raises an error before
-anything is changed if DeepSpeed cannot load the files in this job.
+returns. ``layout.json`` describes the job that saved the files. ``load`` compares that job with the current job. If DeepSpeed cannot load
+the files in the current job, ``load`` raises an error before it changes anything.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _refuse_code(path: Path, plugin: str) -> None:
 
 
 def _layout(engine: Any) -> dict[str, Any]:
-    """Return the properties that must be the same in the job that saves and in the job that loads, as JSON values."""
+    """Return, as JSON values, the properties that the saving job and the loading job must have in common."""
     import torch.distributed as dist
 
     precision = "float16" if engine.fp16_enabled() else "bfloat16" if engine.bfloat16_enabled() else "float32"

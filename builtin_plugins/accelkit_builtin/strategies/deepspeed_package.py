@@ -106,10 +106,10 @@ def initialize(module: torch.nn.Module, optimizer: torch.optim.Optimizer, config
 
 
 def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
-    """Make the engine set, during each forward pass, the environment variables from which ZeRO stage 3 reads the index of the device.
+    """Make the engine set the environment variables for the device index during each forward pass.
 
-    One of these variables is LOCAL_RANK. Not every launcher sets it, and the launcher's value is not the index of the device if the job
-    uses only some of the machine's devices.
+    ZeRO stage 3 reads the index of the device from these variables. One of them is LOCAL_RANK. Not every launcher sets it, and a launcher's
+    value is not the index of the device if the job uses only some of the machine's devices.
     """
     held = contextlib.ExitStack()
     engine.register_forward_pre_hook(lambda *_: held.enter_context(variables_restored(device_index_variables(device))))

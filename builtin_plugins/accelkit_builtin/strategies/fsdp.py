@@ -69,11 +69,11 @@ class FSDPStrategy(Strategy):
         self.options = checked_options(options, FSDPOptions, "FSDPStrategy(FSDPOptions(wrap='root'))")
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the device supports process groups, has a module ``torch.<device_type>``, and has pinned memory if offloading uses it.
+        """Check that the device has process groups, a module ``torch.<device_type>``, and, if offloading uses it, pinned memory.
 
         Raises:
-            UnsupportedError: If the accelerator declares that it lacks process groups, or that it lacks pinned memory, which offloading
-                would use, or if there is no module ``torch.<device_type>``.
+            UnsupportedError: If the accelerator declares that it lacks process groups, if there is no module ``torch.<device_type>``, or if
+                offloading would use pinned memory but the accelerator declares that it lacks it.
         """
         super().check(accelerator)
         try:

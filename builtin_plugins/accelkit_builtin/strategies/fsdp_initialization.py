@@ -22,11 +22,12 @@ def owns_tensors(module: torch.nn.Module) -> bool:
 
 
 def fill(module: torch.nn.Module) -> None:
-    """Initialise this process's shards of the parameters, and all buffers, with the ``reset_parameters`` methods of the modules.
+    """Initialise this process's shards of the parameters, and all buffers, with the modules' ``reset_parameters`` methods.
 
-    All processes use the same seed. For one module after another, a process creates the full parameters on the CPU, initialises them, and
-    copies its own part of each parameter into its shard. The shards are not initialised directly: on a device whose random number generator
-    has no offset that can be set, DTensor would draw the same random numbers for every shard.
+    All processes use the same seed. Each process handles one module at a time: it creates the module's full parameters on the CPU,
+    initialises them, and copies its own part of each parameter into its shard. The shards are not initialised directly, because some
+    devices have a random number generator whose offset cannot be set. On such a device, DTensor would draw the same random numbers for
+    every shard.
     """
     import torch
     import torch.distributed as dist

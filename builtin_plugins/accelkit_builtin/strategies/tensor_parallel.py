@@ -112,7 +112,8 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
     Args:
         module: The module.
         mesh: A one-dimensional mesh of the processes over which layers are divided.
-        plan: The style of the submodules to divide, by a pattern of their names. Tied parameters stay tied if the plan divides them alike.
+        plan: A mapping from patterns of submodule names to the styles by which these submodules are divided. Tied parameters stay tied if
+            the plan divides them alike.
         plugin: The strategy's ``dist==version``. The message of the UnsupportedError contains this text.
 
     Raises:
@@ -141,10 +142,10 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
 
 
 def _places_of_parameters(module: torch.nn.Module) -> dict[int, list[tuple[str, torch.nn.Module, str]]]:
-    """Return a list for each parameter, keyed by the ``id`` of the parameter. The list says where the parameter is registered.
+    """Return the places where each parameter is registered, keyed by the ``id`` of the parameter.
 
-    An entry of the list contains the path of the parameter, the module in which the parameter is registered, and the parameter's name in
-    that module. The list has several entries if the parameter is tied, that is, registered in several modules or under several names.
+    Each place consists of the path of the parameter, the module in which the parameter is registered, and the parameter's name in that
+    module. A parameter has several places if it is tied, that is, registered in several modules or under several names.
     """
     places: dict[int, list[tuple[str, torch.nn.Module, str]]] = {}
     for path, owner in module.named_modules():

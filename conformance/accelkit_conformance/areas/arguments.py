@@ -22,10 +22,11 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def other_values(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload is repeated with copies of the same tensors, and each call gives the same results as on the
-    CPU. The first and the last call are as recorded. In each of the other calls, one argument that is not a tensor has another value. This
-    argument is a number, a bool, a list, a dtype or a string. If only torch itself calls the overload, at most bools are changed. Calls
-    that the CPU rejects are left out."""
+    """A recorded call of an ATen overload is repeated with copies of the same tensors, and each call gives the same results as on the CPU.
+    The first and the last call are as recorded. In each of the other calls, one argument that is not a tensor (a number, a bool, a list,
+    a dtype or a string) has another value. If only torch itself calls the overload, only bools and lists of bools are changed. For a few
+    overloads, no argument is changed. Calls that the CPU rejects are left out.
+    """
     from accelkit_conformance.oracle.other_arguments import check_other_arguments
 
     check_other_arguments(subject, overload)
@@ -43,11 +44,12 @@ def rewritten_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def empty_tensors(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload, and the in-place form of the call, give the same results as on the CPU if a dimension of a
-    tensor is shortened to length 0. Each dimension of each tensor is shortened in turn. Each dimension of the first tensor is also
-    shortened together with the corresponding dimension (counted from the last) of every other tensor that has the same length there. Calls
-    that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads whose results for empty tensors are not
-    defined."""
+    """A recorded call of an ATen overload is repeated with dimensions of its tensors shortened to length 0. The call and its in-place form
+    give the same results as on the CPU. Each dimension of each tensor is shortened in turn. In further calls, each dimension of the
+    first tensor is shortened together with the matching dimensions of the other tensors. Two dimensions match if they have the same
+    length and the same position, counted from the last dimension. Calls that the CPU rejects are left out. So are overloads that only
+    torch itself calls, and overloads whose results for empty tensors are not defined.
+    """
     from accelkit_conformance.oracle.empty_arguments import check_empty_arguments
 
     check_empty_arguments(subject, overload)
@@ -70,9 +72,11 @@ _ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "lo
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
 def attention(subject: Subject, size: str, dtype: str) -> None:
     """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80. Queries, keys and values are
-    contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``, fewer heads of keys and values than of
-    queries, or values with another head dimension. Some calls with the head dimension 64 and without slices have a mask. A mask is bool or
-    is added to the scores, and has one of five shapes, most of which are broadcast."""
+    contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In some calls, keys and values have
+    fewer heads than queries, or the head dimension of the values differs from that of queries and keys. Some calls with the head
+    dimension 64 and without slices have a mask. The masks are either boolean or added to the scores. They have five different shapes,
+    most of which are broadcast.
+    """
     from accelkit_conformance.oracle.attention_cases import check_attention
 
     check_attention(subject, size, dtype)
@@ -80,9 +84,10 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("ignored_values", "IGNORED"))
 def ignored_values(subject: Subject, name: str) -> None:
-    """Functions give the same results as on the CPU if numbers that they must ignore are NaN. Examples are the addend of ``addmm`` with
-    ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
-    ``scatter_reduce`` with ``include_self=False`` overwrite."""
+    """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``
+    with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
+    ``scatter_reduce`` with ``include_self=False`` overwrite.
+    """
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
     check_ignored_values(subject, name)
@@ -154,9 +159,10 @@ _PAIRS = (
 
 @check("full", requires=["dtype.{0}", "dtype.{1}", "dtype.bool"], over=_PAIRS)
 def written_dtypes(subject: Subject, first: str, second: str) -> None:
-    """Pointwise operators write into a tensor whose dtype differs from that of an argument, either in place or with ``out=``. The written
-    values are the same as on the CPU, and the tensor keeps its dtype. If the CPU raises an error because the result cannot be converted to
-    the dtype of the written tensor, the device raises an error, too. Calls that the CPU rejects for another reason are left out."""
+    """Pointwise operators write, either in place or with ``out=``, into a tensor whose dtype differs from that of an argument. The written
+    values are the same as on the CPU, and the tensor keeps its dtype. If the CPU raises an error because the result cannot be converted
+    to the dtype of the written tensor, the device raises an error, too. Calls that the CPU rejects for another reason are left out.
+    """
     from accelkit_conformance.oracle.written_dtypes import check_written_dtypes
 
     check_written_dtypes(subject, first, second)
@@ -176,9 +182,11 @@ def _conjugated() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.float32", "dtype.complex64"], over=_conjugated)
 def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """For one or two samples of the operator, the results are the same as on the CPU if operands are lazy: torch conjugates or negates them
-    only when they are read. Lazy operands are results of ``conj()`` in complex64, and of ``conj().imag`` in float32. First, all operands of
-    the tested dtype are lazy; in a second call, only the last of them is. Calls that the CPU rejects are left out."""
+    """For one or two samples of the operator, the results are the same as on the CPU even if operands are lazy. torch conjugates or negates
+    a lazy operand only when it reads the operand. For complex64, lazy operands are results of ``conj()``. For float32, they are results
+    of ``conj().imag``. First, all operands of the tested dtype are lazy; in a second call, only the last of them is. Calls that the CPU
+    rejects are left out.
+    """
     from accelkit_conformance.oracle.lazy_operands import check_lazy_operands
 
     check_lazy_operands(subject, name, dtype)
@@ -186,9 +194,10 @@ def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def expanded_arguments(subject: Subject, overload: str) -> None:
-    """A call of an ATen overload gives the same results as on the CPU if the first or the last dimension of one floating-point tensor has a
-    stride of 0. Calls that the CPU rejects are left out. So are ``linalg`` overloads, other factorizations and solvers such
-    as ``cholesky`` and ``triangular_solve``, ``_embedding_bag`` and ``_scaled_mm``."""
+    """A call of an ATen overload gives the same results as on the CPU even if the first or the last dimension of one floating-point tensor
+    has a stride of 0. Calls that the CPU rejects are left out. So are ``_embedding_bag``, ``_scaled_mm``, ``linalg`` overloads, and
+    other factorizations and solvers, such as ``cholesky`` and ``triangular_solve``.
+    """
     from accelkit_conformance.oracle.result_strides import check_expanded_arguments
 
     check_expanded_arguments(subject, overload)
@@ -196,10 +205,11 @@ def expanded_arguments(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def written_operands(subject: Subject, overload: str) -> None:
-    """A call of an ATen overload gives the same results as on the CPU if an argument is also the tensor of ``out=``, or if several
-    arguments are the same tensor. If several arguments are the same tensor, the in-place form of the call also gives the same results. A
-    call that the CPU rejects is left out. If writing the result into an argument changes the result on the CPU, the call is left out too.
-    ``linalg``, ``batch_norm`` and a few other overloads are left out."""
+    """A call of an ATen overload gives the same results as on the CPU even if one of its arguments is also passed as ``out=``, or if
+    several arguments are the same tensor. If several arguments are the same tensor, the in-place form of the call also gives the same
+    results. A call that the CPU rejects is left out. If writing the result into an argument changes the result on the CPU, the call is
+    left out too. ``linalg``, ``batch_norm`` and a few other overloads are left out.
+    """
     from accelkit_conformance.oracle.written_operands import check_written_operands
 
     check_written_operands(subject, overload)
@@ -213,9 +223,11 @@ _CONVERSIONS = (
 
 @check("training", requires=["dtype.{0}", "dtype.{1}", "dtype.float32"], over=_CONVERSIONS)
 def rounded_conversions(subject: Subject, source: str, target: str) -> None:
-    """Conversions to a dtype with fewer digits give exactly the same numbers as on the CPU. The CPU rounds to the nearest number, and to
-    the even one of two equally near numbers. Numbers beyond the range of a floating-point dtype become infinity, and NaN stays NaN. In a
-    conversion to bool, zeros become False, and all other numbers, including NaN, become True."""
+    """Conversions to a dtype with fewer digits give exactly the same numbers as on the CPU. The CPU rounds to the nearest number that the
+    dtype can represent. If two such numbers are equally near, it rounds to the even one. Numbers beyond the range of a floating-point
+    dtype become infinity, and NaN stays NaN. In a conversion to bool, zeros become False, and all other numbers, including NaN, become
+    True.
+    """
     from accelkit_conformance.oracle.rounded_conversions import check_rounded_conversions
 
     check_rounded_conversions(subject, source, target)
@@ -223,8 +235,10 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
-    """A call gives the same results as on the CPU, even if it takes or returns 150 or 300 tensors, or if it takes 65,543 matrices or
-    vectors, or 70,003 indices with only 11 different values. A case named ``backward_of_...`` compares the gradient of the weights."""
+    """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
+    Others take 65,543 matrices or vectors, or 70,003 indices with only 11 different values. A case named ``backward_of_...`` compares
+    the gradient of the weights.
+    """
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)

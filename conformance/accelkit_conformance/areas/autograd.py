@@ -152,9 +152,11 @@ def leaf_gradients_stay(subject: Subject) -> None:
 
 @check("training", requires=["dtype.float32", "dtype.int64"])
 def rejected(subject: Subject) -> None:
-    """Misuse of autograd raises RuntimeError or TypeError. Most messages must contain a certain word, such as ``leaf``. The check changes
-    leaves, inference tensors, saved tensors and outputs of ``unbind`` in place, uses gradients of a wrong shape or dtype, makes integers
-    require gradients, asks for gradients of unused inputs, deep-copies a non-leaf, and converts a leaf that requires gradients to NumPy."""
+    """Misuse of autograd raises RuntimeError or TypeError. Most messages must contain a certain word, such as ``leaf``. The check modifies
+    tensors in place (leaves, inference tensors, saved tensors and outputs of ``unbind``), uses gradients of a wrong shape or dtype,
+    makes integers require gradients, asks for gradients of unused inputs, deep-copies a non-leaf, and converts a leaf that requires
+    gradients to NumPy.
+    """
     from accelkit_conformance.oracle.autograd_errors import check_rejected
 
     check_rejected(subject)
@@ -211,10 +213,11 @@ def _derivatives() -> Iterator[Case]:
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
 def derivatives(subject: Subject, name: str, kind: str) -> None:
-    """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients
-    and, with respect to the inputs and the output gradient, the gradients of these gradients. The test ``forward_mode`` compares the
-    results of ``torch.func.jvp``. The test ``vectorized`` compares the results of ``torch.vmap``, applied to the function and to
-    ``torch.func.grad`` of a scalar loss of its result. Derivatives that torch cannot compute on the CPU are left out."""
+    """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients of
+    the function, and the gradients of these gradients with respect to the inputs and the output gradient. The test ``forward_mode``
+    compares the results of ``torch.func.jvp``. The test ``vectorized`` compares the results of ``torch.vmap``, applied to the function
+    and to ``torch.func.grad`` of a scalar loss of its result. Derivatives that torch cannot compute on the CPU are left out.
+    """
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)
@@ -222,9 +225,11 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("special_gradients", "FUNCTIONS", "training"))
 def special_points(subject: Subject, name: str) -> None:
-    """Where a function is not smooth, its result and gradients differ from those on the CPU by at most 1e-6 plus 1e-5 of the value. The
-    points are bounds of activations, zero, infinity and NaN, and points where several elements are equal. For example, the gradient of
-    ``relu`` at 0 is 0, ``maximum`` divides its gradient between two equal numbers, and the gradient of the norm of zeros is 0, not NaN."""
+    """Where a function is not smooth, its result and gradients match those on the CPU. Each element differs from the CPU's element by at
+    most 1e-6 plus 1e-5 times the absolute value of the CPU's element. The points are bounds of activations, zero, infinity and NaN, and
+    points where several elements are equal. For example, the gradient of ``relu`` at 0 is 0, ``maximum`` divides its gradient between
+    two equal numbers, and the gradient of the norm of zeros is 0, not NaN.
+    """
     from accelkit_conformance.oracle.special_gradients import check_gradients
 
     check_gradients(subject, name)
@@ -242,8 +247,10 @@ def random_functions(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("in_place_programs", "DIFFERENTIATED", "training"))
 def in_place(subject: Subject, name: str) -> None:
-    """After an in-place change of a non-leaf tensor or of a view of it, the tensor, a view that was created before the change, and the
-    gradients are the same as on the CPU. The change increases the tensor's version counter, whose value is also that of the view."""
+    """After an in-place change of a non-leaf tensor or of one of its views, the tensor, a view that was created before the change, and the
+    gradients are the same as on the CPU. The change increases the tensor's version counter, and the view then has the same version as
+    the tensor.
+    """
     from accelkit_conformance.oracle import in_place_programs
     from accelkit_conformance.oracle.programs import compare_program
 
@@ -264,8 +271,10 @@ def versions(subject: Subject) -> None:
 def programs(subject: Subject, name: str) -> None:
     """A program that uses autograd gives the same results, gradients and values of ``requires_grad`` as on the CPU. The programs use hooks
     for tensors, modules and saved tensors, custom functions, activation checkpointing with nested arguments, gradient modes, threads and
-    anomaly detection. They compute Hessians, gradients for batched output gradients and unused inputs, and gradients through other dtypes
-    and through the CPU. They repeat backward passes with ``retain_graph=True``, and add to gradients that exist already."""
+    anomaly detection. They compute Hessians, and use batched output gradients and unused inputs. They differentiate through conversions
+    to other dtypes and through operators that run on the CPU. They repeat backward passes with ``retain_graph=True``, and add to
+    gradients that exist already.
+    """
     from accelkit_conformance.oracle.autograd_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

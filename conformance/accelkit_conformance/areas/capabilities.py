@@ -17,9 +17,10 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """A copy of a tensor of the dtype to the device and back has the same values. On the device, adding two tensors (for bool: combining
-    them with bitwise or) and multiplying them give the exact results, and the sum has the dtype. If the device supports the dtype bool, a
-    tensor also equals its clone when compared with ``==``."""
+    """A tensor of the dtype keeps its values when it is copied to the device and back. On the device, adding two tensors (for bool:
+    combining them with bitwise or) and multiplying them give the exact results, and the sum has the dtype. If the device supports the
+    dtype bool, a tensor also equals its clone when compared with ``==``.
+    """
     import torch
 
     wanted = getattr(torch, name)

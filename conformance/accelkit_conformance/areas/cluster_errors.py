@@ -100,10 +100,11 @@ def unexpected_values_are_named(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster")
 def arbitrary_values_raise_only_accelkit_errors(subject: Subject) -> None:
-    """If the value of one environment variable of a process is replaced by an empty text, a space, 0 or malformed text such as ``n[0-``,
-    reading a property of the cluster environment gives a value or raises an AccelkitError. If a rank and the size that limits it can both
-    be read, the rank is at least 0 and less than the size. This is checked for ``global_rank`` and ``world_size``, ``local_rank`` and
-    ``local_world_size``, and ``node_rank`` and ``num_nodes``."""
+    """If the value of one environment variable of a process is replaced by an empty string, a space, 0 or malformed text such as ``n[0-``,
+    reading a property of the cluster environment gives a value or raises an AccelkitError. If a rank and the size that limits it can
+    both be read, the rank is at least 0 and less than the size. This is checked for ``global_rank`` and ``world_size``, ``local_rank``
+    and ``local_world_size``, and ``node_rank`` and ``num_nodes``.
+    """
     for place, environ in _last_processes(subject):
         for variable in environ:
             for value in ("", " ", "nonsense", "²", "n[0-", "2(x", "a b", "\x1b[31m", "0"):

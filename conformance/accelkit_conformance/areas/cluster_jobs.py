@@ -41,8 +41,9 @@ def processes_find_each_other(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
     """``preemption_poll_seconds`` is a number greater than 0 and at most 3600. ``is_preempted`` returns True or False, and raises no error.
-    The check calls it in a background thread, as a Runtime does. The call returns within 30 seconds, and within six
-    times ``preemption_poll_seconds``, after which a Runtime warns."""
+    The check calls it in a background thread, as a Runtime does. The call returns within 30 seconds, and within six times
+    ``preemption_poll_seconds``. If a call takes longer than six times ``preemption_poll_seconds``, a Runtime warns.
+    """
     environment = environment_for(subject, job_of_no_scheduler(subject))
     if not overrides(environment, ClusterEnvironment, "is_preempted"):
         raise NotSupported(f"notices of preemption: {DECLARED_NONE} (is_preempted is not overridden)")

@@ -182,8 +182,9 @@ def main_address_and_port_agree(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def jobs_have_ports_of_their_own(subject: Subject) -> None:
     """Two jobs with consecutive job ids have different values of ``main_port``, so that both jobs can run on one machine. The check creates
-    the jobs from each of the plugin's descriptions of jobs that contains variables or files. If the description says that the launcher
-    passes a port to the processes, the check passes each job its own port."""
+    two jobs from each job description that the plugin ships, but skips descriptions that contain neither variables nor files. If the
+    description says that the launcher passes a port to the processes, the check passes each job its own port.
+    """
     descriptions = [one for one in own_descriptions(subject) if one.environ or one.files]
     if not descriptions:
         raise NotSupported(f"the plugin ships no description of a job: see {HELP}")

@@ -248,16 +248,18 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """Each call of the collective gives the right result or raises an error. A call with contiguous float32 tensors may raise an error only
-    if it uses a reduction other than SUM. Inputs that are not also results stay unchanged, and nothing outside the tensors is written. The
-    calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and whether
-    the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages may have a relative
-    error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and float32 tensors have more
-    digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths, of which
-    one is empty. Unless the backend is gloo, the parts in ``all_to_all`` have such lengths, too. ``send`` tests ``send`` and ``recv`` from
-    the root to another rank, or ``isend`` and ``irecv`` if the call is asynchronous. If one of these functions rejects a strided tensor,
-    the rank calls it again with a contiguous tensor. With ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank.
-    That test and ``send`` skip groups of one rank. With gloo, no tensor is strided. Dtypes that the device lacks are left out."""
+    """With contiguous float32 tensors and, if the collective reduces, the reduction SUM, each call gives the right result. Any other call
+    gives the right result or raises an error. Tensors that are only inputs stay unchanged, and nothing outside the tensors is written.
+    The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and
+    whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages may have a
+    relative error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and float32 tensors
+    have more digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different
+    lengths, one of which is empty. The parts in ``all_to_all`` also have different lengths, unless the backend is gloo. The case
+    ``send`` calls ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root to
+    the next rank of the group. If one of these functions rejects a strided tensor, the rank calls it again with a contiguous tensor. In
+    the case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With gloo,
+    no tensor is strided. Dtypes that the device lacks are left out.
+    """
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)
@@ -272,10 +274,11 @@ def _programs() -> Iterator[Case]:
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
     """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and NaN stays NaN. Sums of
-    infinities and NaN follow IEEE 754. Results are right if the input of a gathering collective is a part of its output, if tensors have
-    several dimensions, if asynchronous calls are awaited in reverse order, and if consecutive calls differ in size, dtype or reduction.
-    Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a group. Wrong arguments
-    raise an error, and the next ``all_reduce`` is right. ``torch.distributed.nn`` computes the right gradients."""
+    infinities and NaN follow IEEE 754. Results are also right when the input of a gathering collective is a part of its output, when
+    tensors have several dimensions, when asynchronous calls are awaited in reverse order, and when consecutive calls differ in size,
+    dtype or reduction. Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a
+    group. Wrong arguments raise an error, and the next ``all_reduce`` is right. ``torch.distributed.nn`` computes the right gradients.
+    """
     from accelkit_conformance.oracle.collective_programs import CASES
 
     CASES[name](subject)

@@ -111,9 +111,10 @@ def other_arguments(subject: Subject) -> None:
 
 @check("full", requires=["compile"], seconds=180)
 def state_of_modules(subject: Subject) -> None:
-    """In three calls, a compiled module with batch normalization and a counter gives the results of the eager module and changes its
-    buffers as the eager module does. The two modules also give the same results after both have been switched to evaluation mode, and after
-    the same parameter of both has been changed."""
+    """A compiled module with batch normalization and a counter is called three times. Each call gives the same result as the eager module,
+    and the buffers of both modules are equal afterwards. The two modules also give the same results after both have been switched to
+    evaluation mode, and after a parameter has been changed in the same way in both.
+    """
     from accelkit_conformance.oracle.compiled_calls import check_state
 
     check_state(subject, _compiled)

@@ -36,8 +36,10 @@ def pinned_batches(subject: Subject) -> None:
 
 @check("training", requires=["pinned_memory"])
 def kept_batches(subject: Subject) -> None:
-    """With ``pin_memory=True``, 40 batches that the program keeps for a whole pass, and their copies on the device, have the right values
-    at the end of the pass, with and without a worker process."""
+    """With ``pin_memory=True``, later batches do not overwrite batches that the program keeps. In one pass, the program keeps all 40
+    batches and copies each of them to the device. At the end of the pass, the batches and the copies have the right values, with and
+    without a worker process.
+    """
     from accelkit_conformance.oracle.batches import check_kept_batches
 
     check_kept_batches(subject)

@@ -214,7 +214,9 @@ def named_device_everywhere(subject: Subject) -> None:
 
 @check("smoke")
 def mixing_devices_raises(subject: Subject) -> None:
-    """``add``, ``mm`` or ``cat`` of a tensor on the device and a non-scalar CPU tensor raises RuntimeError instead of copying one."""
+    """For a tensor on the device and a non-scalar CPU tensor, ``add``, ``mm`` and ``cat`` raise RuntimeError instead of copying one of the
+    tensors.
+    """
     import torch
 
     if subject.device_type == "cpu":
@@ -292,9 +294,11 @@ def default_device(subject: Subject) -> None:
 
 @check("full")
 def accelerator_functions_agree(subject: Subject) -> None:
-    """If the device is torch's accelerator, ``torch.get_device_module`` returns its module, and ``torch.accelerator`` is available and has
-    the right number of devices. With several devices, ``torch.accelerator`` and the module agree on the current device, whichever selected
-    it, and leaving ``torch.accelerator.device_index`` restores it. If ``streams`` is declared, both also agree on the current stream."""
+    """If the device is torch's accelerator, ``torch.get_device_module`` returns the device's module, and ``torch.accelerator`` is available
+    and has the right number of devices. With several devices, ``torch.accelerator`` and the device's module agree on the current device,
+    whichever of the two selected it. Leaving ``torch.accelerator.device_index`` restores the previous device. If ``streams`` is
+    declared, both also agree on the current stream.
+    """
     from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
 
     check_accelerator_functions(subject)

@@ -24,10 +24,12 @@ def tensor_parameters(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
-    """Samplers draw numbers of this dtype: 20,000 numbers are finite, and their mean is correct to within six standard errors and the
-    rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n, where n is the largest number up to which the
-    dtype represents every integer: no number is outside this range, the largest number drawn is at most 2 % below n, and the mean is
-    correct to within six standard errors."""
+    """Samplers draw numbers of this dtype. All of 20,000 numbers are finite, and their mean is correct to within six standard errors and
+    the rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n. For a floating-point dtype, n is the end
+    of the range in which the dtype represents every integer, such as 2**24 for float32. For any other dtype, n is its largest value. No
+    number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is correct to within six
+    standard errors.
+    """
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 
     check_dtype_of_samplers(subject, dtype)
@@ -36,8 +38,9 @@ def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
 @check("full", requires=["dtype.int64"])
 def wide_ranges(subject: Subject) -> None:
     """``randint`` and ``random_`` draw int64 numbers from ranges of 8 to 2**63 integers. Some ranges begin with a negative number, and one
-    begins with 2**40. All numbers are in the range. Each bit of the distance between a number and the start of its range is set in half of
-    20,000 draws, within six standard errors."""
+    begins with 2**40. All numbers are in the range. The start of the range is subtracted from each of 20,000 numbers. In these
+    differences, each bit is set half of the time, to within six standard errors.
+    """
     from accelkit_conformance.oracle.distributions import check_wide_ranges
 
     check_wide_ranges(subject)
@@ -66,9 +69,10 @@ def rare_categories(subject: Subject) -> None:
 
 @check("full")
 def numbers_are_new(subject: Subject) -> None:
-    """Any two of sixteen draws of uniform random numbers have fewer than 40 numbers in common, wherever in the draws these numbers are. The
-    draws have 1 to 5,000 numbers and several layouts. Between the first eight draws and the last eight, dropout and ``randn`` draw numbers
-    as well."""
+    """Any two of sixteen draws of uniform random numbers have fewer than 40 numbers in common. The position of a number in its draw does
+    not matter. The draws have 1 to 5,000 numbers and several layouts. Between the first eight draws and the last eight, dropout and
+    ``randn`` draw numbers as well.
+    """
     from accelkit_conformance.oracle.random_calls import check_numbers_are_new
 
     check_numbers_are_new(subject)

@@ -212,11 +212,12 @@ def _with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_with_invalid_calls)
 def invalid_calls(subject: Subject, name: str) -> None:
-    """If an invalid call that torch's ``op_db`` lists for an operator raises RuntimeError, IndexError, ValueError or TypeError on the CPU,
-    it raises one of these errors on the device. For example, shapes, dimensions or dtypes do not fit. If the in-place variant raises such
-    an error on the CPU and leaves its argument unchanged, it does the same on the device. Calls with tensors on several devices, calls with
-    an index or a probability that is out of range, and calls that are invalid only because the CPU does not implement a dtype, are left
-    out."""
+    """Invalid calls of an operator raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those in torch's
+    ``op_db`` that raise one of these errors on the CPU, for example because shapes, dimensions or dtypes do not fit. If the in-place
+    variant raises such an error on the CPU and leaves its argument unchanged, it does the same on the device. The check leaves out calls
+    with tensors on several devices, calls with an index or a probability that is out of range, and calls that are invalid only because
+    the CPU does not implement a dtype.
+    """
     from accelkit_conformance.oracle.error_inputs import check_error_inputs
 
     check_error_inputs(subject, name)
@@ -231,9 +232,10 @@ def _modules_with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_modules_with_invalid_calls)
 def invalid_calls_of_modules(subject: Subject, name: str) -> None:
-    """If a call of a module with invalid arguments from torch's ``module_db`` raises an error on the CPU, it raises RuntimeError,
-    IndexError, ValueError or TypeError on the device. Calls with an index or a probability that is out of range, and calls that are invalid
-    only because the CPU does not implement a dtype, are left out."""
+    """Calls of a module with invalid arguments raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those
+    in torch's ``module_db`` that raise one of these errors on the CPU. The check leaves out calls with an index or a probability that is
+    out of range, and calls that are invalid only because the CPU does not implement a dtype.
+    """
     from accelkit_conformance.oracle.error_inputs import check_module_errors
 
     check_module_errors(subject, name)

@@ -119,7 +119,9 @@ def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group", "generator_offset"], over=SIZES, is_distributed=True)
 def initialization_from_meta(subject: Subject, size: str) -> None:
     """If a Linear is created on ``meta``, sharded with ``fully_shard`` and then initialised on the device, no two shards of its weight have
-    the same values. After a backward pass from the sum of the outputs for two rows of ones, each element of the weight's gradient is 2."""
+    the same values. If the input of the forward pass is two rows of ones, and the backward pass starts from the sum of the outputs, each
+    element of the weight's gradient is 2.
+    """
     import torch
     from torch.distributed.fsdp import fully_shard
 
@@ -144,11 +146,12 @@ def _programs() -> Iterator[Case]:
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
     """Sharded models with less common options, and operators on DTensors, give the same results and gradients as one process. The options
-    are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision,
-    and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of the whole model. If a rank's shard of
-    the gradients overflows, the gradient scalers of all ranks skip the step and halve their scale. Training continues from a saved state of
-    the model and the optimizer. Tensor parallelism also gives the same results and gradients as one process. The DTensors include some that
-    are divided unevenly."""
+    are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed
+    precision, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of all gradients of the
+    whole model, not only of one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all ranks skip the
+    step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also gives the
+    same results and gradients as one process. The DTensors include some that are divided unevenly.
+    """
     from accelkit_conformance.oracle.fsdp_programs import CASES
 
     CASES[name](subject)

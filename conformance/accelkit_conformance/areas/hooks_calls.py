@@ -80,9 +80,10 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """For the environment variables of a SLURM job, or of any other job for which accelkit has a cluster environment, ``detect_cluster``
-    returns None or a ClusterDetection with a reason, and does not change the variables. The ClusterDetection has a lower ``priority`` than
-    the ClusterDetection of accelkit's cluster environment."""
+    """``detect_cluster`` does not claim a job for which accelkit has a cluster environment, such as a SLURM job. For the environment
+    variables of such a job, it returns None or a ClusterDetection, and does not change the variables. The ClusterDetection has a reason.
+    Its ``priority`` is lower than that of the ClusterDetection that accelkit's own cluster environment returns.
+    """
     from accelkit.cluster.detection import make_environment
 
     calls = HookCalls(subject)

@@ -40,10 +40,11 @@ def assignments(subject: Subject) -> None:
 @check("full")
 def python_values(subject: Subject) -> None:
     """``item``, ``tolist``, ``bool``, ``int``, ``float``, ``complex``, ``len``, ``in``, iteration, formatting and ``numpy(force=True)``
-    give the same results as on the CPU. The check uses tensors of float32 and of every other declared dtype, which are whole, sliced,
-    strided, transposed or expanded. Their values include the smallest and the largest integer of the dtype or, in floating-point and
-    complex dtypes, very large numbers and infinity. ``in`` is tested only with int64, formatting only with float32, ``int`` and ``float``
-    only with dtypes that are not complex, and ``numpy`` with all dtypes except bfloat16, which NumPy lacks."""
+    give the same results as on the CPU. The check uses tensors of float32 and of every other declared dtype. The tensors are whole,
+    sliced, strided, transposed or expanded. Their values include the smallest and the largest integer of the dtype or, in floating-point
+    and complex dtypes, very large numbers and infinity. ``in`` is tested only with int64, formatting only with float32, ``int`` and
+    ``float`` only with dtypes that are not complex, and ``numpy`` with all dtypes except bfloat16, which NumPy lacks.
+    """
     from accelkit_conformance.oracle.host_values import check_python_values
 
     check_python_values(subject)
@@ -63,11 +64,12 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions that create tensors, such as ``torch.zeros``, return pinned tensors on the CPU if they are called with ``pin_memory=True``.
-    The tensors have the same dtype, shape and values as without ``pin_memory=True``. Copies on the device have the same values, too, and
-    clones are not pinned. (Random and uninitialised tensors are not compared, copied or cloned.) ``Tensor.pin_memory`` returns a
-    pinned tensor with the same dtype, shape and values, and does not pin the original tensor. If the original tensor is pinned already, the
-    result shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and several layouts. The result for an empty tensor need
-    not be pinned."""
+    If their values are not random or uninitialised, the tensors have the same dtype, shape and values as without ``pin_memory=True``. If
+    such a tensor is copied to the device, the copy has the same values, too. If it is cloned, the clone is not pinned.
+    ``Tensor.pin_memory`` returns a tensor with the same dtype, shape and values, and does not pin the original tensor. Unless it is
+    empty, the returned tensor is pinned. If the original tensor is pinned already, the result shares memory with it.
+    ``Tensor.pin_memory`` is tested with every dtype and several layouts.
+    """
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
     check_pinned_tensors(subject)
@@ -97,9 +99,10 @@ def aliases(subject: Subject) -> None:
 @check("full", requires=["dtype.float32"])
 def gradients_of_copies(subject: Subject) -> None:
     """A backward pass through a copy gives the source a gradient with the device, dtype and shape of the source, and with the right values.
-    The copies are made with ``to``, ``cpu``, ``copy_``, ``clone``, ``contiguous``, ``as_tensor`` or an assignment, to the device, on the
-    device and to the host. Copies to a second device, if there is one, and to float16, bfloat16 and float64, if the accelerator declares
-    them, are tested too."""
+    Tensors are copied to the device, on the device and to the host. The copies are made with ``to``, ``cpu``, ``copy_``, ``clone``,
+    ``contiguous``, ``as_tensor`` or an assignment. If there is a second device, copies to it are tested too. If the accelerator declares
+    float16, bfloat16 or float64, copies to these dtypes are also tested.
+    """
     from accelkit_conformance.oracle.aliases import check_gradients_of_copies
 
     check_gradients_of_copies(subject)
@@ -127,9 +130,10 @@ def sizes_of_copies(subject: Subject) -> None:
 
 @check("full")
 def many_small_copies(subject: Subject) -> None:
-    """2,000 copies of tensors of 1 to 5 elements to the device, with and without ``non_blocking=True``, have the right values when they are
-    read after the last copy and a call to ``synchronize``. The same is true of 2,000 copies to the host with ``non_blocking=True``, and of
-    2,000 tensors on the device that were made from Python numbers."""
+    """2,000 small copies to the device, made one after another, all have the right values. Each copy has 1 to 5 elements. The copies are
+    made with and without ``non_blocking=True``, and are read only after the last copy and a call to ``synchronize``. The same is true of
+    2,000 copies to the host with ``non_blocking=True``, and of 2,000 tensors on the device that were made from Python numbers.
+    """
     from accelkit_conformance.oracle.many_copies import check_many
 
     check_many(subject)
@@ -137,9 +141,10 @@ def many_small_copies(subject: Subject) -> None:
 
 @check("full", over=["another_current_device", "another_thread", "another_stream", "after_an_error"])
 def copies_elsewhere(subject: Subject, place: str) -> None:
-    """Copies are on the right device and have the right values if they are made while another device is current, in another thread, on
+    """Copies are on the right device and have the right values even if they are made while another device is current, in another thread, on
     another stream, or after an error. They are made to the device, to the host, on the device and to another device. The sources are
-    contiguous, strided or transposed, or begin after the start of their storage."""
+    contiguous, strided or transposed, or begin after the start of their storage.
+    """
     from accelkit_conformance.oracle.many_copies import check_copies_elsewhere
 
     check_copies_elsewhere(subject, place.replace("_", " "))

@@ -71,10 +71,11 @@ def _is_movable(one: torch.Tensor) -> bool:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU if its arguments are strided, offset, transposed or channels last in
+    """A call to the overload gives the same results as on the CPU even if its arguments are strided, offset, transposed or channels last in
     memory. The results are also the same if there are gaps between the rows of an argument, or if dimensions of length 1 have unusual
     strides. In some calls, the result is written into a strided tensor or a tensor with gaps between its rows. The calls also vary the
-    other conditions of the check ``operators/conditions``, such as the gradient mode and the thread."""
+    other conditions of the check ``operators/conditions``, such as the gradient mode and the thread.
+    """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
@@ -122,7 +123,8 @@ def _narrow_views() -> Iterator[Case]:
 def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     """A call with a contiguous view of a tensor gives the same result as on the CPU. The elements of the tensor around the view stay
     unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. Some
-    calls also write into one element, a view without dimensions."""
+    functions that write into the view are also called with a 0-d view of a single element.
+    """
     from accelkit_conformance.oracle.narrow_views import check_narrow_views
 
     check_narrow_views(subject, dtype, name)

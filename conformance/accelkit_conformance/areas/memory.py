@@ -57,7 +57,9 @@ def views_cost_nothing(subject: Subject) -> None:
 @check("smoke", requires=["memory_statistics"])
 def peak_is_kept_and_reset(subject: Subject) -> None:
     """Resetting the peak sets it to the number of bytes that are currently allocated. If a tensor of 8 MiB is then created and freed, the
-    peak is at least the number of bytes that were allocated while it existed, and at most 16 MiB above the value after the reset."""
+    peak is at least the number of bytes that were allocated while the tensor existed, and at most 16 MiB above the value after the
+    reset.
+    """
 
     def peak() -> float:
         return subject.accelerator.memory_stats(subject.device)["memory.peak.bytes"]
@@ -146,9 +148,10 @@ def out_of_memory_in_an_operator(subject: Subject) -> None:
 
 @check("training", requires=["memory_statistics"])
 def threads_free_memory(subject: Subject) -> None:
-    """In a thread other than the main thread, tensors are created and freed in three rounds. The number of allocated bytes is not larger
-    after the third round than after the first, while the thread still runs. If the thread creates one more tensor, and the main thread
-    frees this tensor after the thread has ended, the number decreases by at least the size of the tensor."""
+    """In a thread other than the main thread, tensors are created and freed in three rounds. While the thread still runs, the number of
+    allocated bytes is not larger after the third round than after the first. The thread then creates one more tensor, and ends. When the
+    main thread frees this tensor, the number of allocated bytes decreases by at least the size of the tensor.
+    """
     from accelkit_conformance.oracle.freed_memory import check_threads
 
     check_threads(subject)

@@ -107,13 +107,14 @@ def _examples() -> Iterator[Case]:
 
 @check("training", requires=["dtype.{1}"], over=_examples)
 def arguments(subject: Subject, name: str, dtype: str) -> None:
-    """Modules with arguments that do not occur in torch's database of modules give the right outputs, buffers and gradients in training
-    mode and in evaluation mode. In evaluation mode, they are also called under ``torch.no_grad``. Convolutions have strides, dilations,
-    groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences. Embeddings
-    have other modes and a ``padding_idx``. Weights are normalised by ``weight_norm`` and ``spectral_norm``, and losses have weights.
-    Normalisation, pooling and resizing have other options. Parameters and arguments have the given dtype. Examples that the CPU does not
-    support in this dtype, or that need a dtype which the device lacks, are left out. The values of modules that draw random numbers are not
-    compared."""
+    """Modules give the right outputs, buffers and gradients in training mode and in evaluation mode, even with arguments that torch's
+    ``module_db`` does not contain. In evaluation mode, the modules are also called under ``torch.no_grad``. Convolutions have strides,
+    dilations, groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences.
+    Embeddings have a ``padding_idx``, and embedding bags have each of their modes. Weights are normalised by ``weight_norm`` and
+    ``spectral_norm``, and losses have weights. Normalisation, pooling and resizing have less common options. Parameters and arguments
+    have the given dtype. Examples that the CPU does not support in this dtype, or that need a dtype which the device lacks, are left
+    out. The values of modules that draw random numbers are not compared.
+    """
     from accelkit_conformance.oracle.module_arguments import EXAMPLES, check_example
 
     if name in ("attention", "transformers"):
@@ -128,8 +129,10 @@ def programs(subject: Subject, name: str) -> None:
     momentum of BatchNorm, initialise lazy modules, and call modules with ``torch.func.functional_call``. They load state dicts, convert
     modules to other dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are
     views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, and compute attention over 70 tokens in
-    float32, bfloat16 and float16, with and without masks. Of the weights that ``torch.nn.init`` draws at random, only the device, the mean
-    and the standard deviation are checked and, for ``orthogonal_``, whether the rows are orthonormal."""
+    float32, bfloat16 and float16, with and without masks. Weights that ``torch.nn.init`` draws at random are not compared with those on
+    the CPU. Instead, they have the right device, mean and standard deviation, and the rows of a matrix that ``orthogonal_`` fills are
+    orthonormal.
+    """
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 
@@ -138,11 +141,12 @@ def programs(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("module_sequences", "PROGRAMS", "training"))
 def repeated_calls(subject: Subject, name: str) -> None:
-    """If one property changes between the calls of a module, each call gives the same output and gradients as on the CPU. The property may
-    be an option of the module, such as a stride, an epsilon, a slope or a dimension; the shapes of the inputs then stay the same. The
-    property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether gradients are
-    recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the first call is
-    repeated. Batches may be empty."""
+    """Each of several calls to a module gives the same output and gradients as on the CPU, even if one property changes between the calls.
+    The property may be an option of the module, such as a stride, an epsilon, a slope or a dimension; the shapes of the inputs then stay
+    the same. The property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether
+    gradients are recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the
+    first call is repeated. Batches may be empty.
+    """
     from accelkit_conformance.oracle.module_sequences import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

@@ -260,7 +260,8 @@ def memory_layouts(subject: Subject, name: str) -> None:
 def scaled_steps(subject: Subject, name: str) -> None:
     """Four steps with ``torch.amp.GradScaler``, one of which overflows, give the same parameters as three steps without a scaler on the
     CPU. The step that overflowed halves the scale and is not counted. Each implementation that torch supports for the device is tested.
-    Fused implementations unscale the gradients and decide whether to skip a step themselves."""
+    Fused implementations themselves unscale the gradients and decide whether to skip a step.
+    """
     from accelkit_conformance.oracle.optimizer_cases import check_scaled
 
     check_scaled(subject, name)
@@ -278,9 +279,10 @@ def programs(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=["first", "middle", "last"])
 def infinite_gradients(subject: Subject, place: str) -> None:
-    """If the last element of the gradient of the first, the middle or the last of 45 parameters is infinite or NaN,
-    ``torch.amp.GradScaler`` skips the step and halves the scale. If all gradients are finite, the scaler unscales them exactly, and the
-    step changes every parameter. The first parameter has 131,075 elements."""
+    """If one of 45 parameters has a gradient with an infinite or NaN element, ``torch.amp.GradScaler`` skips the step and halves the scale.
+    The parameter is the first, the middle or the last one, and the element is the last element of its gradient. If all gradients are
+    finite, the scaler unscales them exactly, and the step changes every parameter. The first parameter has 131,075 elements.
+    """
     from accelkit_conformance.oracle.scaler_cases import check_infinite_gradients
 
     check_infinite_gradients(subject, place, ((2**17 + 3,), *(*_SHAPES[2:], *_SHAPES[3:]) * 4))

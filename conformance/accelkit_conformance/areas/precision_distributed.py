@@ -31,7 +31,8 @@ def _trainer(subject: Subject, strategy: str, **options: Any) -> Trainer | None:
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> None:
     """The gradients, and the weights after one optimizer step, match those that one process computes in float64 on the whole batch, within
-    the tolerance of the dtype. The weights are the same on all processes, bit for bit."""
+    the tolerance of the precision. The weights are the same on all processes, bit for bit.
+    """
     from accelkit_conformance.oracle.precision_models import ROWS
     from accelkit_conformance.oracle.precision_training import check_close, exact, gradients_of, mean_square, sgd, weights_of
 
@@ -80,9 +81,11 @@ def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: s
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def all_processes_skip_together(subject: Subject, size: str, strategy: str) -> None:
-    """After one step, or after three if the precision scales losses, all processes have the same loss scale and the same weights. In the
-    second of the three steps, the loss of one process is infinite. If the Runtime of a process reports that this step was skipped, or if
-    the loss scale of the process changed in this step, then the process has the same weights as before the step, and a lower loss scale."""
+    """After training, all processes have the same loss scale and the same weights. A precision that does not scale losses takes one step. A
+    precision that scales losses takes three steps, and the loss of one process is infinite in the second step. If a process skips the
+    second step or changes its loss scale in this step, its weights are the same as before the step, and its loss scale is lower than
+    before.
+    """
     import torch
 
     from accelkit.specs.overrides import overrides

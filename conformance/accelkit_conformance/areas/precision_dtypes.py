@@ -116,9 +116,10 @@ def results_have_full_precision(subject: Subject) -> None:
 
 @check("training", kind="precision", over=["module_init_context", "tensor_init_context"])
 def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
-    """The bias of a ``Linear`` created inside ``module_init_context`` and a tensor created inside ``tensor_init_context`` have a dtype in
-    which the precision stores parameters, or float32. Leaving the context, even through an error, restores torch's default dtype. Leaving a
-    ``tensor_init_context`` inside another one does not end the outer one."""
+    """The bias of a ``Linear`` created inside ``module_init_context`` and a tensor created inside ``tensor_init_context`` are float32, or
+    have a dtype in which the precision stores parameters. Leaving the context, even through an error, restores torch's default dtype. If
+    one ``tensor_init_context`` is nested in another, leaving the inner one does not end the outer one.
+    """
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of, short
@@ -144,8 +145,9 @@ def contexts_create_what_is_stored(subject: Subject, name: str) -> None:
 
 @check("training", kind="precision", over=["pass", "error"])
 def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
-    """After a forward pass, and after an error inside a forward pass, torch's default dtype, the grad mode, and whether autocast is enabled
-    are what they were before."""
+    """Neither a forward pass nor an error inside a forward pass changes torch's default dtype, the grad mode, or whether autocast is
+    enabled.
+    """
     import torch
 
     from accelkit_conformance.oracle.precision_training import trainer

@@ -49,8 +49,10 @@ def a_step_matches_float64(subject: Subject) -> None:
 @check("training", kind="precision", over=["Adam", "RMSprop", "momentum"])
 def optimizers_match_float64(subject: Subject, name: str) -> None:
     """After two steps of Adam, RMSprop or SGD with Nesterov momentum, the parameters match the parameters after the same steps in float64.
-    Adam and RMSprop use ``eps=0.01``, and Adam uses ``betas=(0.9, 0.9)``, because squares of gradients underflow in float16. Because Adam
-    and RMSprop divide by small numbers, the permitted error of every optimizer is four times the permitted error of gradients."""
+    Adam and RMSprop use ``eps=0.01``, and Adam uses ``betas=(0.9, 0.9)``, because squares of gradients underflow in float16. The
+    permitted error is four times the permitted error of gradients, because Adam and RMSprop divide by small numbers. The same limit
+    applies to SGD.
+    """
     import torch
 
     from accelkit_conformance.oracle.precision_training import check_close, exact, mean_square, trainer, weights_of

@@ -1,6 +1,7 @@
-"""Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses skips steps with infinite gradients
-and adapts its scale. A precision that has a fixed scale and does not compute in float16 need not skip steps. A skipped step changes
-neither the parameters nor the optimizer's state."""
+"""Gradients are unscaled exactly once, before they are clipped or used. A precision that scales losses must skip steps with infinite
+gradients and adapt its scale, unless it has a fixed scale and does not compute in float16. A skipped step changes neither the parameters
+nor the optimizer's state.
+"""
 
 from __future__ import annotations
 
@@ -121,9 +122,10 @@ def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
 
 @check("training", kind="precision")
 def the_scale_adapts(subject: Subject) -> None:
-    """After a first step that is not skipped, the scale of a precision that scales losses becomes smaller after each of three steps with an
-    infinite gradient, and is not smaller after the next step. Of 40 steps with a large loss, at least one is not skipped, and all
-    parameters stay finite."""
+    """A precision that scales losses first takes a step that is not skipped. Then its scale becomes smaller after each of three steps with
+    an infinite gradient. The next step, which has finite gradients, does not make the scale smaller. Of 40 steps with a large loss, at
+    least one is not skipped, and all parameters stay finite.
+    """
     import itertools
 
     from accelkit_conformance.oracle.precision_training import weights_of
@@ -225,8 +227,8 @@ def _scaled(subject: Subject) -> Trainer:
     A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
 
     Raises:
-        NotSupported: If the precision does not scale losses. Also if it computes in another dtype than float16, and neither skips a step
-            nor changes its scale when a gradient is infinite.
+        NotSupported: If the precision does not scale losses, or if it does not compute in float16 and, when a gradient is infinite, neither
+            skips the step nor changes its scale.
     """
     import torch
 

@@ -142,9 +142,9 @@ def _copy(thing: Any, how: str) -> Any:
 @check("training", kind="precision", over=["before", "after"], seconds=120)
 def compiled_modules_compute_the_same(subject: Subject, when: str) -> None:
     """A module is compiled before or after ``prepare``, with the backend aot_eager of ``torch.compile``. The results of the compiled module
-    have the dtype of the eager module's results. The norm of the difference, relative to the norm of the eager module's results, is at most
-    the tolerance of ``gradients_match_float64``. The gradients of the compiled module match the gradients that are computed in float64,
-    within the same tolerance.
+    have the dtype of the eager module's results. The norm of the difference between the two modules' results, divided by the norm of the
+    eager module's results, is at most the tolerance of ``gradients_match_float64``. The gradients of the compiled module match the
+    gradients that are computed in float64, within the same tolerance.
     """
     import torch
 

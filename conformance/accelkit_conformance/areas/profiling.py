@@ -47,7 +47,7 @@ def _long_matmul(subject: Subject) -> Callable[[], float]:
 
 
 def _three_matmuls(subject: Subject) -> Callable[[], None]:
-    """Return a function that calls three matmuls of small matrices, without waiting for the device."""
+    """Return a function that runs three matmuls of small matrices, without waiting for the device."""
     import torch
 
     x = torch.ones(64, 64, device=subject.device)
@@ -138,8 +138,9 @@ def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def a_recording_has_no_work_of_another(subject: Subject) -> None:
-    """Two recordings of the same three matmuls contain the same number of kernels and copies, at least one. A recording of nothing contains
-    none."""
+    """Two recordings of the same three matmuls contain the same number of kernels and copies, and this number is at least one. A recording
+    during which nothing runs contains none.
+    """
     work = _three_matmuls(subject)
     work()
     numbers = [len(device_work(record(subject, work))) for _ in range(2)]

@@ -221,9 +221,10 @@ def large_tensors(subject: Subject, way: str) -> None:
 @check("training", over=["torch.save", "weights_only=False", "pickle", "deepcopy"])
 def kinds_of_tensors(subject: Subject, way: str) -> None:
     """Tensors keep their dtype, shape, values and ``requires_grad`` when they are saved and loaded, pickled or deep-copied, and are on the
-    device afterwards. Whole tensors and strided slices are tested, in float32 and in every other declared dtype. If a complex dtype is
-    declared, so are the results of ``conj()`` and ``conj().imag``, which torch conjugates or negates only when they are used. Tensors that
-    were saved with ``torch.save`` are also loaded to the CPU, and tensors that were saved on the CPU are loaded to the device."""
+    device afterwards. Whole tensors and strided slices are tested, in float32 and in every other declared dtype. In complex dtypes, the
+    results of ``conj()`` and ``conj().imag`` are also tested. Torch conjugates or negates these results only when they are used. Tensors
+    that were saved with ``torch.save`` are also loaded to the CPU, and tensors that were saved on the CPU are loaded to the device.
+    """
     from accelkit_conformance.oracle.saved_files import check_kinds_of_tensors
 
     check_kinds_of_tensors(subject, way)
@@ -231,10 +232,11 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
 
 @check("full", over=["deepcopy", "torch.save", "old_format", "pickle"])
 def structures(subject: Subject, way: str) -> None:
-    """Views of one tensor share memory after a deep copy and after saving and loading. After a deep copy, saving and loading, or pickling,
-    tied weights are tied, and weights keep their values, their memory format and their ``requires_grad``. A deep copy of a tensor keeps its
-    gradient. A copied model, with an optimizer that loads the copied state of the original's optimizer, takes the same step as the
-    original."""
+    """Views of one tensor share memory after a deep copy and after saving and loading. Tied weights are still tied after a deep copy, after
+    saving and loading, and after pickling, and weights keep their values, their memory format and their ``requires_grad``. A deep copy
+    of a tensor keeps its gradient. A model and the state of its optimizer are copied together, and a new optimizer for the copied model
+    loads the copied state. The copied model then takes the same step as the original.
+    """
     from accelkit_conformance.oracle.copied_structures import check_structures
 
     check_structures(subject, way)

@@ -1,5 +1,6 @@
 """After each step, every process has the weights that a single process gets when it trains on the batches of the whole job. The weights
-differ by at most 1e-12 in float64 and 1e-4 in float32, times the largest absolute weight if that is more than 1."""
+differ by at most 1e-12 in float64 and 1e-4 in float32. If the largest absolute weight is more than 1, these limits are multiplied by it.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +43,10 @@ def uneven_batches(subject: Subject, size: str) -> None:
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def accumulation(subject: Subject, size: str) -> None:
-    """With ``gradient_accumulation_steps=3``, training on six batches inside ``accumulate``, with a call of the optimizer's ``step`` after
-    each batch, gives the same weights as training in a single process that takes one step after every third batch."""
+    """With ``gradient_accumulation_steps=3``, a model is trained on six batches inside ``accumulate``, and the optimizer's ``step`` is
+    called after each batch. The weights are then the same as after training in a single process that takes one step after every third
+    batch.
+    """
     from accelkit_conformance.oracle.strategy_models import BlockModel
     from accelkit_conformance.oracle.strategy_training import training
 

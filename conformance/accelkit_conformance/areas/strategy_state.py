@@ -98,9 +98,11 @@ def state_is_restored(subject: Subject, size: str) -> None:
 
 @check("full", kind="strategy", over=SIZES, is_distributed=True, seconds=90)
 def state_loads_on_another_number_of_processes(subject: Subject, size: str) -> None:
-    """A job of one process and a job of three processes can load the state that a job of two processes saved. The next step with momentum
-    is the same as in an uninterrupted run. If the check runs on two processes, one of them loads the state; if it runs on three, all three
-    do. A strategy that implements ``save_engine`` may refuse to load the state; the check is then ``unsupported``."""
+    """A job with a different number of processes can load the state that a job of two processes saved. If the check runs on two processes,
+    a job of one process loads the state. If the check runs on three processes, a job of three processes loads it. The next step with
+    momentum is the same as in an uninterrupted run. A strategy that implements ``save_engine`` may refuse to load the state; the check
+    is then ``unsupported``.
+    """
     from accelkit import CheckpointError, EngineStrategy
     from accelkit.specs.overrides import overrides
     from accelkit_conformance.oracle.strategy_jobs import jobs, saving

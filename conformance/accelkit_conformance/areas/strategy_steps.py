@@ -62,7 +62,9 @@ def clip_by_value(subject: Subject, size: str) -> None:
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
 def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None:
     """With ``16-mixed``, if rank 0 has infinite gradients, all processes skip the step: weights and learning rate do not change, and
-    ``optimizer_step_was_skipped`` is True. The next step, with finite gradients, changes both, and the property is False."""
+    ``optimizer_step_was_skipped`` is True. The next step has finite gradients: weights and learning rate change, and
+    ``optimizer_step_was_skipped`` is False.
+    """
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel, make, make_batches

@@ -47,7 +47,8 @@ def current_stream_is_kept(subject: Subject) -> None:
 def streams_can_be_entered_again(subject: Subject) -> None:
     """A stream can be entered again while its context is active, directly or in the context of another stream. Leaving each context
     restores the stream that was current when the context was entered. This is tested with ``torch.Stream`` and with the streams of the
-    device's module, except with streams that the installed version of torch cannot enter again."""
+    device's module. Streams that the installed version of torch cannot enter again are not tested.
+    """
     from accelkit_conformance.oracle.device_streams import check_nested_contexts
 
     check_nested_contexts(subject)
@@ -55,9 +56,10 @@ def streams_can_be_entered_again(subject: Subject) -> None:
 
 @check("smoke", requires=["streams"])
 def waiting_streams_see_the_value(subject: Subject) -> None:
-    """A stream that has waited for another stream, with ``wait_stream`` or with an event, reads the values that the other stream wrote. The
-    streams belong to one device or, if there are several devices, to two devices. They are made with ``torch.Stream``, and with ``Stream``
-    of the device's module if it has one."""
+    """A stream that has waited for another stream, with ``wait_stream`` or with an event, reads the values that the other stream wrote.
+    This is tested with two streams of the same device and, if there are several devices, also with streams of two different devices. The
+    streams are made with ``torch.Stream`` and, if the device's module has ``Stream``, also with that class.
+    """
     import torch
 
     from accelkit_conformance.oracle.device_streams import make_event, make_stream, on_stream
@@ -219,9 +221,11 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 
 @check("training", requires=["streams", "pinned_memory"], over=["on_its_stream", "on_another_stream"])
 def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
-    """The operators of a backward pass run on the stream on which their forward operators ran: if work is queued on this stream before
-    ``backward`` is called, the operators of the backward pass see the values that the work writes. ``backward`` is called while this stream
-    or another stream is current. In the second case, the gradient can be read on the current stream without an explicit wait."""
+    """The operators of a backward pass run on the stream on which their forward operators ran. If work is queued on this stream before
+    ``backward`` is called, the operators of the backward pass see the values that the work writes. This holds if this stream is current
+    when ``backward`` is called, and also if another stream is current. If another stream is current, the gradient can be read on that
+    stream without an explicit wait.
+    """
     from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
 
     check_stream_of_backward(subject, call)
@@ -272,8 +276,9 @@ def recording_on_a_stream(subject: Subject, way: str) -> None:
 @check("full", requires=["events"])
 def times_between_events(subject: Subject) -> None:
     """The times between twelve successive events are not negative. In three ranges of these events, the times add up to the time between
-    the first and the last event of the range, within 2 % and 0.05 ms. ``elapsed_time`` returns the same time when it is called again. It
-    raises RuntimeError or ValueError for an event that does not measure time or was not recorded."""
+    the first and the last event of the range, to within 0.05 ms plus 2 % of that time. ``elapsed_time`` returns the same time when it is
+    called again. It raises RuntimeError or ValueError for an event that does not measure time or was not recorded.
+    """
     from accelkit_conformance.oracle.stream_objects import check_times
 
     check_times(subject)
@@ -281,9 +286,10 @@ def times_between_events(subject: Subject) -> None:
 
 @check("full", requires=["streams"])
 def streams_of_threads(subject: Subject) -> None:
-    """A stream that one thread enters, or makes current with ``set_stream`` of the device's module or of ``torch.accelerator``, does not
-    become current in another thread. ``set_stream`` makes a stream current in the thread that calls it. A new stream does not equal the
-    current stream."""
+    """If one thread enters a stream, the stream does not become current in another thread. The same is true if one thread makes a stream
+    current with ``set_stream``, either that of the device's module or that of ``torch.accelerator``. ``set_stream`` makes a stream
+    current in the thread that calls it. A new stream does not equal the current stream.
+    """
     from accelkit_conformance.oracle.stream_objects import check_streams_of_threads
 
     check_streams_of_threads(subject)
@@ -291,9 +297,10 @@ def streams_of_threads(subject: Subject) -> None:
 
 @check("full", requires=["streams", "pinned_memory"])
 def reading_on_a_stream(subject: Subject) -> None:
-    """Reading a tensor on a busy stream gives the values that the work queued on that stream writes. The tensor is read with ``item``,
-    ``tolist``, ``list``, ``cpu``, ``to``, ``copy_``, ``numpy``, ``float``, ``int``, ``bool``, ``nonzero``, ``unique``, ``equal``, ``repr``
-    and a boolean mask."""
+    """Reading a tensor on a busy stream waits for the work that is queued on that stream, and gives the values that this work writes. The
+    tensor is read with ``item``, ``tolist``, ``list``, ``cpu``, ``to``, ``copy_``, ``numpy``, ``float``, ``int``, ``bool``, ``nonzero``,
+    ``unique``, ``equal``, ``repr`` and a boolean mask.
+    """
     from accelkit_conformance.oracle.stream_objects import check_reading_on_a_stream
 
     check_reading_on_a_stream(subject)

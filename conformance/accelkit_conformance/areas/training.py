@@ -68,8 +68,9 @@ def one_step(subject: Subject) -> None:
 
 @check("training", seconds=120)
 def a_classifier_learns(subject: Subject) -> None:
-    """After 150 steps, a model distinguishes three spirals with an accuracy above 95 %. The first 20 losses differ from those on the CPU
-    by less than 0.02 plus 2 %, and the last loss by less than 0.05."""
+    """After 150 steps, a model distinguishes three spirals with an accuracy above 95 %. Each of the first 20 losses differs from the loss
+    on the CPU by less than 0.02 plus 2 % of the loss on the CPU. The last loss differs by less than 0.05.
+    """
     subject.needs("int64")  # the dtype of the labels
     points, labels = _data()
     here = _model()
@@ -150,10 +151,11 @@ def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch
 @check("training", requires=["dtype.float32"], over=["transformer", "cnn", "diffusion", "rnn", "gnn"])
 def typical_models(subject: Subject, name: str) -> None:
     """In each of three steps, a model has the same losses, gradients, buffers and parameters as on the CPU in double precision. The models
-    are a small language model, an image classifier, a denoiser, a sequence classifier and a graph network. Each model is trained with an
-    optimizer that is common for it, and without dropout. In each step, the gradients of two batches are accumulated and clipped. After each
-    step, the parameters and buffers of the CPU are copied to the device, so that errors do not grow. After the last step, the loss in
-    evaluation mode under ``no_grad`` is also the same as on the CPU."""
+    are a small language model, an image classifier, a denoiser, a sequence classifier and a graph network. Each model is trained without
+    dropout, and with an optimizer that is commonly used for such models. In each step, the gradients of two batches are accumulated and
+    clipped. After each step, the parameters and buffers of the model on the CPU are copied to the model on the device, so that errors do
+    not grow. After the last step, the loss in evaluation mode under ``no_grad`` is also the same as on the CPU.
+    """
     from accelkit_conformance.oracle.model_steps import check_model
 
     check_model(subject, name)
@@ -161,10 +163,11 @@ def typical_models(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "numbered_devices"])
 def layers_on_two_devices(subject: Subject) -> None:
-    """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision.
-    Each gradient is on the device of its tensor, and ``clip_grad_norm_`` returns the norm of all gradients. In one more step, between the
-    second and the third, a gradient on one of the devices is infinite: the gradient scaler skips this step and halves the scale. The
-    optimizer is AdamW, with its for-loop implementation and with ``foreach``."""
+    """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision. Each
+    gradient is on the device of its tensor, and ``clip_grad_norm_`` returns the norm of all gradients. Between the second and the third
+    step, there is an additional step in which a gradient on one of the devices is infinite. The gradient scaler skips this step and
+    halves the scale. The optimizer is AdamW; its for-loop implementation and its ``foreach`` implementation are both tested.
+    """
     from accelkit_conformance.oracle.two_devices import check_two_devices
 
     check_two_devices(subject)

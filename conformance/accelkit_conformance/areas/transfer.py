@@ -57,9 +57,10 @@ def within_the_device(subject: Subject, dtype: str) -> None:
 
 @check("smoke")
 def strided_copies(subject: Subject) -> None:
-    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place in each of four copies: with ``to`` from the
-    CPU to the device, and with ``copy_`` from the CPU to a contiguous tensor on the device, from the CPU to a strided tensor on the device,
-    and from there back to a strided tensor on the CPU."""
+    """Each value of a transposed, strided, offset, expanded or permuted tensor keeps its place in each of four copies. ``to`` copies the
+    tensor from the CPU to the device. ``copy_`` copies it from the CPU to a contiguous tensor on the device, from the CPU to a strided
+    tensor on the device, and from this strided tensor back to a strided tensor on the CPU.
+    """
     import torch
 
     base = torch.arange(60.0).view(5, 12)
@@ -100,8 +101,10 @@ def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dt
 
 @check("smoke")
 def copies_convert(subject: Subject) -> None:
-    """A copy of a float32 tensor to another dtype converts the values as the CPU does: on the way to the device, on the device, and on
-    the way back. If the accelerator declares nothing about a dtype, a copy to this dtype may raise an error instead."""
+    """A copy of a float32 tensor to another dtype gives the same values as a conversion on the CPU. This holds if the values are converted
+    in the copy to the device, on the device, or in the copy back. If the accelerator declares nothing about a dtype, a copy to this
+    dtype may raise an error instead.
+    """
     import torch
 
     values, names = torch.tensor([0.0, 1.5, -2.5, 127.0, 3.999]), ("float64", "float16", "bfloat16", "int32", "int64", "bool")
@@ -277,10 +280,12 @@ def numpy_goes_both_ways(subject: Subject) -> None:
 @check("training", over=["to_device", "to_host", "within_a_device", "between_devices"])
 def every_kind_of_copy(subject: Subject, direction: str) -> None:
     """``copy_`` (also with ``non_blocking=True``) and ``to`` give the same values as on the CPU, write nothing outside their target, and do
-    not change their source. The copies differ in source dtype, target dtype, source layout, shape and, for ``copy_``, target layout. The
-    cases combine every value of one property with every value of each other property: for example, every source dtype with every shape.
-    Only dtypes that the device has are used. The values include fractions, and large integers that both dtypes represent exactly. Other
-    copies, of which only the values are checked, have ``conj()`` or ``conj().imag`` of a complex64 tensor as their source or target."""
+    not change their source. The copies differ in source dtype, target dtype, source layout, shape and, for ``copy_``, target layout. For
+    any two of these properties, the cases cover every pair of choices: for example, every source dtype with every shape. Only dtypes
+    that the device has are used. The copied values include fractions, and large integers that both dtypes represent exactly. In
+    additional cases, the source or the target is ``conj()`` or ``conj().imag`` of a complex64 tensor. In these cases, only the values
+    are checked.
+    """
     from accelkit_conformance.oracle.copy_cases import check_every_copy
 
     check_every_copy(subject, direction)

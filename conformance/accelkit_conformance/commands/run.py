@@ -209,8 +209,8 @@ def check_writable(paths: Iterable[Path]) -> None:
 def write(report: reports.Report, run: Run, paths: dict[str, Path | None]) -> list[str]:
     """Write the report in every requested format, and print the paths on standard error.
 
-    Also print a summary on standard output or, if the path of the JSON report is ``-``, the JSON report instead. If a file cannot be
-    written, print an error that says how to write it later.
+    Also print a summary on standard output. If the path of the JSON report is ``-``, print the JSON report there instead of the summary. If
+    a file cannot be written, print an error that says how to write the file later.
 
     Args:
         report: The report.

@@ -81,12 +81,14 @@ def command(
 ) -> None:
     """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
-    Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives, if
-    too many of the mutants share a mechanism (kind of fault), or if all mutants were run and too few count as killed.
+    Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives, or
+    if too many of the mutants share a mechanism (kind of fault). If all mutants were run, without --own-area and --until-killed, the exit
+    code is also 1 if too few mutants count as killed. A killed mutant does not count if the checks that detected it detected no other
+    mutant.
 
-    With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong
-    last row. To run such a mutant again, pass its id, as in --mutants 'generated[add,last_row,3]'. Generated mutants that survive do not
-    affect the exit code.
+    With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong last row.
+    To run such a mutant again, pass its id, as in --mutants 'generated[add,last_row,3]'. Generated mutants that survive do not affect the
+    exit code.
     """
     parallel = parallel or max(1, min(4, os.cpu_count() or 1))
     if num_generated or any(pattern.startswith("generated[") for pattern in patterns):

@@ -103,10 +103,10 @@ _LEAKING = Mutant(
 
 
 def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu") -> Callable[[type], type]:
-    """Class decorator that makes a class a mutant, which tests of ``area`` must detect.
+    """Class decorator that turns a class into a mutant. The tests of ``area`` must detect this mutant.
 
-    If ``kind`` is ``accelerator``, the class must be a subclass of Broken. Otherwise, it must be a subclass of the class of the plugin
-    ``base``. For the arguments, see ``Mutant``. The docstring of the class becomes the description of the mutant.
+    If ``kind`` is ``accelerator``, the class must be a subclass of Broken. Otherwise, it must be a subclass of the working plugin that
+    ``base`` names. For the arguments, see ``Mutant``. The docstring of the class becomes the description of the mutant.
     """
     assert area in AREAS
 

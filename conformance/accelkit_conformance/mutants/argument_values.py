@@ -102,8 +102,9 @@ class AddsToOldMemory(Broken):
 
 @mutant("operators", "memory that was not written")
 class AddsToTheOutput(Broken):
-    """``mm``, ``bmm`` and ``addmm`` do not overwrite the tensor of ``out=``, but multiply its old elements by zero and add them to the
-    result. The result is NaN where the old element was NaN or infinite."""
+    """``mm``, ``bmm`` and ``addmm`` do not overwrite the tensor passed as ``out=``, but multiply its old elements by zero and add them to
+    the result. The result is NaN where the old element was NaN or infinite.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("mm.out", "bmm.out", "addmm.out"):
@@ -115,7 +116,7 @@ class AddsToTheOutput(Broken):
 
 @mutant("arguments", "index expressions")
 class ReadsExpandedIndices(Broken):
-    """If an index tensor has a stride of zero, indexing uses 0 instead of every index after the first one."""
+    """If a 1-d index tensor has a stride of zero, indexing uses 0 in place of all its elements but the first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -151,7 +152,7 @@ class CountsInBytes(Broken):
 
 @mutant("arguments", "arguments of factory functions")
 class TruncatesLate(Broken):
-    """``linspace`` of integers truncates its numbers, but does not truncate its bounds before it computes the numbers."""
+    """``linspace`` with an integer dtype truncates its results, but does not truncate the bounds first."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -12,7 +12,7 @@ _EXTREMA = ("max", "min", "amax", "amin", "max.dim", "min.dim", "argmax", "argmi
 
 @mutant("operators", "imprecise")
 class OffByAThousandth(Broken):
-    """The results of matmuls are too large by a thousandth."""
+    """The results of matmuls are multiplied by 1.001."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return call() * 1.001 if name in ("mm", "bmm", "addmm", "baddbmm") else call()
@@ -104,7 +104,7 @@ class SoftmaxOfTheLastDimension(Broken):
 
 @mutant("operators", "a part is left out")
 class LosesTheTail(Broken):
-    """Results of ``mul``, ``exp`` and activation functions with more than 16 elements end with a zero, as if a loop ended early."""
+    """If ``mul``, ``exp`` or an activation function returns more than 16 elements, the last is 0, as if a loop ended early."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         def cut(x: Any) -> Any:

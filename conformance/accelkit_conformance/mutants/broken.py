@@ -1,4 +1,4 @@
-"""The base class of the mutants of the fake XPU. Each mutant overrides ``fault`` or ``install`` to add its fault.
+"""The base class of the mutants of the fake XPU. Most mutants override ``fault`` or ``install`` to add their fault.
 
 This module does not import torch at module level.
 """
@@ -12,7 +12,10 @@ from accelkit_fake_xpu.accelerator import FakeXPUAccelerator
 
 
 class Broken(FakeXPUAccelerator):
-    """The base class of accelerator mutants: the fake XPU with a fault. Most mutants override ``fault`` or ``install``."""
+    """The base class of accelerator mutants. Each mutant is the fake XPU with a fault.
+
+    Most mutants override ``fault`` or ``install``.
+    """
 
     def load(self) -> None:
         super().load()
@@ -35,9 +38,9 @@ class Broken(FakeXPUAccelerator):
             return False
 
         class Faults(TorchDispatchMode):
-            """Dispatch mode that makes ATen calls through the mutant's method ``fault``.
+            """Dispatch mode that passes ATen calls on the device to the mutant's method ``fault``.
 
-            A call is made through ``fault`` if one of its arguments is the device or a tensor on the device. All other calls, such as those
+            A call is passed to ``fault`` if one of its arguments is the device or a tensor on the device. All other calls, such as those
             that compute expected results on the CPU, are unchanged.
             """
 
@@ -63,7 +66,10 @@ class Broken(FakeXPUAccelerator):
 
 
 def changed(result: Any, change: Callable[[Any], Any]) -> Any:
-    """Return ``result``, the result of a call, with ``change`` applied to each floating-point tensor in it that is not empty."""
+    """Apply ``change`` to each non-empty floating-point tensor in ``result``, and return the changed result.
+
+    ``result`` is the result of a call.
+    """
     import torch
     from torch.utils._pytree import tree_map
 

@@ -62,7 +62,7 @@ class AnswersYes(MPIEnvironment):
 
 @mutant("cluster_detection", "claim_sources", kind="cluster", base="slurm")
 class DetectsFromProcess(SlurmEnvironment):
-    """``detect_cluster`` also reads ``os.environ``, whose variables take precedence over the variables that are passed to it."""
+    """``detect_cluster`` also reads ``os.environ``. Variables there take precedence over those in its argument ``environ``."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         return super().detect_cluster({**environ, **os.environ})

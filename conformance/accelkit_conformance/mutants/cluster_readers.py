@@ -62,7 +62,7 @@ class ErrorNamesNothing(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class RankIsNotCompared(TorchElasticEnvironment):
-    """A rank that is not below the world size is returned, and no error is raised."""
+    """If the rank is not less than the world size, ``global_rank`` returns it instead of raising an error."""
 
     @property
     def global_rank(self) -> int:

@@ -31,7 +31,7 @@ class CanonicalisesNan(Broken):
 
 @mutant("transfer", "bits")
 class RoundsThroughFloat(Broken):
-    """int64 is copied to the host through float32."""
+    """Copying an int64 tensor to the host converts its values to float32 and back."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -66,7 +66,7 @@ class CopiesInStorageOrder(Broken):
 
 @mutant("transfer", "copies lose the layout")
 class CopiesWithoutBroadcasting(Broken):
-    """``copy_`` from a tensor that must be broadcast writes only the first row."""
+    """If ``copy_`` must broadcast a 1-D source to a 2-D target, it writes only the first row of the target."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "copy_" and args[0].ndim == 2 and args[1].ndim == 1:
@@ -136,7 +136,7 @@ class ReadsPageableMemoryLate(Broken):
 
 @mutant("serialization", "files")
 class LoadsToTheCPU(Broken):
-    """``torch.load`` loads tensors of the device to the CPU."""
+    """``torch.load`` returns CPU tensors where it should return tensors on the device."""
 
     def install(self) -> None:
         import torch
@@ -241,8 +241,9 @@ class PinsNoObjects(Broken):
 
 @mutant("transfer", "queued copies")
 class PacksTooEarly(Broken):
-    """A non-blocking copy from a strided tensor in pinned memory reads the tensor at once, although an earlier copy in the same stream may
-    not have written the tensor yet.
+    """A non-blocking copy from a strided tensor in pinned memory reads the tensor too early.
+
+    It reads the tensor immediately. An earlier copy in the same stream may not have written to the tensor yet.
     """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
@@ -269,8 +270,10 @@ class CopiesLoseTheSign(Broken):
 
 @mutant("transfer", "broadcasts")
 class RepeatsASmallerSource(Broken):
-    """``copy_`` from the host does not broadcast a source that has as many dimensions as the target: it fills the target by repeating the
-    elements of the source."""
+    """``copy_`` from the host fills a larger target by repeating the source's elements instead of broadcasting.
+
+    This happens only if the source and the target have the same number of dimensions.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         target, source = args[:2] if name == "copy_" else (None, None)

@@ -1,4 +1,4 @@
-"""Faults of autograd in less common cases, such as second derivatives and changes in place, and faults of modules such as LSTM."""
+"""Faults in modules such as LSTM and in less common uses of autograd, such as second derivatives and in-place changes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class _Functions(Broken):
 def _place_of_dropout(args: Any) -> int:
     """Return the index of ``dropout`` in the arguments of ``lstm``. The next argument is ``train``.
 
-    ``lstm`` has two overloads of nine arguments each. The overload for packed sequences has one more argument before ``dropout``, a tensor
-    of batch sizes, instead of ``batch_first`` at the end.
+    ``lstm`` has two overloads, each with nine arguments. The overload for packed sequences takes a tensor of batch sizes as its second
+    argument, so its ``dropout`` comes one place later. It does not take ``batch_first``, which is the last argument of the other overload.
     """
     import torch
 
@@ -137,8 +137,10 @@ class CopiesToTheCPUWithoutGraph(_Functions):
 
 @mutant("modules", "cached modes")
 class CachesTheModeOfLSTM(_Functions):
-    """The first call of an LSTM determines the mode (training or evaluation) of all later calls of LSTMs with the same input shape and the
-    same options, such as the number of layers."""
+    """An LSTM runs in the mode (training or evaluation) of the first LSTM call with the same input shape and options.
+
+    The options are, for example, the number of layers and the dropout probability.
+    """
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         if name != "lstm" or len(args) != 9:
@@ -151,7 +153,10 @@ class CachesTheModeOfLSTM(_Functions):
 
 @mutant("modules", "masks")
 class FastAttentionIgnoresMasks(Broken):
-    """The fast path of ``TransformerEncoderLayer``, which runs in evaluation mode if no gradients are recorded, ignores the mask."""
+    """The fast path of ``TransformerEncoderLayer`` ignores the mask.
+
+    PyTorch uses the fast path in evaluation mode when no gradients are recorded.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args[:18]) if name == "_transformer_encoder_layer_fwd" else call()
@@ -183,7 +188,7 @@ class AccumulatesMatricesOnly(Broken):
 
 @mutant("autograd", "graphs of results")
 class RecordsUnderNoGrad(_Functions):
-    """``msort`` and ``cumsum`` of a tensor that requires a gradient record a graph under ``torch.no_grad``."""
+    """``msort`` and ``cumsum`` record a graph under ``torch.no_grad`` if their input requires a gradient."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         import torch

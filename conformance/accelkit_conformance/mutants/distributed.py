@@ -1,5 +1,4 @@
-"""Faults of collectives, of ``send`` and ``isend``, of the averaging of gradients in DDP and FSDP, and of the synchronisation of buffers
-in DDP."""
+"""Faults in collectives, ``send``, ``isend``, gradient averaging in DDP and FSDP, and buffer synchronisation in DDP."""
 
 from __future__ import annotations
 
@@ -69,8 +68,10 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """``all_to_all_single`` ignores split sizes. If they are given, each rank receives only the first element of every rank's input, and
-    repeats these elements until the output is full."""
+    """``all_to_all_single`` with split sizes sends only the first element of each rank's input to every rank.
+
+    Each rank repeats the elements that it receives until its output is full.
+    """
 
     def install(self) -> None:
         import torch.distributed as dist

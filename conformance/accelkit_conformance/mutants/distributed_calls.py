@@ -57,7 +57,10 @@ class WeighsRanksEqually(Broken):
 
 @mutant("fsdp", "partial results")
 class KeepsPartialResults(Broken):
-    """The functional ``all_reduce`` does not add partial sums, such as those of the norm of sharded gradients: each rank keeps its own."""
+    """The functional ``all_reduce`` does not add partial sums: each rank keeps its own partial sum.
+
+    This affects, for example, the norm of sharded gradients.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0].clone() if name.startswith("_c10d_functional::all_reduce") else call()

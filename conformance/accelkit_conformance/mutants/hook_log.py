@@ -1,4 +1,7 @@
-"""A hook plugin from which all mutants of hook plugins are derived, because accelkit itself has no hook plugin to derive them from."""
+"""A hook plugin from which all mutants of hook plugins are derived.
+
+accelkit itself includes no hook plugin from which the mutants could be derived.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class WaitsForServer(HookLog):
 
 @mutant("hooks_calls", "slow_hooks", kind="hooks", base="hook_log")
 class SlowUpload(HookLog):
-    """``checkpoint_saved`` sleeps for four seconds, as if it uploaded the checkpoint and made the program wait for the upload."""
+    """``checkpoint_saved`` sleeps for four seconds, like a hook that uploads the checkpoint while the program waits."""
 
     @hookimpl
     def checkpoint_saved(self, path: Path) -> None:
@@ -109,7 +109,7 @@ class StatisticIsText(HookLog):
 
 @mutant("hooks_calls", "hook_results", kind="hooks", base="hook_log")
 class DoctorSaysTrue(HookLog):
-    """``doctor_checks`` returns True instead of an Availability."""
+    """``doctor_checks`` returns a mapping whose value is True instead of an Availability."""
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:

@@ -121,7 +121,7 @@ class ReturnsItselfInsteadOfACopy(Broken):
 
 @mutant("transfer", "sources of copies")
 class ConvertsInPlace(Broken):
-    """A copy to the host that converts a contiguous float32 tensor to a narrower dtype changes the first element of its source."""
+    """If a copy to the host converts a contiguous float32 tensor to a narrower dtype, it changes the tensor's first element."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -1,5 +1,7 @@
-"""Faults that change what must stay the same, or keep what must be replaced or freed: inputs, buffers, batches, memory statistics and the
-current stream."""
+"""Values that change although they must stay the same, or stay although they must be replaced or freed.
+
+The values are inputs, buffers, batches, memory statistics and the current stream.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +51,10 @@ class KeepsBooleanBuffers(Broken):
 
 @mutant("dataloader", "pinned batches")
 class ReusesPinnedMemory(Broken):
-    """A DataLoader with ``pin_memory=True`` writes all batches of one shape to four pinned tensors in turn, even if a batch is still in
-    use."""
+    """A DataLoader with ``pin_memory=True`` copies all batches of one shape and dtype to four pinned tensors in turn.
+
+    This overwrites earlier batches, even if they are still in use.
+    """
 
     def install(self) -> None:
         import torch

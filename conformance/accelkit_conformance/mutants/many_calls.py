@@ -16,7 +16,7 @@ def _source(name: str, args: Any) -> Any:
 
 @mutant("memory", "leaks of copies")
 class KeepsConvertedCopies(Broken):
-    """A copy to the host that changes the dtype never frees its buffer on the device."""
+    """If a copy to the host changes the dtype, the buffer that the copy uses on the device is never freed."""
 
     kept: ClassVar[list[Any]] = []
 

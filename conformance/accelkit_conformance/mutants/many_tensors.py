@@ -38,8 +38,10 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """In-place foreach addcmul and addcdiv on a transposed tensor read the elements of an operand in the wrong order if the operand has the
-    same strides as the tensor."""
+    """In-place foreach addcmul and addcdiv read some operands of a transposed tensor in the wrong order.
+
+    An operand is affected if it has the same strides as the transposed tensor.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith(("_foreach_addcdiv_", "_foreach_addcmul_")):

@@ -94,7 +94,7 @@ class SaysRuntimeErrorForMemory(Broken):
 
 @mutant("memory", "blocks overlap")
 class GivesOneBlockTwice(Broken):
-    """A vector that ``torch.full`` creates overwrites an earlier vector of about the same size."""
+    """``torch.full`` creates a vector in memory that an earlier vector of about the same size still uses."""
 
     last: ClassVar[dict[int, Any]] = {}
 
@@ -252,7 +252,7 @@ class CountsFailedAllocations(Broken):
 
 @mutant("memory", "threads")
 class ThreadsFreeAtTheirEnd(Broken):
-    """In a thread other than the main thread, the memory of a tensor that ``torch.ones`` creates is freed only when the thread ends."""
+    """A tensor created with ``torch.ones`` outside the main thread keeps its memory until the thread ends."""
 
     def install(self) -> None:
         import torch

@@ -1,5 +1,8 @@
-"""Operators that read conjugated, expanded, non-contiguous or overlapping operands wrongly, return results with the wrong layout or wrongly
-shared memory, or lose elements when they resize a storage."""
+"""Operators that handle the memory of tensors wrongly.
+
+Some misread operands that are conjugated, expanded, non-contiguous or overlapping. Some return results with the wrong layout, or return the
+argument itself instead of a copy. Some lose elements when they resize a storage.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class ResultsAreContiguous(Broken):
 
 @mutant("layout", "gaps between rows")
 class IgnoresRowGaps(Broken):
-    """If each row of the last matrix is contiguous, ``mm`` and ``addmm`` ignore the gaps in memory between its rows."""
+    """``mm`` and ``addmm`` ignore gaps in memory between the rows of their last argument, if each of these rows is contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         matrix = args[-1] if args else None
@@ -51,7 +54,9 @@ class IgnoresRowGaps(Broken):
 
 @mutant("arguments", "expanded arguments")
 class ReadsOneRow(Broken):
-    """``bmm`` and ``lerp`` read zeros after the first row of their second tensor, if the first dimension of this tensor is expanded."""
+    """``bmm`` and ``lerp`` misread their second tensor if its first dimension is expanded. They read zeros for every index of this
+    dimension except 0.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("bmm", "lerp.Tensor", "lerp.Scalar") or args[1].ndim < 2 or args[1].stride(0) or args[1].shape[0] < 2:

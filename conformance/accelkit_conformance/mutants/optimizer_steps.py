@@ -45,7 +45,7 @@ class IgnoresFoundInfinity(Broken):
 
 @mutant("optimizers", "empty tensors")
 class StopsAtEmpty(Broken):
-    """If the last of three or more tensors is empty, ``_foreach_add_`` and ``_foreach_addcdiv_`` change none of the tensors."""
+    """``_foreach_add_`` and ``_foreach_addcdiv_`` change none of the tensors in a list of three or more if the last one is empty."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         is_affected = name.startswith(("_foreach_add_", "_foreach_addcdiv_")) and len(args[0]) > 2 and not args[0][-1].numel()

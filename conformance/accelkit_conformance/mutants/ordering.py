@@ -205,7 +205,9 @@ class WaitsOnItsDeviceOnly(Slow):
 
 @mutant("streams", "other devices")
 class ForgetsTheOtherStream(Broken):
-    """After the context of a stream exits, the stream remains current on its device if that device is not the current device."""
+    """After the context of a stream exits, the stream remains current on its own device. This happens only if the exit makes another device
+    current again.
+    """
 
     def install(self) -> None:
         import torch

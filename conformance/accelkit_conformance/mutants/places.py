@@ -24,8 +24,9 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """If ``to`` gets a device without an index, a tensor on another device of this type stays there and is not moved to the current
-    device."""
+    """If ``to`` gets a device without an index, a tensor that is already on a device of this type stays there, even if that is not the
+    current device.
+    """
 
     def install(self) -> None:
         import torch
@@ -93,7 +94,7 @@ class NamesOnlyTheFirst(Broken):
 
 @mutant("device", "names of devices")
 class PropertiesInTerabytes(Broken):
-    """The properties of a device contain its memory in units of 1 TB, rounded down."""
+    """The properties of a device give its memory size in terabytes, rounded down."""
 
     def install(self) -> None:
         module: Any = self.device_module
@@ -123,7 +124,7 @@ class ErrorsChangeTheStream(Broken):
 
 @mutant("errors", "indices outside")
 class GathersZeros(Broken):
-    """``gather``, ``index_select`` and ``embedding`` return zeros for indices that are outside the tensor."""
+    """If an index is out of range, ``gather``, ``index_select`` and ``embedding`` return only zeros instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:
@@ -150,7 +151,7 @@ class LoadsToTheFirstDevice(Broken):
 
 @mutant("serialization", "large tensors")
 class SavesWholePages(Broken):
-    """A storage of more than 1 MiB is saved only up to its last whole page of 4 KiB. The bytes after this page are saved as zeros."""
+    """If a storage is larger than 1 MiB, the bytes after its last whole page of 4 KiB are saved as zeros."""
 
     def install(self) -> None:
         import torch

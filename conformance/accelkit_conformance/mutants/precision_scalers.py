@@ -42,7 +42,7 @@ class UnscalesAgain(Float16Mixed):
 
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
 class UnscalesAfterAnotherModel(Float16Mixed):
-    """The backward pass of any model makes the next step divide gradients by the scale that were already divided to be clipped."""
+    """If another model runs a backward pass after gradients were unscaled for clipping, the step unscales these gradients again."""
 
     def pre_backward(self, loss: Any) -> Any:
         self._waiting.clear()
@@ -60,8 +60,9 @@ class NeverSkips(Float16Mixed):
 
 @mutant("precision_scaling", "skipping", kind="precision", base="16-mixed")
 class StepsWithZeros(Float16Mixed):
-    """A step that should be skipped takes place with zero gradients. Momentum still changes the parameters, and a scheduler still changes
-    the learning rate."""
+    """If a gradient is infinite or NaN, the step is not skipped but takes place with zero gradients. Momentum still changes the parameters,
+    and a scheduler still changes the learning rate.
+    """
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         self.unscale_gradients(optimizer)
@@ -123,7 +124,7 @@ class SavesTheScaleBeforeItsUpdate(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class NeedsItsState(Float16Mixed):
-    """``load_state_dict`` resets the scale to 1 if the state is empty, which is what a precision without a scaler saves."""
+    """``load_state_dict`` resets the scale to 1 if the state is empty. A precision without a scaler saves an empty state."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({**super().state_dict(), "scale": 1.0, "_growth_tracker": 0, **state})

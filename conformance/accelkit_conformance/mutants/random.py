@@ -38,7 +38,7 @@ class StatesAreNotSet(Broken):
 
 @mutant("checkpoint", "states")
 class StatesAreOld(Broken):
-    """``get_rng_state`` always returns the state that it returned at its first call."""
+    """``get_rng_state`` always returns the state that it returned on its first call."""
 
     first: Any = None
 
@@ -84,7 +84,7 @@ class UniformIsNarrow(Broken):
 
 @mutant("random", "distributions")
 class NormalIsWide(Broken):
-    """Normal numbers have a standard deviation of 1.05."""
+    """Normally distributed random numbers are multiplied by 1.05, so their standard deviation is 5% too large."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -137,7 +137,7 @@ class IgnoresGenerators(Broken):
 
 @mutant("random", "bounds")
 class HalvesReachTheEnd(Broken):
-    """In float16 and bfloat16, the last of more than 1,000 uniform random numbers is the upper end of their interval."""
+    """If more than 1,000 uniform random numbers are drawn in float16 or bfloat16, the last one is the upper end of the range."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -162,7 +162,10 @@ class FillsHalfOfASlice(Broken):
 
 @mutant("random", "destinations")
 class SlicesDoNotAdvance(Broken):
-    """``normal_`` and ``uniform_`` of a tensor that is not contiguous do not advance the generator: the next call repeats the numbers."""
+    """On a tensor that is not contiguous, ``normal_`` and ``uniform_`` do not advance the default generator.
+
+    The next call therefore repeats the numbers.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("normal_", "uniform_") or args[0].is_contiguous() or kwargs.get("generator") is not None:

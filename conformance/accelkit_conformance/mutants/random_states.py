@@ -43,8 +43,10 @@ class SeedKeepsTheSeed(Broken):
 
 @mutant("random", "seeds that stay")
 class KeepsASpareNumber(Broken):
-    """A draw of an odd number of normally distributed numbers stores a spare number. The next draw of a single such number returns the
-    spare number, even if a seed or a state has been set in between."""
+    """A draw of an odd number of values from the normal distribution stores a spare value.
+
+    The next draw of a single normally distributed value returns the spare value, even if a seed or a state has been set in between.
+    """
 
     spare: ClassVar[list[float]] = []
 

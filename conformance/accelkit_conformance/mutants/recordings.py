@@ -28,14 +28,14 @@ class RecordsNoKernels(_Recorded):
 
 @mutant("profiling", "times")
 class RecordsMicrosecondsAsNanoseconds(_Recorded):
-    """The recorded times are a thousandth of the real times."""
+    """The recorded duration of each kernel and copy is a thousandth of the real duration."""
 
     recording = "microseconds"
 
 
 @mutant("profiling", "times")
 class RecordsOnAnotherClock(_Recorded):
-    """Work is recorded 5 ms before it starts."""
+    """The recorded times of each kernel and copy are 5 ms too early."""
 
     recording = "early"
 
@@ -87,7 +87,7 @@ class ComputesDifferentlyWhileRecorded(Broken):
 
 
 class _OfDefaultStreams:
-    """The result of a recording, without the kernels and copies that ran on other streams than the default stream."""
+    """The result of a recording, without the kernels and copies that ran on streams other than the default stream."""
 
     def __init__(self, result: Any) -> None:
         self._result = result

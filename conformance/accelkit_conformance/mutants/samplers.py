@@ -59,7 +59,7 @@ class NeverDrawsCertainEvents(Broken):
 
 @mutant("distributions", "certain outcomes")
 class DrawsCategoriesWithoutWeight(Broken):
-    """``multinomial`` of one sample draws the first category in every 500th row, even if it has no weight."""
+    """With ``num_samples=1``, ``multinomial`` draws category 0 in every 500th row, even if category 0 has no weight."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -118,8 +118,11 @@ class ChoosesOnTheHost(Broken):
 
 @mutant("random", "seeds that stay")
 class GeneratorsKeepASpareNumber(Broken):
-    """After a generator has drawn a single normal number, the next draw of several normal numbers begins with the negative of that number,
-    even if the generator's state has been set in between."""
+    """A generator that draws a single normally distributed value also stores the negative of this value.
+
+    The next draw of several normally distributed values from a generator begins with the stored value, even if the generator's state has
+    been set in between.
+    """
 
     spare: ClassVar[list[float]] = []
 
@@ -137,7 +140,10 @@ class GeneratorsKeepASpareNumber(Broken):
 
 @mutant("random", "generators")
 class AcceptsGeneratorsOfTheHost(Broken):
-    """``normal_`` and ``uniform_`` with a generator of the CPU draw from the default generator of the device."""
+    """If ``normal_`` or ``uniform_`` on the device is given a generator of the CPU, it does not raise an error.
+
+    Instead, it draws from the default generator of the device.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         generator = kwargs.get("generator")

@@ -1,7 +1,7 @@
 """The fake XPU with the fault of a generated mutant. The fault can be replaced while the process runs.
 
-``python -m accelkit_conformance.mutants.switchable`` prints the operators of the installed torch that can be given a fault, each with the
-kinds of fault that apply to it. ``generated.operators`` runs this command in a child process.
+``python -m accelkit_conformance.mutants.switchable`` prints the operators that can be given a fault, each with the kinds of fault that
+apply to it. It prints only operators of the installed torch. ``generated.operators`` runs this command in a child process.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ def _is_plain(leaf: Any) -> bool:
 
 
 def operators() -> dict[str, list[str]]:
-    """Return the operators of the installed torch that can be given a fault, each with the applicable kinds of fault (keys of ``AXES``)."""
+    """Return the operators that can be given a fault, each with the applicable kinds of fault (keys of ``AXES``).
+
+    Only operators of the installed torch are returned.
+    """
     import torch
 
     from accelkit_conformance.coverage import required

@@ -1,4 +1,4 @@
-"""Faults of the version counters of tensors, of samplers with ``out=``, of deterministic mode and of the current device."""
+"""Faults in version counters, in samplers with ``out=``, in deterministic mode and in reporting the current device."""
 
 from __future__ import annotations
 

@@ -72,10 +72,10 @@ _LACKS_DLPACK = ("Cannot pack tensors on", "Unsupported device_type")  # in the 
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check that each call returns what it should: its argument itself, a tensor that shares memory with the argument, or a copy.
+    """Check that each call returns its argument itself, a tensor that shares memory with it, or a copy, as it should.
 
-    A failure is recorded in the subject if a result is on the wrong device, has wrong values or, for example, is a copy although it should
-    share memory.
+    A failure is recorded in the subject if a result is on the wrong device or has wrong values. A failure is also recorded if a result is
+    not of the right kind, for example if it is a copy but should share memory with the argument.
     """
     groups: tuple[tuple[str, dict[str, _Call]], ...] = (
         ("itself", _RETURN_THEMSELVES), ("shared memory", _SHARE_MEMORY), ("a copy", _COPY),

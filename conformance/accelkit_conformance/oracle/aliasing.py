@@ -11,10 +11,12 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_aliasing(found: Iterable[Any], reference: Iterable[Any], there: Any, here: Any) -> None:
-    """Check that the results of a call share memory with its arguments on the device exactly when they do so on the CPU.
+    """Check that the results of a call on the device share memory with its arguments as they do on the CPU.
 
-    There is one exception: if a result on the CPU is an argument itself, the result on the device may be a copy. A view must also start at
-    the same offset as on the CPU. Results that are sparse, have no elements or have no address are left out.
+    A result that shares no memory with the arguments on the CPU must not share memory with them on the device. A result that is a view of
+    an argument on the CPU must also share memory with an argument on the device, and must start at the same offset. If a result on the CPU
+    is an argument itself, the result on the device may be a copy. Results that are sparse, have no elements or have no address are left
+    out.
 
     Args:
         found: The results on the device.

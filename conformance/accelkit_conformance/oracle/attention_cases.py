@@ -78,7 +78,7 @@ def _mask(shape: tuple[int, ...], num_queries: int, num_keys: int, kind: str, dt
     """Return a mask that lets every query attend to at least the last key.
 
     The mask is boolean if ``kind`` is ``bool``. Otherwise, it is a mask of ``dtype`` that is added to the attention scores. If the
-    second-last length in ``shape`` is 0, it is replaced by the number of queries. If the last length is 0, it is replaced by the number of
+    second-to-last size in ``shape`` is 0, it is replaced by the number of queries. If the last size is 0, it is replaced by the number of
     keys.
     """
     lengths = [*shape[:-2], shape[-2] or num_queries, shape[-1] or num_keys]

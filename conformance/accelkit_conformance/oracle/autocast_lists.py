@@ -68,8 +68,8 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
     results and the gradients of all floating-point arguments are compared, for a few samples of torch's ``op_db``. Operators that are
     computed in the autocast dtype are called once more after autocast has ended.
 
-    Failures are recorded in the subject. If the dtype of a result is wrong, and is one of the dtypes of the floating-point arguments
-    (float32 or ``dtype``), autocast seems to have no effect on the operator. ``Absent`` is then recorded.
+    Failures are recorded in the subject. ``Absent`` is recorded if a result has the wrong dtype, and this dtype is float32 or ``dtype``.
+    These are the dtypes of the floating-point arguments, so autocast seems to have no effect on the operator.
 
     Args:
         subject: The plugin under test, with its device.

@@ -261,6 +261,6 @@ def check_region(subject: Subject, dtype: str, name: str) -> None:
     Raises:
         AssertionError: If a dtype, value or state is wrong.
         Absent: If autocast does not compute in this dtype at all.
-        NotSupported: If the device lacks another dtype that the case needs, or autocast to it.
+        NotSupported: If the case needs another dtype that the device does not support, or does not support in autocast.
     """
     CASES[name](_Region(subject, dtype))

@@ -1,4 +1,4 @@
-"""Check that a call has changed neither arguments that it should leave unchanged nor the memory around them."""
+"""Check that a call does not change arguments that it should leave alone, or the memory around them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from accelkit_conformance.oracle.sample_transfer import has_memory, tensors
 
 
 def check_inputs(there: Any, here: Any, given: Any) -> None:
-    """Check that a call on the device has changed no argument, and no memory around it, that the same call on the CPU has left unchanged.
+    """Check that a call on the device does not change an argument that the same call on the CPU leaves unchanged.
 
-    On a device whose tensors have no data pointer, such as XLA, only the values of the arguments are compared, not the memory around them.
-    Arguments that are not strided, or whose storage has another size on the device, are not checked.
+    The memory around such an argument must not change either. On a device whose tensors have no data pointer, such as XLA, only the values
+    of the arguments are compared, not the memory around them. Arguments that are not strided, or whose storage has another size on the
+    device, are not checked.
 
     Args:
         there: The arguments of the call on the device, after the call.

@@ -1,5 +1,8 @@
-"""Checks that save and load a nested state with tensors of many dtypes and memory layouts, and the states of a model, an optimizer, a
-scheduler and a gradient scaler."""
+"""Checks of saving and loading.
+
+The checks save and load a nested state with tensors of many dtypes and memory layouts, and the states of a model, an optimizer, a scheduler
+and a gradient scaler.
+"""
 
 from __future__ import annotations
 

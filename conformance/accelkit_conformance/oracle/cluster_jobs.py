@@ -28,16 +28,16 @@ _NO_JOB = 999_999_999
 
 
 def job_on_this_machine(subject: Subject) -> list[Process]:
-    """Return the processes of a job that can run on this machine and has several processes. The rendezvous port of the job is free.
+    """Return the processes of a job that can run on this machine and has several processes.
 
-    If the plugin ships descriptions of jobs, the job is generated from a description, with as few processes as possible. Otherwise, the job
-    is one of the recorded jobs.
+    The rendezvous port of the job is free. If the plugin ships descriptions of jobs, the job is generated from a description, with as few
+    processes as possible. Otherwise, the job is one of the recorded jobs.
 
     Raises:
-        NotSupported: If the plugin has no job with several processes. Also if it has such jobs, but none of them can run on this machine,
-            and at most one of the ports that ``main_port`` returned is in use.
-        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read, or if no job can run and at least two of the ports
-            that ``main_port`` returned are in use. In the second case, the plugin itself probably listens on these ports.
+        NotSupported: If the plugin has no job with several processes, or if none of these jobs can run on this machine.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. This error is also raised, instead of NotSupported, if
+            no job can run and at least two of the ports that ``main_port`` returned are in use, because the plugin itself probably listens
+            on these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"

@@ -39,10 +39,11 @@ def own_descriptions(subject: Subject) -> list[Description]:
 
 
 def own_jobs(subject: Subject) -> list[list[Process]]:
-    """Return the jobs in the plugin's cluster environment: the recorded jobs of which no process is missing, then the generated jobs.
+    """Return the jobs in the plugin's cluster environment.
 
-    The processes of each job are ordered by rank. If the ranks in a recorded job are known only after its processes have joined the process
-    group, the processes are in the order in which the file of the recording lists them.
+    The recorded jobs of which no process is missing come first, then the generated jobs. The processes of a job are ordered by rank, except
+    in recorded jobs whose ranks are not known until the processes have joined the process group. The processes of such a job are in the
+    same order as in the JSON file.
 
     Raises:
         NotSupported: If there is no such job.
@@ -70,7 +71,10 @@ def large_jobs(subject: Subject) -> list[list[Process]]:
 
 
 def foreign_processes(subject: Subject) -> list[Process]:
-    """From the recordings that accelkit and the plugin ship, return the processes of all cluster environments except the plugin's."""
+    """Return the recorded processes of all cluster environments except the plugin's.
+
+    The recordings are those that accelkit and the plugin ship.
+    """
     every = {one.name: one for one in [*cluster_recordings.builtin_processes(), *_shipped(subject)[0]]}
     return [one for one in every.values() if one.environment != subject.record.name]
 

@@ -203,8 +203,8 @@ def _class_of(record: PluginRecord) -> type:
 def jobs(processes: Sequence[Process]) -> list[list[Process]]:
     """Return the jobs whose processes have all been recorded.
 
-    Processes in the same file with the same job id form a job. The processes of each job are ordered by rank. If the ranks are known
-    only after the processes have joined the process group, the processes are in the order in which the file lists them.
+    Processes in the same file with the same job id form a job. The processes of a job are ordered by rank, except in jobs whose ranks are
+    not known until the processes have joined the process group. The processes of such a job are in the same order as in the file.
     """
     groups: dict[tuple[str, str], list[Process]] = {}
     for one in processes:

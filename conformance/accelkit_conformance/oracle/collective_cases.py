@@ -80,11 +80,11 @@ class Case:
         self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self, collective: str) -> None:
-        """Call a collective and check its result.
+        """Call a collective and check its result. Does nothing on ranks outside the group.
 
-        The device must support contiguous float32 tensors with the reduction SUM. In any other case, the call may instead raise a
-        RuntimeError, ValueError or NotImplementedError on every rank. This also applies to collectives that do not reduce, although they
-        ignore the reduction of their case. Does nothing on ranks outside the group.
+        The device must support contiguous float32 tensors with the reduction SUM. With another dtype or reduction, or with ``strided``
+        tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. The reduction of the case
+        counts here even if the collective does not reduce. ``check_every_case`` therefore sets it to SUM for such collectives.
 
         Raises:
             AssertionError: If the result is wrong, or if the device rejects a call that it must support.
@@ -206,11 +206,12 @@ class Case:
         return list(zip(mine, expected, strict=True))
 
     def _exchanged(self, *, is_even: bool = False) -> tuple[list[torch.Tensor], list[int], list[int], list[torch.Tensor]]:
-        """Return the parts that this rank sends, their lengths, the lengths of the parts that it should receive, and these parts.
+        """Return the parts to send, their lengths, the lengths of the parts to receive, and the expected parts.
 
-        If ``is_even`` is True, or if the group has one member, each part has the length of the case. Otherwise, the lengths of the n parts
-        that a rank sends are 0, 1, ..., n - 1 times this length, in an order that depends on the rank. The parts that it
-        receives have the same lengths, in the same order.
+        Each list has one entry for each member of the group. If ``is_even`` is True, or if the group has only one member, the length of
+        each part is the ``length`` of the case. Otherwise, the lengths of the n parts that a rank sends are 0, 1,
+        ..., n - 1 times this length, in an order that depends on the rank. The parts that it receives have the same lengths, in
+        the same order.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

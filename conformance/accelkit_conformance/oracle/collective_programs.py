@@ -144,8 +144,10 @@ def _orders(subject: Subject) -> None:
 
 
 def _alternating(subject: Subject) -> None:
-    """Alternate between collectives, reductions, lengths and dtypes. A backend that caches the plan of a collective might use a plan that
-    does not fit."""
+    """Check results while the collective, reduction, length and dtype change from call to call.
+
+    A backend that caches the plan of a collective might reuse a plan that was made for another call.
+    """
     n, rank = subject.world_size, subject.rank
     for repeat in range(3):
         for length in (3, 5, 4096, 3):

@@ -12,9 +12,14 @@ _FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "floa
 
 
 def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
-    """Return the tensor of a rank: numbers from 1 to 5, shifted cyclically by ``shift`` and multiplied by the factor of their dtype in
-    ``_FACTORS``. If the dtype is bool, the numbers are taken modulo 2 instead. Sums of the tensors of three ranks are exact. If
-    ``is_product``, the numbers are not multiplied by the factor, so that products over three ranks are exact too."""
+    """Return the tensor of a rank: numbers from 1 to 5, multiplied by the factor of their dtype in ``_FACTORS``.
+
+    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number, where 1 follows 5. A dtype that is
+    not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2 instead.
+
+    Sums of the tensors of three ranks are exact. If ``is_product``, the numbers are not multiplied by the factor, so that products over
+    three ranks are exact too.
+    """
     numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
     if dtype == "bool":
         return numbers.remainder(2).bool()

@@ -86,12 +86,14 @@ def check_state(subject: Subject, compiled: Compile) -> None:
 
 
 def check_random_numbers(subject: Subject, compiled: Compile) -> None:
-    """Check that a compiled function draws new random numbers in each call, that they depend on the seed, and that the backward pass of
-    dropout uses the mask of the forward pass.
+    """Check the random numbers and the dropout of a compiled function.
+
+    Each call must draw new numbers, the same seed must give the same numbers, and the backward pass of dropout must use the mask of the
+    forward pass.
 
     Raises:
-        AssertionError: If two calls draw the same numbers, if the same seed gives different numbers, if dropout with p=0.5 keeps a share of
-            the elements outside 0.4 to 0.6, or if its backward pass uses another mask.
+        AssertionError: If two calls draw the same numbers, if the same seed gives different numbers, if the share of the elements that
+            dropout with p=0.5 keeps is not between 0.4 and 0.6, or if its backward pass uses another mask.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")

@@ -58,15 +58,18 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
 
     For contiguous tensors, the layout is ``contiguous``, and no destination is strided. Otherwise, the layout is one of ``LAYOUTS``, and
-    the destination is a new tensor or strided. For any two axes other than ``dtype``, each pair of their conditions occurs in a combination
-    whose dtype is ``as recorded``. The combination of the first values of all axes is left out, and so are pairs that occur only in it.
+    the destination is a new tensor or strided.
+
+    For any two axes other than ``dtype``, each pair of their conditions occurs in a combination whose dtype is ``as recorded``. There is
+    one exception: for contiguous tensors, the combination of the first values of all axes is left out, and with it each pair that occurs in
+    no other combination.
 
     The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair, because a small
     error may go unnoticed in these dtypes. There are also:
 
     - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, which is used only for slow calls: with ``many rows``, the
-      largest result of a slow call has more than 2^14 elements; with ``most rows``, it has more than 2^16
+    - for contiguous tensors, a combination with the size ``most rows``, which is used only for slow calls: their largest result has more
+      than 2^16 elements with ``most rows``, but only more than 2^14 with ``many rows``
     - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``, a
       combination with gaps between the rows of the tensor that is passed as ``out=``, and a combination of the layout ``odd strides`` with
       a last dimension of length 1

@@ -2,9 +2,9 @@
 
 A float64 result cannot be compared with a result in a higher precision, because torch has no wider dtype.
 
-The error of a numerically stable algorithm is about as large as the change that rounding the inputs once makes to the exact result (N. J.
-Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, sections 1.5 and 1.6). For an ill-conditioned problem, this change is
-much larger than eps, so that two correct results may differ by more than 8 eps, the usual tolerance for a gradient in float64.
+If the inputs are rounded once, the exact result changes. The error of a numerically stable algorithm is about as large as this change (N.
+J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, sections 1.5 and 1.6). For an ill-conditioned problem, the change is
+much larger than eps. Two correct results may then differ by more than 8 eps, the usual tolerance for a gradient in float64.
 """
 
 from __future__ import annotations

@@ -162,8 +162,11 @@ class ConditionedCall:
         return True
 
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
-        """Return the conditions, with the ordinary value for each axis that the failure does not need, and the smallest length (found by
-        bisection) with which the call fails. The length is None if the size changes no dimension or the failure cannot be reproduced."""
+        """Return the fewest conditions under which the call still fails, and the smallest length with which it fails.
+
+        An axis gets its ordinary value if the call still fails with that value. The length is that of the dimension that the size changes,
+        and is found by bisection. It is None if the size changes no dimension or the failure cannot be reproduced.
+        """
 
         def fails(tried: Conditions, length: int | None = None) -> bool:
             try:
@@ -218,8 +221,11 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results in their own dtypes, its results in double precision, and the number of summed terms per
-        element that the tolerance allows for. Return None if the call cannot have this size or if the CPU rejects the call."""
+        """Return the arguments, the CPU's results, its results in double precision, and a number of terms for the tolerance.
+
+        The CPU's results are in their own dtypes. The tolerance allows for the rounding errors of summing this number of terms in each
+        element. Return None if the call cannot have this size or if the CPU rejects the call.
+        """
         given = self._variations.arguments(size, values, length)
         if given is None:
             return None

@@ -1,5 +1,8 @@
-"""Checks of the structure of deep copies, saved files and pickles of views, modules and optimizers, and of ``torch.load`` with several
-forms of ``map_location``."""
+"""Checks of copied views, modules and optimizers, and of the devices to which ``torch.load`` loads tensors.
+
+Copies are made with ``deepcopy``, ``torch.save`` and ``pickle``, and must keep the structure of the original. ``torch.load`` is called with
+several forms of ``map_location``.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +112,9 @@ def _check_optimizer(subject: Subject, copied: Callable[[Any], Any]) -> None:
 def check_forms_of_locations(subject: Subject) -> None:
     """Check ``torch.load`` with several forms of ``map_location``, and ``load_state_dict(assign=True)``.
 
-    ``map_location`` is None, a device, its name, a dict or a function. Files in both formats of ``torch.save`` are loaded, and errors with
-    them are recorded in the subject. If devices are numbered, loading to a device that does not exist must raise an error.
+    ``map_location`` is None, a device, its name, a dict or a function. Files in both formats of ``torch.save`` are loaded with each form. A
+    failure is recorded in the subject if loading raises an error, if a tensor is on the wrong device, or if a value differs from the saved
+    one. If devices are numbered, loading to a device that does not exist must raise an error.
 
     Raises:
         AssertionError: If loading to a missing device raises no error, or if an assigned parameter is on the wrong device or does not

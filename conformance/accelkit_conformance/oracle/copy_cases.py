@@ -29,9 +29,12 @@ _LAZY_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conj()": torc
 
 @functools.cache
 def cases(dtypes: tuple[str, ...] = DTYPES) -> list[dict[str, str]]:
-    """Return the combinations of settings with which copies are tested, by the names of the axes, which are Python identifiers.
+    """Return the combinations of settings with which copies are tested.
 
-    ``to`` has no target layout. Its combinations are therefore separate, and do not count as tests of any pair for ``copy_``.
+    Each combination maps the names of the axes, which are Python identifiers, to values.
+
+    ``to`` has no target layout, so its combinations are built separately from those of ``copy_``. A pair of values that is tested with
+    ``to`` does not count as tested with ``copy_``.
 
     Args:
         dtypes: The dtypes that the device has.
@@ -67,8 +70,9 @@ def _num_bits(dtype: torch.dtype) -> int:
 
 
 def check_every_copy(subject: Subject, direction: str) -> None:
-    """Check copies in one direction, in every case of the dtypes that the device supports, and copies of lazily conjugated views.
+    """Check copies in one direction, in all ``cases`` for the dtypes that the device supports.
 
+    If the device supports complex64, copies from and to views that torch conjugates or negates only when they are read are checked too.
     Failures are recorded in the subject.
 
     Args:

@@ -103,7 +103,8 @@ def check_handles(subject: Subject) -> None:
     """Check that streams and events that are no longer used release their open files, threads and memory.
 
     Raises:
-        AssertionError: If, after 4000 streams and events, 50 more files are open, 50 more threads run, or 32 MiB more memory is used.
+        AssertionError: If, after 4000 streams and events have been used, at least 50 more files are open than before, at least 50 more
+            threads are running, or at least 32 MiB more memory is in use.
     """
     process = psutil.Process()
     x = torch.ones(8, device=subject.device)
@@ -137,8 +138,8 @@ def check_nested_contexts(subject: Subject) -> None:
 
     Raises:
         AssertionError: If the wrong stream is current inside a context or after it.
-        NotSupported: If the device has fewer than three streams and does not declare streams, or if the installed torch cannot enter a
-            stream again while its context is active.
+        NotSupported: If the plugin does not declare the capability ``streams`` and the device has fewer than three streams, or if the
+            installed torch cannot enter a stream again while its context is active.
     """
     before, num_tested = current_stream(subject), 0
     for make, enter in ways_to_enter(subject):

@@ -162,11 +162,10 @@ _RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8),
 
 
 def check_wide_ranges(subject: Subject) -> None:
-    """Check int64 numbers drawn from wide ranges and from ranges far from zero. Each bit of the difference between a number and the start
-    of its range must be set in about half of the draws.
+    """Check int64 numbers drawn from wide ranges and from a range far from zero.
 
-    Raises:
-        AssertionError: If a number is outside its range, or if a bit is set too often or too rarely.
+    The start of the range is subtracted from each number. Each bit of these differences must be set in about half of the draws. A failure
+    is recorded in the subject if a number is outside its range, or if a bit is set too often or too rarely.
     """
     draws: dict[str, Callable[[int, int], torch.Tensor]] = {
         "randint": lambda low, high: torch.randint(low, high, (_NUM_DRAWS,), device=subject.device),
@@ -185,8 +184,9 @@ def check_wide_ranges(subject: Subject) -> None:
 def check_rare_categories(subject: Subject) -> None:
     """Check that ``multinomial`` draws no category whose weight is zero, and draws the other categories with the right frequencies.
 
-    Most weights of each of many rows are zero. One or two samples of each row are drawn in each floating-point dtype of the device; in
-    float16 and bfloat16, always two, with replacement. Failures are recorded in the subject.
+    The weights have many rows, and most weights in each row are zero. All floating-point dtypes of the device are tested. In float32 and
+    float64, one or two samples of each row are drawn, with and without replacement. In float16 and bfloat16, only two samples with
+    replacement are drawn. Failures are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks int64.

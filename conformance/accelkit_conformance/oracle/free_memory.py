@@ -67,10 +67,12 @@ def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
 
 
 def check_functions_agree(subject: Subject) -> None:
-    """Check that the functions of the device's module and of ``torch.accelerator`` report as much memory as ``Accelerator.memory_stats``.
+    """Check that the functions of the device's module and of ``torch.accelerator`` report the same allocated memory and the same peak as
+    ``Accelerator.memory_stats``.
 
     Raises:
-        AssertionError: If they disagree.
+        AssertionError: If the numbers differ, or if the numbers of one module are inconsistent, for example if fewer bytes are reserved
+            than allocated.
         NotSupported: If neither the device's module nor ``torch.accelerator`` has functions that count memory.
     """
     sources: dict[str, Any] = {f"torch.{subject.device_type}": subject.module}

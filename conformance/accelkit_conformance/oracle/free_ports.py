@@ -18,7 +18,7 @@ def free_ports(count: int, within: range = RANGE) -> list[int]:
     """Return ``count`` distinct ports that are free on this machine, chosen at random from ``within``.
 
     Raises:
-        OSError: If ``within`` contains fewer free ports.
+        OSError: If fewer than ``count`` ports in ``within`` are free.
     """
     source = random.SystemRandom()  # another process may have set the same seed
     found = list(itertools.islice(filter(is_free, source.sample(within, len(within))), count))
@@ -37,7 +37,7 @@ def is_free(port: int) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Return whether this host name or address belongs to this machine, so that a process can listen on it."""
+    """Return whether this host name or address belongs to this machine, that is, whether a process here can listen on it."""
     try:
         found = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -36,8 +36,8 @@ def check_operator(subject: Subject, name: str) -> None:
 
     Raises:
         AssertionError: If more memory is allocated after the third run than after the first.
-        Exception: The error of the operator, if a run fails. If the first run of an operator that is not in ``CORE`` fails, this function
-            returns, because other tests report the error.
+        Exception: The error of the operator, if the first run of an operator in ``CORE`` fails, or if a later run of any operator fails. If
+            the first run of any other operator fails, this function returns, because other tests report the error.
     """
     op = opdb.operators()[name]
     has_gradients = opdb.supports(op, "float32", backward=True)
@@ -97,9 +97,11 @@ def check_failed_allocations(subject: Subject) -> None:
 def check_threads(subject: Subject) -> None:
     """Check that memory is freed in a thread other than the main thread, and that the main thread can free a tensor of another thread.
 
+    The other thread creates and frees tensors three times. Then it creates a tensor that the main thread frees.
+
     Raises:
-        AssertionError: If more memory is allocated after the thread has created and freed tensors three times than after the first time, or
-            if the memory of the tensor that the main thread frees stays allocated.
+        AssertionError: If more memory is allocated after the third time than after the first, or if the memory of the last tensor stays
+            allocated after the main thread has freed that tensor.
     """
     levels: list[float] = []
 
@@ -178,7 +180,7 @@ def check_resized_storages(subject: Subject) -> None:
 
 
 def check_varying_shapes(subject: Subject) -> None:
-    """Check that a model that gets a sequence of a different length at each step does not keep memory for each length.
+    """Check that a model does not keep memory for each sequence length if the length differs at each step.
 
     Raises:
         AssertionError: If the allocated memory grows by 1 MiB or more after the steps with the first eight lengths.

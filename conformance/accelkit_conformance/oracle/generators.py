@@ -33,7 +33,7 @@ def check_states_of_generators(subject: Subject) -> None:
 
     Raises:
         AssertionError: If a generator with the copied, restored or cloned state does not draw the same numbers or is on another device, or
-            if drawing changes a state that was read.
+            if drawing numbers changes a state that ``get_state`` has returned before.
     """
     draws = {name: SAMPLERS[name] for name in ("rand", "randn", "exponential_", "bernoulli_", "normal_", "uniform_")}
     for name, draw in draws.items():
@@ -84,7 +84,8 @@ def check_seeds_of_generators(subject: Subject) -> None:
 
 
 def check_wrong_generators(subject: Subject) -> None:
-    """Check that ``set_state`` with a state of the wrong form raises an error, as does drawing with a generator of another device.
+    """Check that ``set_state`` raises an error for a state of the wrong form, and that drawing with a generator of another device raises an
+    error.
 
     The error must be a RuntimeError, TypeError or ValueError. If drawing raises no such error, or changes the CPU's generator, the failure
     is recorded in the subject.

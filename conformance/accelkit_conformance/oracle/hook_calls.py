@@ -95,12 +95,12 @@ class HookCalls:
     def call_confined(self, hook: str) -> Any:
         """Like ``call``, but any attempt of the implementation to start a program, send a signal or connect to anything raises an OSError.
 
-        Returns None if the implementation raises an AccelkitError, or if it makes such an attempt and then raises any error or exceeds the
-        time limit.
+        Returns None if the implementation raises an AccelkitError. Also returns None if the implementation makes such an attempt before it
+        raises any other error or exceeds the time limit.
 
         Raises:
-            AssertionError: If the implementation makes no such attempt, and raises an error other than AccelkitError or exceeds the time
-                limit.
+            AssertionError: If the implementation raises an error other than AccelkitError, or exceeds the time limit, without having made
+                such an attempt.
         """
         with confined() as attempts:
             try:

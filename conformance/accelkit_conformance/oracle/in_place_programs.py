@@ -77,9 +77,9 @@ def run(call: Call, device: torch.device) -> Any:
     """Change an intermediate result in place. Then run two backward passes, one through the result and one through a view of it.
 
     Returns:
-        The changed tensor, the view, which was created before the change, and a list of the gradients of both inputs. These are followed by
-        three booleans: whether the version counter of the tensor has increased, whether the view has the same version, and whether the
-        tensor is still the base of the view.
+        A tuple of six values: the changed tensor, a view of it that was created before the change, a list of the gradients of the two leaf
+        tensors, and three booleans. The booleans say whether the version counter of the tensor has increased, whether the view has the same
+        version as the tensor, and whether the tensor is still the base of the view.
     """
     leaves = [torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).to(device).requires_grad_() for seed in (1, 2)]
     x = leaves[0] * 1.5
@@ -136,7 +136,10 @@ def _clip(x: torch.Tensor) -> None:
 
 def check_versions(subject: Subject) -> None:
     """Check that the calls in ``VERSIONED`` increase the version counter of a tensor on the device, and that a view of the tensor then has
-    the same version, if both are true on the CPU. Differences are recorded in the subject."""
+    the same version.
+
+    A call need not do so on the device if it does not do so on the CPU. Failures are recorded in the subject.
+    """
     for name, call in VERSIONED.items():
         with subject.sample(name, {"call": name}):
             wrong = _unversioned(call, subject.device)

@@ -74,9 +74,10 @@ LAYOUTS = ("contiguous", "transposed", "reversed", "strided", "narrowed")
 def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """Read and assign the elements that an index selects, for tensors of several layouts, and compare the results with those on the CPU.
 
-    If the index consists only of tensors and the dtype is not bool, ``index_put_`` also adds 1 to these elements, as often as the index
-    selects them. If the index contains neither tensors nor lists, an int32 tensor is also assigned. With any other index, the CPU rejects
-    the assignment of a tensor whose dtype differs from ``dtype``. Differences are recorded in the subject.
+    If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also called with ``accumulate=True``, to add 1 to an
+    element each time that the index selects it. If the index contains neither tensors nor lists, an int32 tensor is also assigned. This is
+    not done with other indices, because the CPU then rejects a tensor whose dtype differs from ``dtype``. Differences are recorded in the
+    subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -40,7 +40,9 @@ _MISTAKES: dict[str, _Call] = {
 
 
 def check_current_device(subject: Subject) -> None:
-    """Check that errors of operators on a device that is not current leave the current device and the current streams unchanged.
+    """Check that an error of an operator leaves the current device and the current streams unchanged.
+
+    The operators run on a device that is not current.
 
     Raises:
         AssertionError: If another device or stream is current after an error, or if an operator raises neither RuntimeError nor IndexError.
@@ -229,7 +231,7 @@ def check_indices(subject: Subject) -> None:
     raises no error, a failure is recorded in ``subject``, and the check continues with the next call.
 
     Raises:
-        AssertionError: If such a process ends or exceeds its time limit before it answers.
+        AssertionError: If one of the new processes ends without an answer, or exceeds its time limit.
         NotSupported: If the device type is ``xla``: XLA clamps such indices.
     """
     if subject.device_type == "xla":

@@ -18,10 +18,12 @@ _TAIL = 300_000
 
 
 def check_large_draws(subject: Subject) -> None:
-    """Check the mean of the last numbers of large draws, and that large draws do not repeat themselves.
+    """Check that the last numbers of a large draw have the right mean, and that no sequence of numbers occurs twice in the draw.
+
+    Failures of single samplers, such as ``rand`` or ``bernoulli_``, are recorded in the subject.
 
     Raises:
-        AssertionError: If a mean is wrong, or if numbers are repeated.
+        AssertionError: If more than two of the integers that ``randint`` draws from 0 to 2**62 repeat an earlier one.
     """
     device = subject.device
     draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {

@@ -15,8 +15,10 @@ GUARD = 17
 
 
 def canary(dtype: torch.dtype) -> float:
-    """Return the value that fills the part of a buffer outside the tensor in the buffer. The value serves to detect stray reads and
-    writes."""
+    """Return the value with which a buffer is filled around the tensor that it holds.
+
+    The value shows whether a call has read or written outside the tensor.
+    """
     return 1 if dtype is torch.bool else -7.25 if dtype.is_floating_point or dtype.is_complex else 77
 
 
@@ -34,8 +36,11 @@ def strided(one: torch.Tensor) -> torch.Tensor:
 
 
 def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a buffer whose last dimension is longer by five than that of ``tensor``, and the part of this buffer that holds the values of
-    ``tensor``. The other elements of the buffer hold the canary. A 0-d tensor is treated as one row with one element."""
+    """Return a buffer that holds the values of ``tensor``, and the part of the buffer in which they are.
+
+    The last dimension of the buffer has five more elements than the last dimension of ``tensor``. The other elements of the buffer hold the
+    result of ``canary``. A 0-d tensor is treated as one row with one element.
+    """
     shape = tensor.shape or (1,)
     buffer = torch.full((*shape[:-1], shape[-1] + 5), canary(tensor.dtype), dtype=tensor.dtype, device=tensor.device)
     inside = buffer[..., 2:-3].view(tensor.shape) if not tensor.ndim else buffer[..., 2:-3]
@@ -105,18 +110,19 @@ NARROWED_LAYOUTS = ("first narrowed", "others narrowed")
 
 
 def arranged(one: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return a copy of a tensor in the layout ``layout``, which is a key of ``LAYOUTS`` or ``MORE_LAYOUTS``, or ``contiguous``.
+    """Return a tensor with the values of ``one`` in the given memory layout, or ``one`` itself.
 
-    Return the tensor itself, not a copy, if ``layout`` is ``contiguous``, or if the tensor is not strided or has no elements.
+    ``layout`` is a key of ``LAYOUTS`` or ``MORE_LAYOUTS``, or ``contiguous``. The tensor itself is returned if ``layout`` is
+    ``contiguous``, or if the tensor is not strided or has no elements.
     """
     return one if layout == "contiguous" or not one.numel() or one.layout is not torch.strided else (LAYOUTS | MORE_LAYOUTS)[layout](one)
 
 
 def all_arranged(nested: Any, layout: str) -> Any:
-    """Return a copy of nested data with all tensors in the given layout. Tensors that ``arranged`` does not copy are not copied.
+    """Return a copy of nested data in which each tensor is replaced by the result of ``arranged``.
 
-    ``layout`` is a name that ``arranged`` accepts, or one of ``MIXED_LAYOUTS`` and ``NARROWED_LAYOUTS``, in which the layout of the first
-    tensor differs from the layout of the other tensors.
+    ``layout`` is a name that ``arranged`` accepts, or a name in ``MIXED_LAYOUTS`` or ``NARROWED_LAYOUTS``. With a name in ``MIXED_LAYOUTS``
+    or ``NARROWED_LAYOUTS``, the layout of the first tensor differs from the layout of the other tensors.
     """
     first = next(iter(tensors(nested)), None)
 

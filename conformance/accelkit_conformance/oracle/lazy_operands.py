@@ -32,14 +32,13 @@ uninitialised."""
 
 
 def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of an operator on the device with those on the CPU, for operands whose conjugate bit (if the dtype is complex) or
-    negative bit (otherwise) is set.
+    """Compare an operator's results on the device with those on the CPU, for operands with the conjugate or negative bit set.
 
-    The bit is set on all strided operands of the dtype. If there are several such operands, the operator is called again with the bit set
-    on only the last of them.
+    The bit is the conjugate bit if the dtype is complex, and the negative bit otherwise. It is set on all strided operands of the dtype. If
+    there are several such operands, the operator is called again with the bit set on only the last of them.
 
-    One sample is used, or two if the dtype is complex. Samples in which no such operand has more than one element are skipped. Differences
-    are recorded in the subject.
+    One sample is used, or two if the dtype is complex. A sample is skipped if none of its strided operands of the dtype has more than one
+    element. Differences are recorded in the subject.
     """
     op, num_seen = opdb.operators()[name], 0
     for sample in possible_samples(subject, op, opdb.samples(op, dtype, 12)):

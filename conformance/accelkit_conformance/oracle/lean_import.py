@@ -13,8 +13,10 @@ _INDUCTOR = "torch._inductor.utils"
 
 
 class _InductorUtils(types.ModuleType):
-    """Placeholder for a module of Inductor, with the only name that ``common_device_type`` imports from the module. For any other name, the
-    placeholder loads the module."""
+    """Placeholder for the module ``torch._inductor.utils``.
+
+    It defines ``GPU_TYPES``, the only name that ``common_device_type`` imports from the module. Access to any other name loads the module.
+    """
 
     GPU_TYPES = ("cuda", "mps", "xpu", "mtia")
 

@@ -76,7 +76,7 @@ def check_many(subject: Subject) -> None:
 
 
 def check_copies_elsewhere(subject: Subject, place: str) -> None:
-    """Copy tensors in several layouts, and check on which device each copy is and which values it has.
+    """Copy tensors in several layouts, and check the device and the values of each copy.
 
     Differences are recorded in the subject.
 

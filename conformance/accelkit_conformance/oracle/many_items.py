@@ -181,8 +181,8 @@ def check_many_items(subject: Subject, name: str) -> None:
     """Compare the results of the call ``CALLS[name]`` on the device with the results of the same call on the CPU.
 
     Raises:
-        AssertionError: If a result differs, if an argument has changed, or if the results do not share memory with the arguments as on the
-            CPU.
+        AssertionError: If a result differs, if an argument has changed, or if the device and the CPU disagree on whether a result shares
+            memory with the arguments. A result that is an argument itself on the CPU may be a copy on the device.
     """
     call, arguments = CALLS[name]
     compare_call(subject, call, arguments())

@@ -226,8 +226,10 @@ def _attention(device: torch.device) -> Any:
 
 
 def _flat_parameters(device: torch.device) -> Any:
-    """Train a module whose parameters are views of one flat buffer, as in FSDP. Changes of the buffer must appear in the parameters, and
-    vice versa."""
+    """Train a module whose parameters are views of one flat buffer, as in FSDP.
+
+    Changes to the buffer must appear in the parameters, and vice versa.
+    """
     layer = _made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), device)
     flat = parameters_to_vector(layer.parameters()).detach().clone()
     start = 0

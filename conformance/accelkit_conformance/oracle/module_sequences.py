@@ -19,9 +19,10 @@ def _values(device: torch.device, *shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
-    """Return the output of a module, the gradient of its first argument if this is floating-point, and the gradients of its parameters.
+    """Return the output of a module, the gradient of its first argument, and the gradients of its parameters.
 
-    The gradients are those of a weighted sum of the output. If the module returns a tuple, the output is the first item.
+    The gradients are those of a weighted sum of the output. Gradients are left out for a first argument that is not floating-point and for
+    parameters that do not require a gradient. If the module returns a tuple, the output is the first item.
     """
     first = given[0].detach().requires_grad_(given[0].is_floating_point())
     output = layer(first, *given[1:])

@@ -1,4 +1,7 @@
-"""Calls that write into views of narrow dtypes, whose first element is not aligned to four bytes."""
+"""Calls that read or write views of tensors with narrow dtypes, which have one or two bytes per element.
+
+The first element of most views is not aligned to four bytes.
+"""
 
 from __future__ import annotations
 

@@ -143,7 +143,8 @@ def compare_backward(
 ) -> bool:
     """Compare the gradients of all inputs that require a gradient. Return False if there are no gradients to compare.
 
-    The output gradients are random, or all 1 if the operator (for example ``max``) may choose among equal elements of the input.
+    The output gradients are random, with one exception: they are all ones if the operator (for example ``max``) may choose among equal
+    elements of the input, and the first input that requires a gradient has equal elements.
 
     Args:
         subject: The plugin under test, with its device.
@@ -152,7 +153,8 @@ def compare_backward(
         given: The arguments of the sample, as ``(input, args, kwargs)``.
         variant: The function to run on the device instead of the operator.
         expected: The function to run on the CPU instead of the operator.
-        compared: If gradients were computed with less precision than their dtype has, the dtype to which they are rounded before comparing.
+        compared: The dtype to which the gradients are rounded before they are compared. It is needed if the gradients were computed with
+            less precision than their dtype has. If None, they are not rounded.
 
     Raises:
         AssertionError: If the gradients differ.
@@ -237,9 +239,10 @@ def _watching_draws(op: Any) -> Iterator[_Draws]:
 def truth_of(call: Any, given: Any, reference: list[Any]) -> list[Any]:
     """Return the CPU's results in double precision, one for each entry of ``reference``.
 
-    A result is replaced by None unless it is a dense tensor with the same shape as the entry. All results are None if no entry has a
-    floating-point or complex dtype with less precision than double, or if the call in double precision fails or returns more or fewer
-    results than ``reference`` has entries.
+    A result that is not a dense tensor with the same shape as the entry is replaced by None.
+
+    All results are None if no entry has a floating-point or complex dtype with less precision than double. They are also None if the call
+    in double precision fails, or if the number of its results differs from the number of entries.
     """
     is_low = any(
         leaf.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex32) for leaf in tensors(reference)

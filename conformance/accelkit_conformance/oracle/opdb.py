@@ -60,7 +60,9 @@ CHOOSES_AMONG_EQUALS = (
 
 @functools.cache
 def operators() -> dict[str, Any]:
-    """Return the OpInfo of every operator that more than one kind of device can run, by name. A variant is named ``name.variant``.
+    """Return the OpInfo of every operator, keyed by its name.
+
+    The name of a variant is ``name.variant``. Operators that only one kind of device can run are left out.
 
     Raises:
         UnsupportedError: If the database cannot be imported.

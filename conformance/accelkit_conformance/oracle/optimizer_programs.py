@@ -34,8 +34,11 @@ def _gradients(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
 
 
 def _norms(device: torch.device) -> Any:
-    """Clip gradients with several kinds of norms and several limits. Return each total norm, the gradients, and whether they are unchanged,
-    as they must be if the norm is below the limit."""
+    """Clip gradients with several kinds of norms and several limits.
+
+    Return each total norm, the clipped gradients, and whether clipping has left the gradients unchanged. The gradients must be unchanged if
+    the norm is below the limit.
+    """
     found = []
     for norm in (1.0, 2.0, 3.0, 0.5, math.inf):
         for limit in (0.5, 1e6):

@@ -1,4 +1,4 @@
-"""Recorded calls that are repeated with another value of an argument that is not a tensor, or with other numbers in their tensors."""
+"""Recorded calls, repeated with another value of one non-tensor argument or with other numbers in the tensor arguments."""
 
 from __future__ import annotations
 

@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 def covering_rows(
     axes: Mapping[str, Sequence[str]], is_allowed: Callable[[Mapping[str, str]], bool] = lambda row: True
 ) -> list[dict[str, str]]:
-    """Return combinations of values, one value per axis, such that every pair of values of two axes is in at least one combination.
+    """Return combinations of values, one value per axis, that together contain all pairs of values.
 
-    Pairs and combinations for which ``is_allowed`` returns False are left out. ``is_allowed`` is also called with incomplete combinations,
-    for which it must return True only if every other axis has a value that can be added.
+    For any two axes, every pair of their values is in at least one combination. Pairs and combinations for which ``is_allowed`` returns
+    False are left out. ``is_allowed`` is also called with incomplete combinations. It must return True for an incomplete combination only
+    if each missing axis has a value that can be added.
 
-    The first combination has the first value of each axis. ``is_allowed`` must return True for it. The others are built greedily: each
-    starts with a pair that no earlier combination contains, and takes for every other axis the value that covers the most new pairs. The
-    result is the same on every call.
+    The first combination has the first value of each axis. ``is_allowed`` must return True for it. The others are built greedily. Each
+    starts with a pair that no earlier combination contains. For each remaining axis, the allowed value that covers the most new pairs is
+    then added. The result is the same on every call.
     """
     names = list(axes)
     missing = {(one, x, other, y) for one, other in itertools.combinations(names, 2) for x in axes[one] for y in axes[other]}

@@ -45,14 +45,17 @@ _IS_RANDOM = ("empty", "new_empty", "rand")
 
 
 def check_pinned_tensors(subject: Subject) -> None:
-    """Check that factory functions with ``pin_memory=True``, and the method ``Tensor.pin_memory``, return pinned tensors on the CPU.
+    """Check that ``pin_memory=True`` and ``Tensor.pin_memory`` give pinned tensors on the CPU.
 
-    ``Tensor.pin_memory`` is checked with tensors in several layouts and dtypes. It must return a tensor that is already pinned without a
-    copy, and must not pin its argument.
+    ``pin_memory=True`` is checked with many factory functions. ``Tensor.pin_memory`` is checked with tensors in several layouts and dtypes.
+    It must not pin its argument. If its argument is already pinned, it must not make a copy.
 
-    A failure is recorded in the subject if a tensor that is not empty is not pinned, if a clone of a pinned tensor or the argument of
-    ``Tensor.pin_memory`` is pinned, if a tensor has a wrong device, dtype, shape or value, or if ``Tensor.pin_memory`` copies a pinned
-    tensor.
+    A failure is recorded in the subject in each of these cases:
+
+    - A returned tensor is not pinned, unless it is empty.
+    - A clone of a pinned tensor is pinned, or ``Tensor.pin_memory`` pins its argument.
+    - A tensor has a wrong device, dtype, shape or value.
+    - ``Tensor.pin_memory`` copies a pinned tensor.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():
@@ -156,7 +159,7 @@ def _square(device: torch.device) -> torch.Tensor:
 
 
 def _keep_busy(subject: Subject) -> None:
-    """Queue work that takes some milliseconds."""
+    """Queue work that takes a few milliseconds."""
     if subject.capabilities.can("pinned_memory"):
         keep_busy(subject.device)
     else:

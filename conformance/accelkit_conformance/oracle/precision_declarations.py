@@ -42,10 +42,10 @@ class Declaration:
 
 
 def declaration_of(precision: Precision) -> Declaration:
-    """Return what a precision declares with its name or, if the name states no dtypes, with its required capabilities.
+    """Return what a precision declares by its name or, if the name states no dtypes, by its required capabilities.
 
     The tolerance is eight times the largest machine epsilon of the declared dtypes. If the required capabilities name quantised formats
-    (such as ``fp8``) with a larger relative rounding error, it is eight times this error.
+    (such as ``fp8``) with a larger relative rounding error, the tolerance is eight times the largest of these rounding errors.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

@@ -1,7 +1,7 @@
 """Small models with smooth activations, for the tests of precisions.
 
-``Linear`` layers have multiples of 16 features, as float8 products require.
-The classes are at module level, so that a prepared model can be pickled.
+The numbers of input and output features of each ``Linear`` layer are multiples of 16, as matrix products in float8 require. The classes are
+at module level, so that a prepared model can be pickled.
 """
 
 from __future__ import annotations

@@ -107,7 +107,9 @@ class Trainer:
         raise AssertionError(f"the gradients of {_MOST_SKIPPED} passes are infinite or nan")
 
     def step(self, clip: Callable[[], object] | None = None) -> None:
-        """Run training steps until the precision does not skip the optimizer step. ``clip`` is called before each optimizer step.
+        """Run training steps until the optimizer step of one of them is not skipped by the precision.
+
+        ``clip`` is called before each optimizer step.
 
         Raises:
             AssertionError: If 40 optimizer steps in a row are skipped.
@@ -180,12 +182,13 @@ def exact_gradients(name: str = "perceptron", *, rows: int = ROWS) -> dict[str, 
 def check_close(
     subject: Subject, found: Mapping[str, torch.Tensor], truth: Mapping[str, torch.Tensor], what: str, *, times: float = 1.0
 ) -> None:
-    """Check that tensors match the tensors that training in float64 gives, within the tolerance of the precision under test.
+    """Check that tensors match those of the same training in float64, within the tolerance of the precision under test.
 
     Args:
         subject: The plugin under test.
         found: The tensors to check, by name.
-        truth: The tensors in float64, by name. It may have more names than ``found``, which lacks the parameters that the precision froze.
+        truth: The tensors in float64, by name. Names that are missing from ``found``, such as those of parameters that the precision froze,
+            are not checked.
         what: What the tensors are, for messages.
         times: A number by which the tolerance is multiplied.
 

@@ -1,4 +1,7 @@
-"""Checks that work on a stream waits for the copies on which it depends, while these copies are still queued on a busy stream."""
+"""Checks of the order of work on streams.
+
+Work that depends on a copy must wait for this copy, even while the copy is still queued on a busy stream.
+"""
 
 from __future__ import annotations
 

@@ -114,7 +114,10 @@ RANDOM_CALLS: dict[str, _Call] = {
 
 
 def check_random_call(subject: Subject, name: str) -> None:
-    """Check that a call draws from the generator of its device: the same seed or state gives the same numbers, and all other draws differ.
+    """Check that the results of a random call depend only on the generator of the call's device.
+
+    The same seed or state must give the same numbers again. Two successive calls, and calls after different seeds, must give different
+    numbers.
 
     Args:
         subject: The plugin under test, with its device.
@@ -186,7 +189,9 @@ _BETWEEN: dict[str, _Call] = {
 
 
 def check_numbers_are_new(subject: Subject) -> None:
-    """Check that any two draws have fewer than 40 numbers in common, in whatever order the numbers were drawn.
+    """Check that any two draws of uniform random numbers have fewer than 40 numbers in common.
+
+    A number counts as common wherever it is in the two draws.
 
     Raises:
         AssertionError: If two draws have 40 or more numbers in common.

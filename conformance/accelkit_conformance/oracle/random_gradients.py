@@ -55,17 +55,18 @@ FUNCTIONS: Mapping[str, tuple[_Make, tuple[int, ...]]] = {
 
 
 def check_gradient(subject: Subject, name: str) -> None:
-    """Compare the gradient of a function that draws random numbers with finite differences, along three random directions.
+    """Check the gradient of a function that draws random numbers.
 
-    Before each call from which the gradient or a difference is computed, the same seed is set, so that these calls draw the same numbers.
+    The gradient is compared with finite differences along three random directions. Both are computed from calls with the same seed, so that
+    all these calls draw the same numbers.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the function in ``FUNCTIONS``.
 
     Raises:
-        AssertionError: If two calls with the same seed give different results, if a call with another seed gives the same result, or if
-            the gradient is wrong.
+        AssertionError: If two calls with the same seed give different results, if a call with another seed gives the same result, or if the
+            gradient is wrong.
         NotSupported: If the device lacks a dtype that the function uses.
     """
     make, shape = FUNCTIONS[name]

@@ -22,8 +22,11 @@ _MODES: dict[str, Any] = {"recording": contextlib.nullcontext, "no_grad": torch.
 
 
 def check_graphs(subject: Subject, name: str) -> None:
-    """Check that each result of an operator has the same ``requires_grad`` on the device as on the CPU, and has a ``grad_fn`` on both or
-    on neither, both in the default grad mode and under ``torch.no_grad``. Differences are recorded in the subject."""
+    """Check that the autograd attributes of an operator's results are the same on the device as on the CPU.
+
+    Each result must have the same ``requires_grad`` on the device as on the CPU. It must have a ``grad_fn`` on the device if, and only if,
+    it has one on the CPU. This is checked in the default grad mode and under ``torch.no_grad``. Differences are recorded in the subject.
+    """
     op = opdb.operators()[name]
 
     def flags(given: Any, mode: Any) -> list[tuple[bool, bool]]:

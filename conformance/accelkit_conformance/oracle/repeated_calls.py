@@ -1,5 +1,7 @@
-"""Checks of deterministic mode: of calls that could otherwise give a different result each time, of ``warn_only=True``, and of the filling
-of new memory."""
+"""Checks of deterministic mode.
+
+They test calls that could otherwise give a different result each time, the option ``warn_only=True``, and the filling of new memory.
+"""
 
 from __future__ import annotations
 
@@ -130,8 +132,9 @@ _ASSIGNED = {"assignment": (5000,), "scatter": (5000,), "index_copy": (900, 3)}
 
 
 def check_repeated_call(subject: Subject, name: str) -> None:
-    """Check that a call gives the same result five times in deterministic mode, or raises an error that says that the call is not
-    deterministic.
+    """Check that a call either is repeatable in deterministic mode or raises an error.
+
+    The call must give the same result five times, or raise a RuntimeError that mentions determinism.
 
     Nothing is checked if the device does not implement the call (NotImplementedError).
 
@@ -140,8 +143,8 @@ def check_repeated_call(subject: Subject, name: str) -> None:
         name: The name of the call in ``REPEATED``.
 
     Raises:
-        AssertionError: If two results differ from each other, if a result differs from the CPU's, or if an element has a value that was
-            not assigned to it. The results of the calls in ``_AMBIGUOUS`` are not compared with the CPU's.
+        AssertionError: If two results differ from each other, if the result of a call that is not in ``_AMBIGUOUS`` differs from the CPU's,
+            or if an element has a value that was not assigned to it.
         NotSupported: If the device lacks int64 or bool, or if the call needs float64 and the device lacks it.
     """
     subject.needs("int64", "bool")

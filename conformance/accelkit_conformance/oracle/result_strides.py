@@ -36,9 +36,10 @@ def check_result_strides(subject: Subject, name: str) -> None:
 
 
 def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
-    """Yield tuples of ``count`` operands (1 or 2) in several memory layouts, each after a description of the layouts.
+    """Yield pairs of a description and a tuple of ``count`` operands (1 or 2).
 
-    The values are between 0.2 and 0.9, which is in the domain of most pointwise operators.
+    The operands have several memory layouts, which the descriptions name. The values are between 0.2 and 0.9, which is in the domain of
+    most pointwise operators.
     """
     for layout, numbers in permuted_tensors(torch.float32):
         one = numbers.mul(0.7 / 120).add(0.2)

@@ -26,11 +26,11 @@ _WAYS: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
 def check_rounded_conversions(subject: Subject, source: str, target: str) -> None:
     """Convert numbers to another dtype on the device in several ways, and compare each result with the CPU's.
 
-    Unless the target dtype is bool, most of the numbers lie between two neighbouring numbers of the target dtype. If the source dtype is
-    floating-point, others are NaN, infinite or, if it can represent them, beyond the range of the target dtype. The two results must be
-    equal, or both NaN. The sign of a zero is not compared.
+    Unless the target dtype is bool, most of the numbers lie between two neighbouring numbers of the target dtype. Some are beyond the range
+    of the target dtype if the source dtype can represent such numbers. If the source dtype is floating-point, some are NaN or infinite.
 
-    Differences are recorded in the subject.
+    The result on the device and the CPU's result must be equal, or both NaN. The sign of a zero is not compared. Differences are recorded
+    in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -51,7 +51,7 @@ INTEGER_SAMPLERS = ("randint", "randperm", "multinomial", "multinomial_once")
 
 
 def check_generator_argument(subject: Subject, name: str) -> None:
-    """Check that the numbers that a sampler draws depend only on the generator that is passed as ``generator=``.
+    """Check that the numbers drawn by a sampler depend only on the generator passed as ``generator=``.
 
     Args:
         subject: The plugin under test, with its device.
@@ -78,8 +78,9 @@ def check_generator_argument(subject: Subject, name: str) -> None:
 
 
 def check_strided_destinations(subject: Subject, name: str) -> None:
-    """Check that a sampler that draws into a column of a matrix fills the whole column, leaves the other columns unchanged, and advances
-    the generator.
+    """Check a sampler that draws into a column of a matrix.
+
+    The sampler must fill the whole column, leave the other columns unchanged, and advance the generator.
 
     Args:
         subject: The plugin under test, with its device.
@@ -240,8 +241,8 @@ def check_moments(subject: Subject, name: str, num_draws: int) -> None:
         num_draws: The number of draws.
 
     Raises:
-        AssertionError: If the mean is off by five standard errors or more, or the variance by 10 % or more. Also if the numbers are on
-            another device.
+        AssertionError: If the mean is off by five standard errors or more, if the variance is off by 10 % or more, or if the numbers are
+            not on the device under test.
     """
     device = subject.device
     draws: dict[str, tuple[Callable[[], torch.Tensor], float, float]] = {

@@ -108,8 +108,8 @@ def _views(there: torch.Tensor, here: torch.Tensor) -> Iterator[tuple[str, torch
 def _copies(view: torch.Tensor, on_cpu: torch.Tensor, way: str, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.device]]:
     """Yield copies of ``view``, a tensor on ``device``, each with the device on which the copy must be.
 
-    If ``way`` (see ``check_kinds_of_tensors``) uses ``torch.load``, the copies are ``view`` loaded to its own device and to the CPU, and
-    the equal tensor ``on_cpu`` loaded to ``device``.
+    If ``way`` (see ``check_kinds_of_tensors``) uses ``torch.load``, three copies are yielded. For the first two, ``view`` is saved, and is
+    loaded to its own device and to the CPU. For the third, ``on_cpu``, which is equal to ``view``, is saved and is loaded to ``device``.
     """
     if way in ("pickle", "deepcopy"):
         yield (copy.deepcopy(view) if way == "deepcopy" else pickle.loads(pickle.dumps(view))), device

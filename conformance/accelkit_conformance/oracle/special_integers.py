@@ -75,8 +75,8 @@ def _numbers(dtype: torch.dtype) -> list[int]:
 def check_special_integers(subject: Subject, dtype: str) -> None:
     """Compare the results of pointwise, copying and indexing operators for special integers with those on the CPU.
 
-    No integer is divided by zero, because the result is undefined. The smallest integer is divided only by 2 and 4, because its division by
-    -1 overflows. It is never a divisor. Differences are recorded in the subject.
+    No integer is divided by zero, because the result is undefined. The smallest integer is divided only by 2 and 4, because dividing it by
+    -1 overflows. The smallest integer is also never used as a divisor. Differences are recorded in the subject.
     """
     chosen = getattr(torch, dtype)
     numbers = _numbers(chosen)

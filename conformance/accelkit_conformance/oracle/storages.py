@@ -46,7 +46,7 @@ def _fresh(device: torch.device) -> torch.Tensor:
 
 
 def _resized(device: torch.device) -> _Cases:
-    """Return a dict. Its keys are names; its values are pairs of a function that resizes a tensor or storage, and the correct result."""
+    """Return functions that resize a tensor or a storage, by name, with the results that they must return."""
 
     def grown_storage() -> Any:
         x = _fresh(device)

@@ -105,8 +105,11 @@ def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
 
 @contextlib.contextmanager
 def shared_folder(subject: Subject) -> Iterator[str]:
-    """Return a context manager with a new folder, the same on every process. On exit, rank 0 removes it: if the block raises no error,
-    after all processes have left the block."""
+    """Return a context manager with a new folder, the same on every process.
+
+    On exit, rank 0 removes the folder, even if the block raises an error. If the block raises no error and the process group still exists,
+    rank 0 first waits until all processes have left the block.
+    """
     folder: list[Any] = [tempfile.mkdtemp(prefix="accelkit-conformance-") if subject.rank == 0 else None]
     if subject.world_size > 1:
         dist.broadcast_object_list(folder, src=0)

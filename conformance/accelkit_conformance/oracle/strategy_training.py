@@ -170,7 +170,11 @@ class ModelPair:
         self.check()
 
     def backward(self, batch: torch.Tensor, *, is_uneven: bool = False, factor: float = 1.0) -> None:
-        """Run a forward and a backward pass: ``model`` and ``_own`` on this process's share of the batch, ``single`` on the whole batch.
+        """Run a forward and a backward pass of each model.
+
+        The input of ``model`` is this process's share of the batch, and that of ``single`` is the whole batch. ``_own`` is another copy of
+        the model, which also gets this process's share, but trains without the strategy. It shows whether the strategy fails to average
+        gradients.
 
         Args:
             batch: The batch of the whole job.
@@ -276,10 +280,12 @@ _refusals: dict[tuple[str, str], bool] = {}
 
 
 def _refuses_float64(subject: Subject) -> bool:
-    """Return whether the plugin is an ``EngineStrategy`` that raises UnsupportedError for ``64-true``. Every process must call this.
+    """Return whether the plugin is an ``EngineStrategy`` that raises UnsupportedError for ``64-true``.
 
-    A strategy that is not an ``EngineStrategy`` leaves the computation to the precision, so it has no reason to refuse float64. This
-    function does not try such a strategy and returns False for it. If that strategy does refuse float64, its checks fail.
+    Every process must call this.
+
+    A strategy that is not an ``EngineStrategy`` leaves the choice of dtypes to the ``Precision``, so it has no reason to refuse float64.
+    This function returns False for such a strategy without testing it. If such a strategy does refuse float64, its checks fail.
     """
     key = (subject.record.fingerprint, subject.accelerator.name)
     if key not in _refusals:

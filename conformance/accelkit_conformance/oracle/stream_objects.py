@@ -64,8 +64,11 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
 
 
 def check_times(subject: Subject) -> None:
-    """Check ``elapsed_time``: the times between several events must add up, must be the same in a second call, and must not be negative
-    between an event and one that was recorded later. With an event that has no timing or was not recorded, the call must raise an error.
+    """Check ``elapsed_time`` of events.
+
+    The times between successive events must not be negative, and must add up to the time between the first and the last of these events. A
+    second call with the same two events must return the same time. If one of the events was created with ``enable_timing=False`` or was not
+    recorded, the call must raise an error.
 
     Raises:
         AssertionError: If a time is wrong, or if an error is missing.
@@ -165,7 +168,7 @@ _READS: dict[str, Callable[[torch.Tensor], float]] = {
 def check_reading_on_a_stream(subject: Subject) -> None:
     """Check that reading a tensor on a busy stream waits for the work that was queued on this stream.
 
-    If a value is read that the queued work has not yet replaced, this is recorded in the subject.
+    If a read returns an old value, from before the queued work, a failure is recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks int32, int64 or bool.

@@ -21,10 +21,10 @@ _POISONED = 2
 def _train(devices: Sequence[torch.device], dtype: torch.dtype, scaler: Any, **options: Any) -> tuple[list[Any], list[float]]:
     """Train a model whose first layers are on the first device and whose other layers are on the second device.
 
-    In one step, a gradient is infinite, so that the scaler skips the step. Training without a scaler leaves this step out.
+    In one step, a gradient is infinite, so that the scaler skips the step. If there is no scaler, this step is left out.
 
     Returns:
-        The parameters, and the norms of the gradients before clipping in each step that is not skipped.
+        The parameters, and a list of gradient norms. The list has one norm, measured before clipping, for each step that is not skipped.
     """
     torch.default_generator.manual_seed(3)
     upper: Any

@@ -1,4 +1,7 @@
-"""NaN in the memory that a call may use for its results. If a kernel reads this memory before writing to it, the results are wrong."""
+"""Fill memory with NaN before a call may use it for its results.
+
+If a kernel reads this memory before writing to it, the results are wrong.
+"""
 
 from __future__ import annotations
 

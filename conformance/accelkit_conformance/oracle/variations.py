@@ -97,8 +97,10 @@ class Variations:
         return tree_map(lambda one: _with_special_values(one, next(numbers)) if _is_floating(one) else one, given)
 
     def _find_length(self, size: str) -> int | None:
-        """Return the length that the dimension ``_dim(size)`` gets for ``size``, such as ``many rows``. Return None if ``size`` is ``as
-        recorded`` or ``six dimensions``, or if the call is not tested with ``size``."""
+        """Return the new length of the dimension ``_dim(size)`` for a size such as ``many rows``.
+
+        Return None if ``size`` is ``as recorded`` or ``six dimensions``, or if the call is not tested with ``size``.
+        """
         source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
         if size in ("as recorded", "six dimensions"):
             return None
@@ -122,11 +124,10 @@ class Variations:
         return length if length * per_unit <= _MOST_ELEMENTS and self._stretched(dim, length) is not None else None
 
     def _dim(self, size: str) -> int:
-        """Return which dimension of the first tensor gets a new length for ``size``, a value of ``condition_rows.AXES["size"]``.
+        """Return which dimension of the first tensor gets a new length for ``size``, a size from the module ``condition_rows``.
 
-        For ``many rows`` and ``most rows``, this is the first dimension, unless the call's argument ``dim`` names the first dimension;
-        then it is the last dimension. For the other sizes, it is the dimension that ``dim`` names, or the last dimension if the call has
-        no ``dim``.
+        For ``many rows`` and ``most rows``, this is the first dimension, or the last dimension if the call's argument ``dim`` names the
+        first. For the other sizes, it is the dimension that ``dim`` names, or the last dimension if the call has no ``dim``.
         """
         ndim, named = self._first().ndim, self._named_dim
         changed = -1 if named is None or not -ndim <= named < ndim else named % ndim - ndim
@@ -269,15 +270,16 @@ def _is_floating(one: Any) -> bool:
 
 
 def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
-    """Return a copy of a tensor in which some elements are NaN and, if the tensor has four or more elements, others are infinite.
+    """Return a copy of a tensor in which some elements are NaN or infinite.
 
-    Of every seven elements, one becomes NaN, one inf and one -inf. A tensor with fewer than seven elements may lack some or all of these.
+    Of every seven elements, one becomes NaN, one inf and one -inf. A tensor with fewer than seven elements may lack some or all of these. A
+    tensor with fewer than four elements gets no infinities.
 
     Args:
         one: A tensor of floating-point numbers.
         number: Selects the elements that become special values. If the tensors of a call get different numbers, the call combines special
-            values with each other and with ordinary values. In a backward call, all tensors must get the same number, so that NaN is
-            not combined with an ordinary zero. For such a pair, some correct implementations return NaN and others return zero.
+            values with each other and with ordinary values. In a backward call, all tensors must get the same number, so that NaN is not
+            combined with an ordinary zero. If they are combined, some correct implementations return NaN and others return zero.
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):

@@ -66,7 +66,7 @@ _READS: dict[str, _Call] = {
 
 
 def check_versions(subject: Subject) -> None:
-    """Check that calls that write to a tensor increase its version, and that calls that only read the tensor do not.
+    """Check that writing to a tensor increases its version, and that only reading the tensor does not.
 
     Also check that a backward pass raises an error if a call has written to a tensor that was saved for the pass. Failures are recorded in
     the subject.

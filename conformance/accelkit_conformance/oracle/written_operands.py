@@ -27,13 +27,16 @@ _LEFT_OUT = re.compile(
 
 
 def check_written_operands(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload (see ``recorded_calls``) with the same tensor as several arguments, in its functional form
-    and in its in-place form. Also repeat it with ``out=``, once for each argument that has the shape and dtype of the result: this argument
-    is the output tensor.
+    """Repeat the recorded call of an overload with one tensor as several arguments, and with an argument as ``out=``.
+
+    The recorded call is described in ``recorded_calls``. The call with one tensor as several arguments is made in its functional form and
+    in its in-place form. The call with ``out=`` is made once for each argument that has the shape and dtype of the result, and this
+    argument is the output tensor.
 
     The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. A call that
-    writes into an argument has no right result if, on the CPU, its result differs from that of a call that returns a new tensor. Calls
-    without a right result are left out, too. Overloads that ``_LEFT_OUT`` matches are left out. Differences are recorded in the subject.
+    writes into an argument may also have no right result, because it can read elements that it has already overwritten. Such a call is left
+    out if, on the CPU, its result differs from that of the same call with a new tensor for the result. Overloads that ``_LEFT_OUT`` matches
+    are left out, too. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
@@ -65,7 +68,7 @@ def _with_out(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Callable
 
 
 def _broadcast(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Any:
-    """Return ``args``, in which each tensor that can be broadcast to the shape of the result is broadcast to this shape.
+    """Broadcast the tensors in ``args`` to the shape of the result where this is possible, and return the new arguments.
 
     If the call would give another result with the broadcast tensors, return ``args`` unchanged.
     """

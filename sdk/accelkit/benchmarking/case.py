@@ -49,7 +49,8 @@ def reason_of(error: Exception) -> str:
 def size_as_text(num_bytes: int) -> str:
     """Return a size for the name of a measurement, such as ``64KiB``.
 
-    The size must be a whole number of its unit, because the diagrams would misread a name that contains ``1.5KiB``.
+    The size must be a whole number of B, KiB, MiB or GiB. For example, 1.5 KiB is not allowed, because the plots would misread a name that
+    contains ``1.5KiB``.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
@@ -119,9 +120,12 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the best value that is possible at these peaks, and the resource that limits it. Return None and "" if no peak applies.
+        """Return the best value that is possible at these peaks, and the resource that limits it.
 
-        If the unit is %, the value is the overlap of copies with computing, so the limit is 100.0, "complete overlap", at any peaks.
+        Return None and "" if no peak applies.
+
+        If the unit is %, the value is the overlap of copies and computation. The limit then does not depend on the peaks: the method
+        returns 100.0 and "complete overlap".
         """
         if self.unit == "%":
             return 100.0, "complete overlap"

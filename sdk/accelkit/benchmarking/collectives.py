@@ -105,10 +105,11 @@ def _measure(runtime: Runtime, sizes: Sequence[int], plan: Plan) -> _Outcomes:
 
 
 def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, Callable[[], object]]]:
-    """Return the size of the communicated tensor in bytes, and a dictionary from the name of each collective to a function that calls it.
+    """Return the size of the tensor in bytes, and a dictionary from the name of each collective to a function that calls it.
 
-    The tensor has ``size`` bytes, rounded down so that every process has the same number of float32 elements, but at least one element per
-    process. For all_gather and reduce_scatter, it is the tensor that contains the parts of all processes.
+    The tensor consists of equal parts of float32 elements, one part for each process. Its size is therefore ``size``, rounded down to a
+    multiple of 4 bytes times the number of processes. If this would be 0, each part has one element. In all_gather and reduce_scatter, this
+    tensor contains the parts of all processes.
     """
     import torch
     import torch.distributed as dist

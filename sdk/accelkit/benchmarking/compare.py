@@ -63,20 +63,20 @@ def differences(old: Report, new: Report) -> dict[str, dict[str, object]]:
     """Return the differences in machine, software and settings that make two reports hard to compare.
 
     For each field that differs, such as ``torch``, the result contains the ``old`` value and the ``new`` value. A field that is empty in
-    one of the reports is left out, because an older version wrote that report.
+    one of the reports is left out. For example, reports from older versions of accelkit have no ``device_name``.
     """
     pairs = {name: {"old": getattr(old, name), "new": getattr(new, name)} for name in _SAME}
     return {name: pair for name, pair in pairs.items() if pair["old"] != pair["new"] and "" not in pair.values()}
 
 
 def compare(old: Report, new: Report, threshold: float) -> list[Change]:
-    """Return the change of each measurement for which at least one of the reports has a result of the device.
+    """Return the change of each measurement that has samples from the device in at least one of the reports.
 
     Args:
         old: The old report.
         new: The new report.
-        threshold: A fraction less than 1, such as 0.05 for 5 %. The verdict can be ``slower`` only if the new speed is less than
-            ``1 - threshold`` times the old speed, and ``faster`` only if the old speed is less than ``1 - threshold`` times the new speed.
+        threshold: A fraction less than 1, such as 0.05 for 5 %. The verdict can be ``slower`` only if the new speed is less than ``1 -
+            threshold`` times the old speed, and ``faster`` only if the old speed is less than ``1 - threshold`` times the new speed.
     """
     before, after = ({result.name: result for result in report.results if result.device} for report in (old, new))
     shared = [name for name in before if name in after]

@@ -39,8 +39,9 @@ class Line:
 
     Attributes:
         label: What was measured, such as ``float32``.
-        colour: The index of the line's colour in the plot. The lines of the device and the CPU with the same label have the same colour.
-        is_host: Whether the CPU was measured.
+        colour: The index of the line's colour in the plot. If the device and the CPU have lines with the same label, both lines have the
+            same colour.
+        is_host: Whether the line shows the results of the CPU. Otherwise, it shows the results of the device.
         points: The results by size.
     """
 

@@ -18,7 +18,8 @@ _SECONDS = 300.0
 class _Progress(Message):
     """A message from the child process.
 
-    It contains the name and position of the next measurement and the number of measurements, or, as the last message, the report.
+    The last message contains the report. Every other message contains the name and the position of the next measurement, and the number of
+    measurements.
     """
 
     measuring: str = ""

@@ -93,11 +93,12 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return samples of the overlap of a copy to the device with matmuls: the percentage of the shorter one that the longer one hides.
+    """Return samples of how much a copy to the device and matmuls overlap, in percent.
 
-    Each sample is ``100 * (copy + matmuls - both) / min(copy, matmuls)``. ``copy`` and ``matmuls`` are the times of the two when they run
-    separately, and ``both`` is the time when they run together on different streams. The number of matmuls is chosen so that they take
-    about as long as the copy, but is at most 1000. A sample may be slightly less than 0 or more than 100, because the times are noisy.
+    The overlap is the part of the shorter operation that runs during the longer one and therefore takes no extra time. Each sample is ``100
+    * (copy + matmuls - both) / min(copy, matmuls)``. ``copy`` and ``matmuls`` are the times of the two when they run separately, and
+    ``both`` is the time when they run together on different streams. There are at most 1000 matmuls. Within this limit, their number is
+    chosen so that they take about as long as the copy. A sample may be slightly less than 0 or more than 100, because the times are noisy.
     """
     import torch
 

@@ -38,8 +38,9 @@ class Bench:
 
     Args:
         accelerator: The accelerator, already loaded.
-        is_quick: Whether to measure for a short time (the plan ``QUICK`` instead of ``FULL``).
-        cases: The measurements. They determine the sizes.
+        is_quick: Whether to measure for a short time (the plan ``QUICK`` instead of ``FULL``). This does not change the sizes, which
+            ``cases`` determines.
+        cases: The measurements to make.
 
     Raises:
         BrokenPluginError: If the plugin fails while the device is set up.
@@ -142,7 +143,7 @@ def _selected(request: Mapping[str, Any], name: str) -> list[Case]:
 
     Args:
         request: The request, with the keys ``is_quick``, ``select``, ``ranks`` (the number of processes for collectives) and ``seconds``.
-        name: The accelerator's name, with which the processes that measure collectives select it.
+        name: The accelerator's name. The processes that measure collectives use this name to select the accelerator.
 
     Raises:
         UsageError: If no name matches ``select``.

@@ -48,5 +48,5 @@ def main() -> None:
     """Hardware plugins for PyTorch: what is installed, what works on this machine, and why.
 
     Exit codes: 0 success; 1 problems were found; 2 usage error; 3 a plugin is broken or incompatible; 4 the requested device is
-    unavailable, or 'auto' or an alias matches several devices.
+    unavailable, or several accelerators match 'auto' or an alias.
     """

@@ -55,9 +55,9 @@ def command() -> None:
 def run(*, name: str, json_path: str | None, html_path: str | None, is_quick: bool, select: str, ranks: int) -> None:
     """Measure the first device of the accelerator NAME, and print one page with the results.
 
-    It measures the launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computing, training
-    steps, and collectives between processes that have one device each. Each result is shown next to the CPU's result, and next to the
-    limit that follows from the peak rates measured in the same run. Measurements that the device does not support are listed with the
+    The measurements cover launch latency, copies, matmul, reductions, attention, convolution, the overlap of copies with computation,
+    training steps, and collectives between processes that have one device each. Each result is shown next to the CPU's result, and next to
+    the limit that follows from the peak rates measured in the same run. Measurements that the device does not support are listed with the
     reason. The driver is initialised in child processes.
     """
     paths = {"--json": None if json_path == _STDOUT else json_path, "--html": html_path}

@@ -1,4 +1,4 @@
-"""The option ``--json`` of commands, which also decides whether an error is printed as JSON to standard output."""
+"""The option ``--json`` of commands. It also decides whether an error is printed as JSON to standard output."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ def is_json_printed(context: click.Context) -> bool:
 
 
 def _record(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Record in ``context.meta``, which all contexts of an invocation share, whether JSON goes to standard output. Return ``value``."""
+    """Record in ``context.meta`` whether JSON goes to standard output, and return ``value``.
+
+    All contexts of an invocation share ``context.meta``.
+    """
     context.meta[_KEY] = value is True or str(value) == "-"
     return value

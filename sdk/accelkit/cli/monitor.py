@@ -45,11 +45,14 @@ _SHORTEST = 0.1
 def command(
     *, name: str | None, devices: str, interval: float, count: int | None, port: int | None, address: str | None, is_json: bool
 ) -> None:
-    """Show statistics of the devices of accelerator NAME: utilisation, memory, temperature, power, and whatever else its plugin reports.
+    """Show statistics of the devices of accelerator NAME.
 
-    Without NAME, the accelerator is the one that a program would use. First, a child process computes with the accelerator to check that
-    it works. Then another child process reads the statistics. It sets up a device, which may take memory on the device, only if the
-    statistics cannot be read otherwise. The statistics describe the devices, not the child process. Ctrl-C ends the command.
+    The statistics are utilisation, memory, temperature, power, and whatever else the accelerator's plugin reports.
+
+    Without NAME, the accelerator is the one that accelkit selects by default. First, a child process computes with the accelerator to check
+    that it works. Then another child process reads the statistics. If the statistics of a device cannot be read otherwise, this second
+    process sets up the device first, which may take memory on the device. The statistics describe the devices, not the child process.
+    Ctrl-C ends the command.
     """
     if not interval >= _SHORTEST:
         raise UsageError(f"--interval {interval:g} is too short", hint=f"use at least {_SHORTEST} s")
@@ -78,8 +81,8 @@ def command(
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
     """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
 
-    If a reading takes longer than ``interval``, the next reading starts at once. Later readings follow every ``interval`` seconds from this
-    one; lost time is not made up for.
+    If a reading takes longer than ``interval``, the next reading starts at once, and the following ones are timed from that late start.
+    There are no extra readings to catch up.
     """
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):

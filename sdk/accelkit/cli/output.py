@@ -30,8 +30,8 @@ def print_json(command: str, fields: Mapping[str, Any]) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table to standard output: with colours on a terminal, otherwise as plain aligned columns with one line per row.
 
-    Columns without any text below the heading are omitted, and so is a last column DESCRIPTION on a narrow terminal. In a cell, a space
-    replaces each line break, other control characters are escaped, and nothing is interpreted as markup.
+    Columns without any text below the heading are omitted. On a narrow terminal, the column DESCRIPTION is also omitted if it is the last
+    column. In a cell, a space replaces each line break, other control characters are escaped, and nothing is interpreted as markup.
     """
     cells = [[" ".join(printable(cell).split()) for cell in row] for row in rows]
     kept = [index for index in range(len(columns)) if any(row[index] for row in cells)]

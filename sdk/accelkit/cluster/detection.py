@@ -198,10 +198,11 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 
 
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn about third-party cluster environments that were not asked, although a launcher of theirs seems to have started this process.
+    """Warn about third-party cluster environments that were not asked, if their launcher seems to have started this process.
 
-    The sign of such a launcher is a variable whose name begins with the first word of the environment's name and contains RANK, WORLD or
-    SIZE. Environments that are not available are left out. Called only if this process trains alone.
+    The evidence is an environment variable such as ``ACME_RANK`` for the environment ``acme``: its name begins with the first word of the
+    environment's name, and contains RANK, WORLD or SIZE. There is no warning about environments that are not available. Called only if this
+    process trains alone.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

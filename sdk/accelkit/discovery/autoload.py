@@ -30,10 +30,10 @@ def is_enabled() -> bool:
 
 
 def privateuse1_conflict() -> str:
-    """Return a sentence that names the plugins in conflict over PrivateUse1 and says how to resolve the conflict. Reads metadata only.
+    """Return a sentence that names the plugins in conflict over PrivateUse1 and says how to resolve the conflict.
 
-    Returns "" if there is no conflict: if at most one plugin claims PrivateUse1, or if TORCH_DEVICE_BACKEND_AUTOLOAD disables the import
-    of ``torch.backends`` entry points.
+    Reads metadata only. Returns "" if there is no conflict. Plugins do not conflict if at most one of them claims PrivateUse1, or if
+    TORCH_DEVICE_BACKEND_AUTOLOAD disables the import of ``torch.backends`` entry points.
     """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})

@@ -11,7 +11,8 @@ from types import TracebackType
 class BuildNotice:
     """A notice shown while plugins run their one-time build.
 
-    ``update`` shows the notice at once. Its caller checks for builds several times a second, and may miss those that finish quickly.
+    ``update`` shows the notice without a delay. The code that calls ``update`` checks for running builds only several times a second, so
+    there may be no notice for a build that finishes quickly.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Facts about devices that accelkit knows without a plugin: reserved names, aliases and vendors' packages.
 
-The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need them when they start. Therefore, the file is written
-in Python, which loads faster than TOML. ``other_names.toml`` lists alternative spellings of names, and names that accelkit does not offer.
+The facts are in ``known_devices.py`` in the package of built-in plugins. Programs need these facts at startup, so the file is written in
+Python, which loads faster than TOML. ``other_names.toml`` lists alternative spellings of names, and names that accelkit does not offer.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def reserved_names() -> frozenset[str]:
 
 
 def aliases() -> Mapping[str, Mapping[str, Any]]:
-    """Return the aliases that stand for several accelerators (``gpu``, ``tpu``), as ``{name: {"candidates": (...), ...}}``.
+    """Return the aliases (``gpu``, ``tpu``), as ``{name: {"candidates": (...), ...}}``.
 
-    If exactly one candidate of an alias is usable here, the alias stands for this candidate. Otherwise, the alias cannot be used.
+    The candidates of an alias are the names of the accelerators for which it may stand. If exactly one candidate is usable here, the alias
+    stands for this candidate. Otherwise, the alias cannot be used.
     """
     found: Mapping[str, Mapping[str, Any]] = _known_devices().ALIASES
     return found

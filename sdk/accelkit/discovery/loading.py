@@ -142,9 +142,10 @@ def instantiate(cls: Any, record: PluginRecord) -> Any:
 
 
 def adopt(instance: Any) -> Any:
-    """Return an instance that the program passed, after setting its name and plugin if they are missing.
+    """Set the name and the plugin of an instance that the program passed, if they are missing, and return the instance.
 
-    By default, the name is the name of the instance's class, and the plugin is ``(code)==`` followed by the name of the class's module.
+    A missing name becomes the name of the instance's class. A missing plugin becomes ``(code)==`` followed by the name of the class's
+    module.
     """
     instance.name = instance.name or type(instance).__name__
     instance.plugin = instance.plugin or f"{FROM_CODE}=={type(instance).__module__}"

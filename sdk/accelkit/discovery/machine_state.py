@@ -84,7 +84,7 @@ def _kernel_modules() -> Iterator[str]:
 
 
 def _installations() -> Iterator[str]:
-    """Yield the path and the modification time of each package folder, each folder in LD_LIBRARY_PATH and the linker's cache.
+    """Yield the path and the modification time of the linker's cache, each package folder, and each folder in LD_LIBRARY_PATH.
 
     Package folders are the folders in ``sys.path`` that are named ``site-packages`` or ``dist-packages``. The other folders in ``sys.path``
     are ignored, because they include the script's folder, which changes whenever the program writes a file into it.

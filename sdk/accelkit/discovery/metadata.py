@@ -124,7 +124,8 @@ def _existing_paths() -> list[str]:
 def _has_no_groups(path: str) -> bool:
     """Return whether a folder of metadata certainly has no entry points in accelkit's groups or ``torch.backends``.
 
-    False if it may have some. Most folders have none, and importlib_metadata would take five times as long as this function for them.
+    If the folder may have some, the result is False. Most folders have none, and for these, importlib_metadata would take five times as
+    long as this function.
     """
     try:
         file = os.open(f"{path}/entry_points.txt", os.O_RDONLY)

@@ -12,7 +12,8 @@ _HEADER, _ENTRY = re.compile(r"\[([\w.-]+)\]"), re.compile(r"([\w.-]+) *= *([\w.
 def parse_entry_points(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the group, name and value of each entry point in the text of an ``entry_points.txt``.
 
-    The files of the usual build tools are parsed here. All others are parsed by configparser, which takes 2 ms to import.
+    A file in the simple form that the usual build tools write is parsed here. Any other file is parsed by configparser, which takes 2 ms to
+    import.
 
     Raises:
         ValueError: If the text cannot be parsed.

@@ -161,10 +161,13 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 
 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import a plugin and create an instance of it. If it is an accelerator, also probe, build and load it, and compute on its device.
+    """Import a plugin and check that it works. The checks depend on the kind of the plugin.
 
-    No instance of a precision, or of an accelerator that cannot be used, is created. The import of a third-party plugin is checked for side
-    effects, and the methods of a hook plugin are checked against their specifications.
+    An accelerator is probed. If it is usable, an instance of it is created, its ``build`` and ``load`` are called, and it computes on its
+    device. A precision is only imported. For a plugin of any other kind, an instance is created; the methods of a hook plugin are also
+    checked against their specifications.
+
+    The import of a third-party plugin is checked for side effects.
     """
     ask = _probe if record.is_builtin else _probe_without_traces
     answer = ask(record, facts, reached)

@@ -3,10 +3,11 @@
 The argument ``question`` of ``_ask_each`` selects what a child process does with each plugin:
 
 - ``probe``: It imports the plugin and, if the plugin is an accelerator, calls its probe.
-- ``trial``: It does the same, builds and loads an accelerator and computes on it, and checks a third-party import for side effects.
+- ``trial``: It does the same, and checks the import of a third-party plugin for side effects. It also builds and loads an accelerator, and
+  computes on it.
 - ``definitions``: It reads what the plugin's class defines.
 - ``mistakes``: It runs the static checks on the class.
-- ``checks``: It calls ``doctor_checks`` of a hook plugin.
+- ``checks``: It calls the ``doctor_checks`` of a hook plugin.
 
 The output of plugins is discarded.
 """
@@ -195,7 +196,7 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to its report file, and wait until it has done so, has ended or has run out of time.
+        """Make the child append its stack to its report file. Wait until it has done so or has ended, but at most two seconds.
 
         Without the wait, the SIGINT that the caller sends next might reach another thread instead of the child's main thread.
         """
@@ -261,7 +262,11 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return ``file.py:3 (function)`` for the innermost frame, if possible outside the standard library. Empty if ``stack`` has none."""
+    """Return a place in the code from a stack, in the form ``file.py:3 (function)``.
+
+    The place is that of the innermost frame outside the standard library. If all frames are in the standard library, it is that of the
+    innermost frame. The result is "" if ``stack`` contains no frame.
+    """
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]
     frame = next(iter(own or frames), None)

@@ -118,7 +118,10 @@ def _missing_program(match: re.Match[str]) -> str:
 
 
 def _missing_attribute(error: AttributeError) -> str:
-    """Return the remedy for a module that lacks an attribute to which the entry point or the plugin's code refers; "" if unknown."""
+    """Return the remedy for an attribute that is missing from a module, or "" if no remedy is known.
+
+    Either the entry point or the plugin's code refers to the attribute.
+    """
     module = getattr(error.obj, "__name__", "")
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if frames and frames[-1].f_code.co_name == "_resolve":  # accelkit's own function, which resolves an entry point

@@ -145,7 +145,9 @@ class Agent(SimpleElasticAgent):
     # -- communication with the other machines ------------------------------------------------------------------------
 
     def _everybody_has_finished(self, size: int | None) -> bool:
-        """Return whether the processes of all ``size`` machines have finished. Tell the other machines once the processes of this one have.
+        """Return whether the processes of all ``size`` machines have finished.
+
+        When the processes of this machine have finished, this method also reports that to the other machines.
 
         A machine whose processes have finished continues to monitor the job: if a process of another machine fails, the processes of all
         machines may have to be restarted.
@@ -158,18 +160,19 @@ class Agent(SimpleElasticAgent):
         return self._has_finished and int(store.add(FINISHED, 0)) >= (size or 1)
 
     def announce_signal(self, name: str) -> None:
-        """Tell the other machines that this machine ended the job, because it received the signal ``name``.
+        """Tell the other machines that this machine received the signal ``name`` and therefore ended the job.
 
-        Waits for a few seconds, so that the other machines can read this.
+        Waits for at most a few seconds, so that the other machines can read the message. Does nothing if the job runs on one machine, or if
+        another machine has already ended it.
         """
         self._announce(f"it received {name}")
 
     def _cause_is_elsewhere(self, size: int | None) -> bool:
         """Return whether another machine caused the failure on this machine.
 
-        Return False at once if the job runs on one machine, or if the first error on this machine does not say that another process ended
-        or did not respond. Otherwise, wait up to two seconds for another machine to report that it has ended the job, and return whether
-        such a report has arrived.
+        Another machine can be the cause only if the job runs on several machines, and if the first error on this machine says that another
+        process ended or did not respond. In that case, wait up to two seconds for another machine to report that it has ended the job, and
+        return whether such a report has arrived. Otherwise, return False at once.
         """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False
@@ -199,7 +202,7 @@ class Agent(SimpleElasticAgent):
         self.leave()
 
     def leave(self) -> None:
-        """Wait until all machines leave, but for at most a few seconds, so that the other machines can read how the job ended."""
+        """Wait up to a few seconds for all machines to leave, so that the other machines can read how the job ended."""
         size = self.get_worker_group().group_world_size
         if size not in (None, 1):
             linger(self._rendezvous_handler.store, size)

@@ -46,16 +46,22 @@ _REASONS: dict[type[Exception], str] = {
 
 
 def run(job: Job, say: Say) -> int:
-    """Run a job on this machine until it ends. Call this in a dedicated process, because it handles signals and adopts orphaned processes.
+    """Run a job on this machine until it ends.
+
+    Call this in a dedicated process, because it handles signals and adopts orphaned processes.
 
     Args:
         job: The job to run.
         say: A function that tells the user what happened.
 
     Returns:
-        0 on success, or if the number of machines may change and the job ended without needing this machine. Otherwise, the exit code of
-        the process that failed first on this machine, 128 plus the number of the signal that ended the job, or 1 if only another machine
-        failed, the connection to the other machines was lost, or a job with a fixed number of machines did not need this one.
+        The exit code for this machine:
+
+        - 0 if the job succeeded. Also 0 if the number of machines may change and the job ended without needing this machine.
+        - 128 plus the number of the signal if a signal told this process to end.
+        - The exit code of the process that failed first if processes on this machine failed.
+        - 1 in all other cases: only another machine failed, the connection to the other machines was lost, or the number of machines is
+          fixed and the job did not need this machine.
 
     Raises:
         UnavailableError: If the machines do not find each other.
@@ -215,8 +221,9 @@ def _folder(log_dir: Path | None) -> Path:
 class _Signals:
     """Context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
 
-    SIGHUP stays ignored if it is ignored, as under ``nohup``. The first signal raises SignalException, and the processes then get time to
-    save their state. After a second signal, ``is_hurried`` returns True, and the processes are killed at once.
+    If SIGHUP is already ignored when the context is entered, as under ``nohup``, it is not handled. The first signal raises
+    SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried`` returns True, and the
+    processes are killed at once.
     """
 
     def __init__(self) -> None:

@@ -65,10 +65,11 @@ class ElasticAgent(Agent):
         return RunResult(WorkerState.HEALTHY)
 
     def _change(self, size: int) -> str:
-        """Return why the processes have to stop for a new rendezvous, or "". Request one if a machine is lost or waits to join the job.
+        """Return why the processes have to stop for a new rendezvous, or "" if they do not have to.
 
-        The result is "" if no rendezvous is requested, if another machine has ended the job, or if all processes have finished. This is
-        called only while no process of this machine has failed. ``size`` is the number of machines in the current round.
+        If a machine is lost or waits to join the job, this requests a new rendezvous. The result is "" if no rendezvous is requested, if
+        another machine has ended the job, or if all processes have finished. This is called only while no process of this machine has
+        failed. ``size`` is the number of machines in the current round.
         """
         store = self._membership.rendezvous.store
         if size > 1:
@@ -81,11 +82,13 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """If an event on another machine made a process on this machine fail, describe this event, for example the loss of that machine.
+        """Return how another machine made a process on this machine fail, or "" if no other machine did.
 
-        If the loss of a machine may have caused the failure, this waits long enough to detect the loss. The result is "" if there was no
-        such event, or if another machine has ended the job. If there was no such event and restarts remain, this asks the other machines to
-        stop for a new rendezvous. ``size`` is the number of machines in the current round.
+        For example, the other machine was lost. If the loss of a machine may have caused the failure, this waits long enough to detect the
+        loss. The result is also "" if another machine has ended the job.
+
+        If no other machine caused the failure and restarts remain, this asks the other machines to stop for a new rendezvous. ``size`` is
+        the number of machines in the current round.
         """
         assert self._ranks is not None
         if size == 1:

@@ -105,7 +105,7 @@ class Ending:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what a process wrote to ``path`` about its error, or None if the process wrote nothing or only a part."""
+    """Return the error record that a process wrote to ``path``, or None if the record is missing or incomplete."""
     try:
         record: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, ValueError):  # a full disk leaves no file or half of one
@@ -116,8 +116,11 @@ def read_record(path: Path) -> dict[str, Any] | None:
 def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     """Return whether the failed processes may have lost their connection to a process that is still running.
 
-    The result is True if at least one process is still running, and if every process that has ended or recorded an error has lost a peer:
-    its error says that another process ended or did not respond.
+    The result is True if all of these conditions hold:
+
+    - At least one process is still running.
+    - Every process that has ended has recorded an error.
+    - Every recorded error reports a lost peer, that is, another process that ended or did not respond.
 
     A peer may still be running for a while after its connections have closed, for example because it is writing a core file. If the
     launcher ended this peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first
@@ -181,11 +184,11 @@ def describe(endings: Sequence[Ending], cause: Ending) -> str:
 
 
 def _awaited(endings: Sequence[Ending]) -> str:
-    """Return a phrase that names the ranks for which the process that failed first was possibly waiting.
+    """Return a phrase that names the ranks that the first failed process may have been waiting for.
 
-    The phrase names the ranks of this machine that were still running when the launcher ended them. If there are none, the phrase names
-    the ranks of this machine that had finished. If every process of this machine failed, the phrase advises the user to compare the
-    error with the errors of the other ranks.
+    The phrase names the ranks of this machine that were still running when the launcher ended them. If there are none, the phrase names the
+    ranks of this machine that had finished. If every process of this machine failed, the phrase advises the user to compare the error with
+    the errors of the other ranks.
     """
     others = sorted((ending for ending in endings if not ending.has_failed), key=lambda ending: ending.rank)
     if late := [str(ending.rank) for ending in others if ending.sent is not None]:

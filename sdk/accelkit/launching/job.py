@@ -77,9 +77,9 @@ class Job:
         environ: Environment variables for every process, in addition to those of this process.
         num_nodes: The number of machines, or the maximum number of machines if the number may change while the job runs.
         min_nodes: The minimum number of machines if the number may change while the job runs. None if the number is fixed.
-        node_rank: The rank of this machine. None leaves the order to the rendezvous.
-        rdzv_backend, rdzv_endpoint, rdzv_id: The backend, the endpoint (``host:port``) and the ID of torch's rendezvous. An empty
-            endpoint means this machine. An empty ID means a random ID, which works only on a single machine.
+        node_rank: The rank of this machine. If None, the rendezvous assigns the rank.
+        rdzv_backend, rdzv_endpoint, rdzv_id: The backend, the endpoint (``host:port``) and the ID of torch's rendezvous. An empty endpoint
+            means this machine. An empty ID means a random ID, which works only on a single machine.
         join_timeout: The number of seconds for which this machine waits for the other machines.
         last_call_timeout: The number of seconds for which ``min_nodes`` machines wait for further machines. Used only if the number of
             machines may change.

@@ -136,7 +136,8 @@ class LocalRanks:
     def wait_for_lost_peer(self, is_hurried: Callable[[], bool]) -> None:
         """If the failed processes may have lost their connection to a process that is still running, wait for that process.
 
-        The wait ends when that process ends or records an error of its own, after ``PEER_SECONDS``, or when ``is_hurried`` returns True.
+        The wait ends when that process ends or records an error that does not report a lost peer. It lasts at most ``PEER_SECONDS``, and
+        ends early if ``is_hurried`` returns True.
         """
         deadline = time.monotonic() + PEER_SECONDS
         while is_waiting_for_lost_peer(self.endings) and time.monotonic() < deadline and not is_hurried():

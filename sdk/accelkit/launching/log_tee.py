@@ -32,7 +32,10 @@ class Screen:
         self._since = 0.0
 
     def write(self, data: bytes) -> None:
-        """Show rank 0's output unchanged. If a line ends in ``data``, show the waiting lines of other ranks after the last such line."""
+        """Show rank 0's output unchanged.
+
+        If ``data`` contains a newline, show the waiting lines of other ranks directly after the last newline.
+        """
         lines, newline, rest = data.rpartition(b"\n")
         if newline:
             self._show(lines + newline)
@@ -87,8 +90,8 @@ class _Stream:
 class Streams:
     """A thread that reads the output of all processes from pipes, writes it to their log files and shows it on the screen.
 
-    Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank. Of a line that is
-    longer than 64 KiB, only the end may be shown, after ``[...]``.
+    Rank 0's output is shown as it is printed. Output of other ranks is shown in whole lines, prefixed with the rank. If such a line is
+    longer than 64 KiB, its beginning may be replaced with ``[...]`` on the screen.
     """
 
     def __init__(self) -> None:

@@ -144,8 +144,13 @@ class _Machine(NamedTuple):
 def _answers(machines: Sequence[_Machine]) -> Iterator[tuple[str, int, int, list[int]]]:
     """Yield the answer for each machine, in the order in which the machines joined the round.
 
-    An answer has four values: "" if the ranks that the user specified are valid, otherwise a text that describes them; the machine's rank;
-    the smallest ``remaining_restarts`` of all machines; and the numbers of the machines whose heartbeats the machine must watch."""
+    An answer has four values:
+
+    - A description of the ranks that the user specified if these ranks are invalid, otherwise "".
+    - The rank of the machine that receives the answer.
+    - The smallest ``remaining_restarts`` of all machines.
+    - The numbers of the machines whose heartbeats the receiving machine must watch.
+    """
     size = len(machines)
     ranks = [machine.node_rank for machine in machines]
     places = list(range(size)) if all(rank is None for rank in ranks) else [-1 if rank is None else rank for rank in ranks]

@@ -139,10 +139,12 @@ class Checkpointing:
             ranks.each(_failure("what was loaded could not be verified"), self._unverified.wait_for_all)
 
     def has_checkpoint(self, path: Path) -> bool:
-        """Return whether ``path``, as rank 0 sees it, is or contains a checkpoint. All processes must call this, and get the same result.
+        """Return whether ``path``, as rank 0 sees it, is or contains a checkpoint.
+
+        All processes must call this together. They all get the same result.
 
         Raises:
-            CheckpointError: If rank 0 cannot read ``path``. Also for the reasons given in ``ranks``.
+            CheckpointError: If rank 0 cannot read ``path``, or for one of the reasons given in the docstring of the method ``ranks``.
         """
         from accelkit.runtime.checkpoints import step_dirs  # torch.distributed.checkpoint is slow to import
 
@@ -204,8 +206,9 @@ class Checkpointing:
         """Wait until every process of the job has made the call that ``call`` names, and return a ``Ranks`` of these processes.
 
         Raises:
-            CheckpointError: If a process makes a different call, or none before the process group's timeout. Also if a process has died,
-                unless the group of ``Ranks`` exists already: the methods of the returned ``Ranks`` then raise the error.
+            CheckpointError: If a process makes a different call, or none before the process group's timeout. Also if a process has died and
+                the separate process group of ``Ranks`` does not exist yet. If that group already exists, this method returns a ``Ranks``,
+                and the methods of that ``Ranks`` raise the error about the dead process.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -238,7 +241,7 @@ class Checkpointing:
             ranks.each(blame, lambda: unverified.start(modules, self._objects.optimizers))
 
     def _saved_objects(self) -> Iterator[tuple[str, Any]]:
-        """Yield each object whose state dict is saved once for all processes, with its name in the checkpoint."""
+        """Yield the name in the checkpoint and the object, for each object whose state dict is shared by all processes."""
         call(self._strategy, "check_state")
         objects, engines = self._objects, self._engines()
         for index, module in enumerate(objects.modules):
@@ -279,9 +282,10 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators of this process, into which the random state of another process was restored, and warn about this.
+        """Seed the generators of this process anew, and warn that the checkpoint has no random state of this process.
 
-        The seed is made from ``data_parallel_index`` and a number drawn from the restored CPU generator.
+        The checkpoint was saved by fewer processes, so the random state of another process has been restored. The seed is made from
+        ``data_parallel_index`` and a number drawn from the restored CPU generator.
         """
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
         warnings.warn(

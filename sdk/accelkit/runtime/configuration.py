@@ -40,8 +40,8 @@ class Configuration:
     """The selected plugins, devices and number of machines of a Runtime, checked for consistency.
 
     Attributes:
-        device_indices: Indices of the devices that the job uses on this machine. If the user requested no devices, these are the indices
-            0 to ``local_rank`` while the number of processes on this machine is unknown.
+        device_indices: Indices of the devices that the job uses on this machine. If the user did not request devices and the number of
+            processes on this machine is not known yet, these are the indices 0 to ``local_rank``.
         num_nodes: Number of machines; None if it is not known until the processes join the process group.
         devices_said, nodes_said: The devices and the number of machines that the user requested; None if unspecified.
     """
@@ -206,8 +206,9 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
     """Return the indices of the devices in ``wanted``. If ``wanted`` is None, choose the devices.
 
-    Choose one device if no external launcher starts the processes, or if each process sees only its own (``srun --gpus-per-task=1``).
-    Otherwise, choose one device per process on this machine. If the number of processes is not known, choose ``local_rank + 1`` devices.
+    Choose one device if no external launcher starts the processes, or if each process sees only its own device (as with ``srun
+    --gpus-per-task=1``). Otherwise, choose one device per process on this machine. If the number of processes is not known, choose
+    ``local_rank + 1`` devices.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)
@@ -274,10 +275,13 @@ def _num_nodes() -> int | None:
 
 
 def check_started(config: Configuration) -> None:
-    """Before any device is used, check that the job has the number of processes that the configuration needs and the strategy supports.
+    """Check that the job has as many processes as the configuration needs, and that the strategy supports this number.
+
+    The check is made before any device is used. A strategy that is not distributed supports only one process on one device.
 
     Raises:
-        UnsupportedError: If the job does not have that number of processes. The error says how to start them, or what to change.
+        UnsupportedError: If the number of processes is wrong, or the strategy does not support the number of processes or devices. The
+            error says how to start the processes, or what to change.
     """
     needed, there = config.num_processes, config.cluster.world_size
     num_devices = 1 if config.strategy.drives_all_devices else len(config.device_indices)

@@ -17,8 +17,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
     """Return the torch device of an accelerator, ready for use.
 
     The function selects the accelerator in the same way as ``Runtime``, loads it, checks it, and makes its device current. It initialises
-    the driver and does not join a process group. Call it before the first backward pass of the process, on any device: torch counts the
-    devices at that pass and never again.
+    the driver and does not join a process group. Call it before the process runs a backward pass on any device: torch counts the devices at
+    the first backward pass and never again.
 
     Args:
         name: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance. None means ACCELKIT_ACCELERATOR, or
@@ -27,8 +27,8 @@ def device(name: str | Accelerator | None = None, index: int | None = None) -> t
             means the first device in ACCELKIT_DEVICES, or the first of all devices if ACCELKIT_DEVICES is not set.
 
     Raises:
-        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what
-            to do.
+        UnknownNameError, UnavailableError, AmbiguousError, PluginError: If the accelerator cannot be used. The error says why, and what to
+            do.
         DevicesError: If there is no device with that index, or ACCELKIT_DEVICES is invalid.
         ContradictionError: If ``index`` is None, and more processes were started on this machine than the accelerator has devices.
         UnknownPlacementError: If ``index`` is None, and the local rank is not known before the processes join a process group.

@@ -34,8 +34,8 @@ def restore_class(instance: Any, behaviour: Behaviour) -> bool:
     """Undo ``swap_class(instance, behaviour)``, in place.
 
     Returns:
-        Whether the class was restored. If ``swap_class`` did not assign the current class, or assigned it in a later call with another
-        behaviour, ``instance`` is left unchanged.
+        Whether the class was restored. ``instance`` is left unchanged if its current class is not the subclass for this ``behaviour``, for
+        example because ``swap_class`` has since been called with another behaviour.
     """
     cls: Any = type(instance)
     if vars(cls).get("_accelkit_behaviour") is not behaviour:
@@ -59,10 +59,11 @@ def swapped_class(cls: type, behaviour: Behaviour) -> type:
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """Return what ``__reduce_ex__`` of the original class returns, but with a call that creates the subclass if needed.
+    """Return what ``__reduce_ex__`` of the original class returns, changed so that it does not refer to the subclass by name.
 
-    No module contains the subclass, so pickle cannot find it by name. The call is needed if the result calls the subclass, or passes it as
-    the first argument to another function, as the functions of ``copyreg`` expect it. Any other result is returned unchanged.
+    No module contains the subclass, so pickle cannot find it by name. Two kinds of results are therefore changed: those that call the
+    subclass, and those that pass it to another function as the first argument, such as a function of ``copyreg``. They call ``_call``
+    instead, which creates the subclass if it does not exist yet. Any other result is returned unchanged.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

@@ -153,7 +153,9 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
 
 
 def _check_step(moves: ParameterMoves, optimizer: torch.optim.Optimizer) -> None:
-    """Check before the first step of an optimizer that it has no parameters that ``prepare`` has replaced.
+    """Check that an optimizer has none of the parameters that ``prepare`` has replaced.
+
+    Called before a step of the optimizer.
 
     Raises:
         PrepareError: If the optimizer has such parameters.
@@ -194,7 +196,8 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
     """Run ``check`` before a step, and register a post-hook that removes all of the optimizer's checks after the step.
 
-    A pre-hook must not remove the checks: torch iterates over the hooks while it calls them, so only the last hook may remove itself.
+    The checks are pre-hooks, and a pre-hook must not remove them, because torch is iterating over the pre-hooks while it runs. The
+    post-hook may also remove itself, because it is the last of the optimizer's post-hooks.
     """
     check(optimizer)
     if optimizer not in _ending:
@@ -233,8 +236,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie again all tensors that were tied before a move.
 
-    If several slots held the same tensor before the move, each of them now gets the new tensor of the first of these slots, unless this
-    tensor and the slot's own new tensor differ in type, dtype or shape.
+    If several slots held the same tensor before the move, the new tensor of the first slot is now stored in the others too. A slot whose
+    own new tensor has a different type, dtype or shape is left unchanged.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

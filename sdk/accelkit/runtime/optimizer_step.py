@@ -119,8 +119,8 @@ class Stepping:
     def zero_grad(self, optimizer: torch.optim.Optimizer, own: Any, set_to_none: bool) -> None:
         """Reset the gradients of the optimizer. Called only if ``accumulation.is_complete`` is True.
 
-        If the strategy is an EngineStrategy, its ``zero_grad`` is called, and ``set_to_none`` is ignored. Otherwise, or if the
-        EngineStrategy itself made this call, ``own`` is called: the original, unbound ``zero_grad`` of the optimizer's class.
+        If the strategy is an EngineStrategy and did not make this call itself, the strategy's ``zero_grad`` is called, and ``set_to_none``
+        is ignored. In all other cases, ``own`` is called: the original, unbound ``zero_grad`` of the optimizer's class.
         """
         if self._strategy is None or self._inside is optimizer:
             own(optimizer, set_to_none)

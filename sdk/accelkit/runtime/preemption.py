@@ -96,8 +96,8 @@ class Preemption:
         rank_info: The ranks of this process. Only the main process calls the hook ``requeue``.
         collectives: The collectives of the job. They tell every process whether any process was told to stop, and whether the scheduler
             accepted the job again.
-        plugin_manager: The manager of the plugins. Its hook ``job_preempted`` tells them that the job stops, and its hook ``requeue``
-            puts the job back into the queue.
+        plugin_manager: The manager of the plugins. Its hook ``job_preempted`` tells the plugins that the job is about to stop, and its hook
+            ``requeue`` puts the job back into the queue.
         trackers: The trackers. When the processes learn of a preemption, the trackers write everything that was logged until then.
         has_to_requeue: Whether the job is put back into the scheduler's queue.
     """

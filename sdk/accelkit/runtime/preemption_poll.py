@@ -44,9 +44,9 @@ class PreemptionPoll:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to stop, and wait until it has ended, but not longer than one second.
+        """Tell the thread to stop, and wait up to one second for it to end.
 
-        If ``is_preempted`` of the cluster environment is still running after this second, the thread is left running. The thread then ends
+        If ``is_preempted`` of the cluster environment is still running after that time, the thread is left running. The thread then ends
         when ``is_preempted`` returns or the process exits.
         """
         self._is_stopping.set()

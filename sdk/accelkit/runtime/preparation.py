@@ -35,8 +35,8 @@ from accelkit.specs.strategy import Strategy
 class PreparedObjects:
     """Prepared and registered objects, in the order in which the program passed them.
 
-    This order determines the names of the objects in a checkpoint. ``engines`` contains each module from ``modules`` that was returned by
-    ``wrap_training`` of an engine strategy.
+    This order determines the names of the objects in a checkpoint. If the strategy is an engine strategy, ``engines`` contains the modules
+    that its ``wrap_training`` returned. They are in ``modules`` too.
     """
 
     modules: list[torch.nn.Module] = dataclasses.field(default_factory=list)
@@ -54,7 +54,8 @@ class PreparedObjects:
     def num_real_samples(self) -> int | None:
         """Return the number of samples in the current global batch, not counting repeated samples.
 
-        The result is None if no sample is known to be repeated, and for all batches except the last one of a loader.
+        The result is None if no sample is known to be repeated. It is also None if the batch is not the last one of its loader, or if no
+        loop over a prepared loader is running.
         """
         loader = innermost(self.loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -117,7 +117,7 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Exchange between all processes where each of them runs, if the cluster environment does not know this. Creates no process group.
+    """Let the processes tell each other where they run, if the cluster environment does not know it. Creates no process group.
 
     Every process of the job must call this function before it uses a device. If an exchange is needed, the function returns after all
     processes have called it.
@@ -131,8 +131,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the placements contradict each other, or if a process group exists already, and the cluster environment
-            gives a different number of processes or a different rank for this process.
+        ContradictionError: If the placements contradict each other. Also if a process group exists already, and its number of processes or
+            the rank of this process in it differs from what the cluster environment gives.
     """
     if not cluster.needs_placement_exchange():
         return False
@@ -187,7 +187,10 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:
-    """Return a group's backends as torch.distributed writes them: ``cpu:gloo,<device type>:<backend>``, or only the backend on the CPU."""
+    """Return a group's backends as torch.distributed writes them.
+
+    The result is ``cpu:gloo,<device type>:<backend>``. If the device is the CPU, it is only the name of the backend.
+    """
     chosen = backend_of(device, backend)
     return chosen if torch.empty(0, device=device).is_cpu else f"cpu:gloo,{device.type}:{chosen}"
 

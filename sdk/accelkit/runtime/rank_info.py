@@ -17,13 +17,13 @@ P = ParamSpec("P")
 class RankInfo:
     """The ranks of this process, and the number of processes in the job.
 
-    Each value is read from the cluster environment only once and then kept, because training loops use the ranks often. The exception is
-    the local rank, which is read again after a call to ``read_again``.
+    Values are kept after the first read, because training loops use them often. ``read_again`` discards the local rank, so that its next
+    use reads it again.
 
     Args:
         cluster: The cluster environment, which provides the ranks.
-        strategy: The strategy, which determines how many processes compute on the same samples. None means that every process
-            has its own samples.
+        strategy: The strategy, which determines how many processes compute on the same samples. None means that every process has its own
+            samples.
     """
 
     def __init__(self, cluster: ClusterEnvironment, strategy: Strategy | None = None) -> None:

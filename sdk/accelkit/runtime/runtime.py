@@ -61,14 +61,14 @@ P = ParamSpec("P")
 class Runtime:
     """The main object of a training script.
 
-    Creating a Runtime selects and checks all plugins. The driver is initialised only when the device is first used. An
-    argument that is None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``,
-    ``_PRECISION``, ``_CLUSTER``, ``_NUM_NODES``); if the variable is not set, the default is used.
+    Creating a Runtime selects and checks all plugins. The driver is initialised only when the device is first used. An argument that is
+    None is read from its environment variable (``ACCELKIT_ACCELERATOR``, ``_DEVICES``, ``_STRATEGY``, ``_PRECISION``, ``_CLUSTER``,
+    ``_NUM_NODES``); if the variable is not set, the default is used.
 
     **Collectives** take any nesting of dicts, lists, tuples, named tuples and dataclasses of tensors. The tensors may have any dtype, may
     be empty or not contiguous, and may be on the device or on the host. Results are on the device of the argument and are detached from the
-    graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means
-    all processes of the job. Before any data are sent, the processes compare their calls and the structure of their data (unless
+    graph, unless a method says otherwise. ``group`` is the process group of torch.distributed whose members make the call; None means all
+    processes of the job. Before any data are sent, the processes compare their calls and the structure of their data (unless
     ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this). If processes call different methods, or give data that the method cannot combine
     because structure, dtype or shape differ, the method raises CollectiveError on each process immediately. It also raises CollectiveError
     if a process does not make the call before the group's timeout. The error then names the missing process, its host and its last call.
@@ -76,13 +76,14 @@ class Runtime:
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
         devices: A number of devices, ``-1`` or ``"auto"`` for all devices, or indices as a list or as a string such as ``"0,2"``.
-        strategy, precision, cluster: Names or instances. For the strategy, ``auto`` means the accelerator's default.
-        hooks: Hook plugins, as names or instances.
-        cpu: Whether to use the CPU regardless of the environment variables.
-        seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
+        strategy, precision, cluster: Names or instances. For the strategy, ``auto`` means the accelerator's default. hooks: Hook plugins,
+        as names or instances. cpu: Whether to use the CPU regardless of the environment variables. seed: The seed for the generators of
+        Python, NumPy and torch (seeded now) and of the device (seeded at its first
+            use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader is the total for all processes. Otherwise, it is the batch size of each process.
-        even_batches: Whether samples from the beginning of the epoch fill the last batches, so that all processes get equally many batches.
+        even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that all processes get the same
+            number of batches.
         dispatch_batches: Whether the main process reads the data for all processes. None means True for iterable datasets, else False.
         rng_types: Names of generators to synchronise across processes before each epoch: ``generator`` (the generators that determine the
             order of a loader), ``torch`` (torch's host generator), and the device type (the device's generator). None means ``generator``.
@@ -204,7 +205,10 @@ class Runtime:
 
     @property
     def split_batches(self) -> bool:
-        """Whether the batch size of a loader is the total for all processes, as given to the constructor. Otherwise, it is per process."""
+        """The constructor's argument ``split_batches``: whether the batch size of a loader is the total for all processes.
+
+        Otherwise, it is the batch size of each process.
+        """
         return self._options.split_batches
 
     @property
@@ -214,7 +218,10 @@ class Runtime:
 
     @property
     def dispatch_batches(self) -> bool | None:
-        """Whether the main process reads the data for all processes, as given to the constructor. None means only for iterable datasets."""
+        """The constructor's argument ``dispatch_batches``: whether the main process reads the data for all processes.
+
+        None means True for iterable datasets and False for other datasets.
+        """
         return self._options.dispatch_batches
 
     @property
@@ -469,8 +476,8 @@ class Runtime:
 
         Args:
             joinables: The prepared models that are trained inside the context.
-            even_batches: Whether the last batches of prepared loaders are filled, so that all processes get equally many batches. The
-                setting applies to passes that begin inside the context. None means the Runtime's ``even_batches``.
+            even_batches: Whether to fill the last batches of prepared loaders, so that all processes get the same number of batches. The
+                setting applies to loops over a loader that begin inside the context. None means the Runtime's ``even_batches``.
 
         Raises:
             UnsupportedError: If the strategy does not support uneven inputs.
@@ -506,19 +513,27 @@ class Runtime:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: If the precision scales gradients, and ``backward`` did not compute them, or more micro-batches follow in
-                ``accumulate`` before the next optimizer step. Their backward passes would add scaled gradients to the unscaled gradients.
+            UsageError: With a precision that scales gradients: if ``backward`` did not compute the gradients, or if the current micro-batch
+                of ``accumulate`` does not complete an optimizer step. In the second case, the backward passes of the remaining
+                micro-batches would add scaled gradients to the unscaled gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the forward context of the precision, for computations outside a prepared module, such as a loss function."""
+        """Return the context manager inside which the Runtime's precision runs forward passes.
+
+        Use it for computations outside prepared modules, for example to compute a loss.
+        """
         return self._gradients.autocast()
 
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def wait_for_everyone(self) -> None:
-        """Wait until every process has made this call. Raise CollectiveError if one does not. Does not wait for work on the device."""
+        """Wait until every process has made this call. This does not wait for work on the device.
+
+        Raises:
+            CollectiveError: If a process makes a different call, or none before the timeout.
+        """
         self._collectives.wait_for_everyone()
 
     @contextlib.contextmanager
@@ -568,7 +583,8 @@ class Runtime:
 
         Args:
             input_data: Nested tensors. If any leaf is not a tensor, or there are no leaves (an empty list), the data are pickled. With
-                several processes, the result is then one list of the items of each process's list or tuple. Other data count as one item.
+                several processes, the result is then a single list. If a process passes a list or tuple, each of its items becomes an item
+                of the result. Anything else that a process passes becomes one item as a whole.
             use_gather_object: Whether to pickle tensors too. Use this for tensors that differ in shape and should not be padded.
         """
         return self._collectives.gather_for_metrics(input_data, self._objects.num_real_samples(), use_gather_object)
@@ -585,8 +601,9 @@ class Runtime:
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
         counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. CPU tensors with at most 103 bytes in total are sent in the message with
-        which the processes compare their calls (unless ``ACCELKIT_VERIFY_COLLECTIVES`` restricts this), and are reduced in rank order.
+        integer type; a sum of bools is True if any bool is True. By default, CPU tensors with at most 103 bytes in total are sent in the
+        message with which the processes compare their calls, and are reduced in rank order. If ``ACCELKIT_VERIFY_COLLECTIVES`` restricts
+        the comparison, they are sent like larger tensors.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -598,8 +615,8 @@ class Runtime:
             ``tensor`` itself for ``none``, or in a job of one process if ``scale`` is 1. Otherwise, new tensors, equal on all processes.
 
         Raises:
-            TypeError: If a leaf of ``tensor`` is not a tensor, or if ``reduction`` is of an unsupported type. With several processes, also
-                for the mean of integers, and for the maximum or minimum of complex numbers.
+            TypeError: If a leaf of ``tensor`` is not a tensor, or if ``reduction`` is of an unsupported type. Also raised for the mean of
+                integers or bools, and for the maximum or minimum of complex numbers.
             ValueError: If ``reduction`` is an unknown string.
         """
         return self._collectives.reduce(tensor, reduction, scale, group=group)
@@ -674,20 +691,21 @@ class Runtime:
     def load_state(self, path: str | Path, *, verify: Literal["full", "lazy"] = "full") -> None:
         """Load a checkpoint written by ``save_state`` into objects that were prepared in the same order.
 
-        The number of processes and the strategy may differ from those of the job that wrote the checkpoint (but not with ``deepspeed``):
-        each process reads only what its own shards need. Each process restores the random state of the saving process with the same
+        The number of processes and the strategy may differ from those of the job that wrote the checkpoint, except with ``deepspeed``. Each
+        process reads only what its own shards need. Each process restores the random state of the saving process with the same
         ``data_parallel_index`` (usually the rank). If that state is missing, the process warns and derives its state from another one.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
-            verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. ``lazy`` differs
-                only if nothing is sharded: the tensors of models and optimizers are then restored first, and threads verify them while the
-                program goes on. A forward pass, an optimizer step, or any other function of torch waits until the tensors that it gets are
-                verified, and raises CheckpointError if one is damaged. Everything else is verified before it is restored.
+            verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. With ``lazy``, the
+                tensors of models and optimizers are restored first, and threads verify them while the program goes on. A forward pass, an
+                optimizer step, or any other function of torch waits until the tensors that it gets are verified, and raises CheckpointError
+                if one is damaged. Everything else is verified before it is restored. If a model or optimizer is sharded, or if the strategy
+                saves its engine itself, as ``deepspeed`` does, ``lazy`` has the same effect as ``full``.
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Some objects
-                may have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Some objects may
+                have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
@@ -769,10 +787,13 @@ class Runtime:
     # -- preemption ----------------------------------------------------------------------------------------------------
 
     def watch_preemption(self) -> None:
-        """Catch SIGTERM and SIGUSR1, so that these signals do not end this process. ``is_preempted`` reports them.
+        """Catch SIGTERM and SIGUSR1, so that these signals do not end this process. ``Runtime.is_preempted`` reports them.
 
-        If the cluster environment overrides ``is_preempted``, a thread calls it regularly. Outside the main thread, the first call raises
-        UsageError. ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call this method before anything else.
+        If the cluster environment overrides ``ClusterEnvironment.is_preempted``, a thread calls that override regularly.
+        ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call ``watch_preemption`` before anything else.
+
+        Raises:
+            UsageError: If the first call of ``watch_preemption`` is not made in the main thread.
         """
         self._preemption.watch()
 
@@ -780,7 +801,8 @@ class Runtime:
         """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
         Every process must call this at the same step, and all get the same result. Before ``watch_preemption``, only the main thread may
-        call it. Several processes reduce one number (about 100 microseconds on the CPU). For short steps, call it every tenth step.
+        call it. With several processes, the call reduces one number, which takes about 100 microseconds on the CPU. If steps are short,
+        call it only at every tenth step.
         """
         return self._preemption.is_preempted()
 
@@ -1015,13 +1037,16 @@ class Runtime:
             self.__dict__.pop("backward", None)
 
     def _shorten_calls(self) -> None:
-        """If the device has started, bind ``backward`` and ``accumulate``, unless overridden, to the functions that they call."""
+        """Replace ``backward`` and ``accumulate`` on this instance with the functions to which they pass their arguments.
+
+        This does nothing before the device has started. A method that a subclass overrides is not replaced.
+        """
         if self._session.is_started:
             functions = {"backward": self._gradients.backward_function(), "accumulate": self._gradients.accumulate}
             self.__dict__.update({name: f for name, f in functions.items() if getattr(type(self), name) is getattr(Runtime, name)})
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse to be pickled, with an UnsupportedError. The objects that a Runtime prepared can be pickled."""
+        """Raise UnsupportedError, because a Runtime cannot be pickled. The objects that a Runtime prepared can be pickled."""
         raise UnsupportedError(
             "a Runtime cannot be pickled",
             why="it holds the device and the process group of this process, which another process does not have",

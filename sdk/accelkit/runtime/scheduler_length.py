@@ -83,7 +83,7 @@ class _Steps:
         return is_whole and not any(self.mistaken_units(length))
 
     def mistaken_units(self, length: int) -> Iterator[int]:
-        """Yield wrong numbers of steps per epoch from which the program may have computed the scheduler's length by mistake.
+        """Yield numbers that the program may have mistaken for the steps per epoch when it computed the scheduler's length.
 
         Each yielded number is greater than ``per_epoch`` and divides the length. The length may still be right. For example, if an epoch
         has 20 steps, but the loader had 40 batches before ``prepare``, a length of 400 may be 20 epochs of 20 steps or, by mistake, 10

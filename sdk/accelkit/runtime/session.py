@@ -126,7 +126,7 @@ class Session:
     def data_group(self) -> dist.ProcessGroup | None:
         """The data-parallel process group to which this process belongs. Each process of the group trains on different samples.
 
-        None if every process of the job trains on different samples. The data-parallel group would then be the whole job.
+        None if every process of the job trains on different samples, because the group would contain the whole job.
         """
         self.start()
         return self._data_group
@@ -156,9 +156,10 @@ class Session:
         )
 
     def description(self) -> dict[str, Any]:
-        """Return the settings of the job, why the accelerator was chosen, and the versions of accelkit, torch and Python, for trackers.
+        """Return a description of the job for trackers.
 
-        Does not start the device.
+        It consists of the settings of the job, the reason for the choice of the accelerator, and the versions of accelkit, torch and
+        Python. Does not start the device.
         """
         from accelkit.tracking.description import describe  # needed only if there are trackers
 

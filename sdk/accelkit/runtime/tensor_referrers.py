@@ -35,7 +35,7 @@ def names_of_holders(tensors: Sequence[torch.Tensor]) -> list[str]:
 
 
 def stack_level_outside_of_torch() -> int:
-    """Return the ``stacklevel`` with which a warning from the calling function points to the user's code.
+    """Return the ``stacklevel`` that makes a warning from the calling function point to the user's code.
 
     The user's code is the innermost stack frame that is neither in torch nor in accelkit.
     """

@@ -34,7 +34,7 @@ def show_attributes_of(module: torch.nn.Module, wrapper: torch.nn.Module) -> Non
 
 
 def attributes_of_child(cls: type) -> dict[str, Any]:
-    """Return the only attribute that ``swap_class`` overrides in a subclass of the wrapper class ``cls``: its ``__getattr__``.
+    """Return a dict with the ``__getattr__`` that ``swap_class`` adds to its subclass of the wrapper class ``cls``.
 
     If the wrapper has no attribute of the given name, this ``__getattr__`` returns the wrapped module's public attribute or method of that
     name. For a layer of the module, it raises AttributeError.

@@ -44,9 +44,9 @@ def accelerator_record(name: str) -> PluginRecord:
         name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnavailableError: If no available plugin provides the accelerator, and ``known_devices.py`` lists it under ``RETIRED``, because the
-            package that added the device to torch is no longer developed.
-        UnknownNameError: If no plugin provides the accelerator.
+        UnavailableError: If the accelerator is retired and no available plugin provides it. Retired accelerators are listed in
+            ``known_devices.py`` under ``RETIRED``: the package that added the device to torch is no longer developed.
+        UnknownNameError: If no plugin provides the accelerator and it is not retired.
         PluginError: If the plugin is disabled, incompatible or broken, or if several distributions provide the name.
     """
     if (ended := device_table.retirement(name)) and not _is_offered(name):
@@ -82,8 +82,8 @@ def try_unless_known(record: PluginRecord) -> Availability:
     """Return the Availability of a plugin, or raise an error if the plugin cannot be used.
 
     A plugin that runs third-party code (see ``PluginRecord.is_foreign``) is loaded and checked in a child process, unless a cached result
-    says that the plugin has worked before. Of the plugins that run no third-party code, accelerators are probed in this process, and
-    plugins of other kinds are not checked.
+    says that the plugin has worked before. An accelerator that runs no third-party code is probed in this process. Any other plugin that
+    runs no third-party code is not checked.
 
     Raises:
         BrokenPluginError, UnavailableError: If the plugin is broken or not available.

@@ -40,8 +40,9 @@ class Selection:
 
     Attributes:
         accelerator: The accelerator instance. Its attributes ``name`` and ``plugin`` are set.
-        devices: The argument ``devices`` of ``select``, to be parsed by ``accelerator.parse_devices``. If it was None and ``cpu`` was
-            False, the value of the environment variable ACCELKIT_DEVICES, or None if the variable is not set.
+        devices: The devices to use, to be parsed by ``accelerator.parse_devices``. This is the argument ``devices`` of ``select`` or, if
+            that is None, the value of the environment variable ACCELKIT_DEVICES. None if neither is set. With ``cpu=True``, the variable is
+            ignored.
         decision: The explanation of the choice.
     """
 

@@ -213,17 +213,26 @@ class Accelerator:
         torch_functions.reset_peak_memory_stats(self, device)
 
     def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether memory ran out (default: MemoryError, or text "out of memory"). Called by ``rt.find_executable_batch_size``."""
+        """Return whether ``error`` says that memory ran out. Called by ``rt.find_executable_batch_size``.
+
+        The default returns True for a MemoryError and for an error whose message contains a text such as ``out of memory``.
+        """
         return is_out_of_memory(error)
 
     @hookimpl
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return statistics with the unit in each key (default: ``memory_stats``). Called by Runtime, Lightning, ``accelkit monitor``."""
+        """Return statistics of ``device``. Each key names the unit of its value, as in ``memory.allocated.bytes``.
+
+        Called by the Runtime, the Lightning bridge and ``accelkit monitor``. The default returns the result of ``memory_stats``.
+        """
         return self.memory_stats(device)
 
     @hookimpl
     def doctor_checks(self) -> Mapping[str, Availability]:
-        """Return the results of checks for ``accelkit doctor`` by name (default: none). Called in a child process before ``load()``."""
+        """Return the results of the checks that ``accelkit doctor`` shows, as a mapping from the name of each check to its result.
+
+        Called in a child process before ``load()``. The default returns an empty dict.
+        """
         return {}
 
     # -- random state -------------------------------------------------------------------------------------------------
@@ -276,7 +285,7 @@ class Accelerator:
         """
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]] | None:
-        """Return an iterator that uploads the batches of an epoch ahead of time, for devices with an upload mechanism of their own.
+        """Return an iterator that uploads the batches of an epoch ahead of time, for devices with their own upload mechanism.
 
         Args:
             batches: The tensors of each batch, on the host. Only one thread may read them, for example a thread that this method starts.
@@ -284,8 +293,9 @@ class Accelerator:
 
         Returns:
             The iterator over the batches on ``device``, in the same order and structure. An override must not return None. The iterator
-            must raise the errors that ``batches`` raises. If the user's loop ends early, its method ``close`` is called, if it has one. If
-            this method is not overridden, or if rank 0 reads the data for all processes, the runtime copies the batches itself.
+            must raise the errors that ``batches`` raises. If the iterator has a method ``close``, the runtime calls it when the user's loop
+            ends early. If ``upload`` is not overridden, or if rank 0 reads the data for all processes, the runtime does not call ``upload``
+            and copies the batches itself.
         """
         return None
 

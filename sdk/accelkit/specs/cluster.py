@@ -192,8 +192,8 @@ class ClusterEnvironment(Variables):
     def resolve_placement(self, places: Sequence[Place]) -> None:
         """Work out the placement of this process, and set ``placement`` to it.
 
-        Called on every process, after ``place``, if a plugin overrides this method or the places contradict each other. Otherwise, rank 0
-        works out the placement of every process in the same way.
+        Called on every process, after ``place``, if a plugin overrides this method or the places contradict each other. Otherwise, this
+        method is not called: rank 0 works out the placement of every process, as the default does, and sends it to the process.
 
         Args:
             places: The result of ``place`` on each process, ordered by rank.
@@ -253,7 +253,7 @@ class ClusterEnvironment(Variables):
     def requeue(self) -> bool | None:
         """Put the job back into the scheduler's queue, so that the scheduler starts the job again.
 
-        With ``Runtime(requeue=True)``, called on the main process of a job that was told to end, after the job's state was saved.
+        Called only with ``Runtime(requeue=True)``, on the main process, when the job was told to end and its state has been saved.
 
         Returns:
             Whether the scheduler accepted the job. None counts as False.

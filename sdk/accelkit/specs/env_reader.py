@@ -52,8 +52,9 @@ class Variables:
             default: The value to return if no variable is set. If ``default`` is None, a missing variable is an error.
 
         Raises:
-            UsageError: If no variable is set and ``default`` is None, or if the value is not a whole number or is less than ``least``.
-                Also if ``below`` contains names, and none of these variables is set, or the limit is not a whole number of at least 1.
+            UsageError: If no variable is set and ``default`` is None, or if the value is not a whole number or is less than ``least``. If
+                ``below`` contains names, the error is also raised if none of these variables is set, or if the limit is not a whole number
+                of at least 1.
             ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)

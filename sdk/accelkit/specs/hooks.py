@@ -111,9 +111,9 @@ class ClusterEnvironmentHooks:
     def requeue(self) -> bool | None:
         """Put the job back into its scheduler's queue, and return whether the scheduler accepted the job.
 
-        With ``Runtime(requeue=True)``, called on the main process of a job that was told to end, after the job's state was saved and
-        ``job_preempted`` was called on every process. Hook plugins are called before the cluster environment. The first result that is not
-        None is used. If all results are None, the job is not requeued.
+        Called on the main process of a job that was told to end, if the Runtime was created with ``requeue=True``. At this point, the job's
+        state has been saved and ``job_preempted`` has been called on every process. Hook plugins are called before the cluster environment.
+        The first result that is not None is used. If all results are None, the job is not requeued.
         """
 
 

@@ -76,10 +76,10 @@ class Precision:
         return data
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Check that this optimizer can train parameters in this precision. Called for each prepared optimizer. Does nothing by default.
+        """Check that this optimizer can train parameters in this precision.
 
-        If the optimizer cannot, an override should warn or raise UnsupportedError. Errors of other types are reported as defects of the
-        plugin.
+        Called for each prepared optimizer. Does nothing by default. If the optimizer cannot train such parameters, an override should warn
+        or raise UnsupportedError. Errors of other types are reported as defects of the plugin.
         """
 
     # -- contexts -----------------------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ class Precision:
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
         """Run a step of a prepared optimizer, and return the result of the step.
 
-        Called by the optimizer's ``step``, except while gradients are still being accumulated, or if an EngineStrategy runs the step. An
-        implementation that does not call ``step`` skips the step of the optimizer and of its schedulers.
+        Called by the optimizer's ``step``, but not while gradients are still being accumulated. If an EngineStrategy runs the step, this
+        method is not called. An implementation that does not call ``step`` skips the step of the optimizer and of its schedulers.
 
         Args:
             optimizer: The user's optimizer.

@@ -19,9 +19,9 @@ class ProcessGroupOptions:
     """Options for the job's process group, as in ``Runtime(process_group=ProcessGroupOptions(timeout=60))``.
 
     Args:
-        process_group_backend: The torch.distributed backend for tensors on the device. With the backend ``host``, tensors are copied
-            through main memory and communicated by gloo. If None, the strategy selects the backend, which is usually the accelerator's
-            ``process_group_backend``.
+        process_group_backend: The torch.distributed backend for tensors on the device. With the backend ``host``, tensors are copied to
+            main memory, and gloo transfers them between the processes. If None, the strategy selects the backend, which is usually the
+            accelerator's ``process_group_backend``.
         timeout: The number of seconds after which a collective fails if not every process has called it. If None, the timeout is the value
             of the environment variable ACCELKIT_TIMEOUT, or 1800 if that variable is not set.
     """
@@ -31,7 +31,10 @@ class ProcessGroupOptions:
 
     @property
     def seconds(self) -> float:
-        """The timeout in seconds: ``timeout`` or, if that is None, the value of ACCELKIT_TIMEOUT or its default.
+        """The timeout in seconds.
+
+        This is ``timeout`` if it is not None. Otherwise, it is the value of ACCELKIT_TIMEOUT, or 1800 if that variable is not set or is
+        empty.
 
         Raises:
             UsageError: If the timeout is not a positive number.

@@ -66,8 +66,8 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
 
     Containers on one host may have the same machine identifier, but each container counts as a machine. If a node rank is missing, such
     containers are told apart by the local ranks: if several processes have the same identifier and the same local rank, each of these
-    processes is taken to be in a different container. The process with the lowest rank is assigned to the first container, the process
-    with the next rank to the second container, and so on.
+    processes is taken to be in a different container. The process with the lowest rank is assigned to the first container, the process with
+    the next rank to the second container, and so on.
 
     Args:
         places: The ``Place`` of every process, ordered by rank.
@@ -75,8 +75,8 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
         launcher: The command that starts the processes, for errors.
 
     Raises:
-        ContradictionError: If the reported node ranks or local ranks are not numbered from 0, or if the reported values contradict each
-            other.
+        ContradictionError: If the reported node ranks, or the reported local ranks on a machine, are not 0, 1, 2 and so on, or if the
+            reported values contradict each other.
     """
 
     def contradiction(what: str, name: str, ranks: Sequence[int], why: str) -> ContradictionError:
@@ -114,8 +114,8 @@ def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Plac
 def _nodes(places: Sequence[Place]) -> list[int] | None:
     """Return the node rank of each process, or None if the reported node ranks are inconsistent.
 
-    They are inconsistent if all processes report one, but the ranks are not 0, 1, 2 and so on. If only some processes report one, the ranks
-    are inconsistent if they do not follow the order of the machines' lowest ranks.
+    If all processes report a node rank, these ranks must be 0, 1, 2 and so on. Otherwise, machines are numbered in the order of the lowest
+    rank on each machine, and every node rank that a process does report must agree with this numbering.
     """
     given = [place.node_rank for place in places if place.node_rank is not None]
     if len(given) == len(places):

@@ -226,7 +226,7 @@ class Strategy:
     def join(self, modules: Sequence[torch.nn.Module]) -> AbstractContextManager[Any] | None:
         """Return a context manager inside which processes may have different numbers of batches, or None if this is not supported.
 
-        Called by ``Runtime.join_uneven_inputs`` on every process, which raises UnsupportedError if the result is None. If the strategy is
+        Called on every process by ``Runtime.join_uneven_inputs``, which raises UnsupportedError if the result is None. If the strategy is
         distributed, the default returns None. Otherwise, the default returns a context manager that does nothing.
 
         Args:

@@ -137,8 +137,8 @@ def set_device(accelerator: Accelerator, device: torch.device) -> None:
 def manual_seed(accelerator: Accelerator, seed: int) -> None:
     """Seed the generators of all devices.
 
-    Calls ``manual_seed_all`` of the device's module, or ``manual_seed`` if the module has no ``manual_seed_all``. The function is that of
-    the module, because ``torch.accelerator`` has no function that seeds generators.
+    Calls ``manual_seed_all`` of the device's module, or ``manual_seed`` if the module has no ``manual_seed_all``. It never calls a function
+    of ``torch.accelerator``, which has no function that seeds generators.
 
     Raises:
         UnsupportedError: If the module has neither ``manual_seed_all`` nor ``manual_seed``.

@@ -79,7 +79,7 @@ class CSV(MetricsFileTracker):
 def _read(path: Path) -> list[dict[str, str]]:
     """Return the rows, without empty cells. The list is empty if the file does not exist.
 
-    A last row without a line break is omitted: a killed process may have left it incomplete.
+    The last row is omitted if it does not end with a line break, because a killed process may have left it incomplete.
     """
     if not path.exists():
         return []

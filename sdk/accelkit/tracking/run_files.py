@@ -33,7 +33,10 @@ def new_run_folder() -> Path:
 
 
 def set_aside(file: Path) -> None:
-    """If ``file`` exists from an earlier run, rename it: ``metrics.csv`` becomes ``metrics.1.csv``, or gets the next free number."""
+    """Rename ``file`` if it exists, so that a new run does not overwrite the file of an earlier run.
+
+    ``metrics.csv`` becomes ``metrics.1.csv``. If this name is taken, the next free number is used.
+    """
     if not file.exists():
         return
     names = (file.with_name(f"{file.stem}.{number}{file.suffix}") for number in itertools.count(1))
@@ -43,14 +46,17 @@ def set_aside(file: Path) -> None:
 def write_hyperparameters(folder: Path, values: Mapping[str, Any]) -> None:
     """Write hyperparameters to ``hyperparameters.json`` in ``folder``. An existing file is replaced.
 
-    A value, or a key of a dict, of a type that the module ``json`` does not support is written as its ``str``.
+    Values and dict keys that the module ``json`` does not support are converted with ``str``.
     """
     with atomic_file(folder / HYPERPARAMETERS, is_durable=False) as file:
         file.write_text(json.dumps(_with_json_keys(values), indent=2, default=str) + "\n", "utf-8")
 
 
 def _with_json_keys(value: Any) -> Any:
-    """Return a copy of nested dicts, lists and tuples. Each key of a type that the module ``json`` does not support becomes its ``str``."""
+    """Return a copy of nested dicts, lists and tuples in which the module ``json`` supports every key.
+
+    Keys that ``json`` does not support are converted with ``str``. Tuples become lists.
+    """
     if isinstance(value, dict):
         return {key if isinstance(key, str | int | float | None) else str(key): _with_json_keys(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -54,8 +54,9 @@ class Tracker(abc.ABC):
         """Begin a new run, or continue an earlier one.
 
         Args:
-            state: The result of ``state()`` from the checkpoint that the program has loaded, or from before the last ``close`` in this
-                program, whichever is later. None for a new run, or if that result was empty.
+            state: The result of ``state()`` for the run to continue. It comes from the checkpoint that the program has loaded. If no
+                checkpoint was loaded, or if the run was closed after the load, it is the result from just before the last ``close``. None
+                for a new run, or if that result was empty.
         """
 
     @abc.abstractmethod
@@ -90,8 +91,9 @@ class Tracker(abc.ABC):
     def state(self) -> dict[str, Any]:
         """Return what ``open`` needs to continue the run from this point, such as the id of the run.
 
-        Called when a checkpoint is saved, and before ``close``, each time after ``flush``. The result is saved in checkpoints, so it must
-        consist of plain values such as numbers and strings. The default is an empty dict, for which ``open`` and ``rewind`` get None.
+        The Runtime calls this method when it saves a checkpoint, and before it calls ``close``. In both cases, it calls ``flush`` first.
+        The result is saved in checkpoints, so it must consist of plain values such as numbers and strings. The default returns an empty
+        dict. If the result is empty, ``open`` and ``rewind`` get None instead.
         """
         return {}
 
@@ -127,10 +129,12 @@ class FolderTracker(Tracker):
         self.run_folder: Callable[[], Path] = new_run_folder
 
     def position(self, state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Create the folder, and decide whether to continue a run. Called by a subclass at the beginning of ``open``, with its argument.
+        """Create the folder, and decide whether to continue a run.
+
+        A subclass calls this method at the beginning of ``open``, and passes the argument of ``open``.
 
         Returns:
-            ``state`` if a run in this folder saved it: that run is to be continued. None if a new run is to be begun.
+            ``state`` if a run in this folder saved it. The subclass must then continue that run. None if the subclass must begin a new run.
         """
         if self.folder is None:
             self.folder = self.run_folder()

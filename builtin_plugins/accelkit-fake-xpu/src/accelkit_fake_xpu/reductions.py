@@ -1,4 +1,7 @@
-"""Pickling of tensors that are sent to other processes. Device memory belongs to one process, so a ``fake_xpu`` tensor raises an error."""
+"""Pickling of tensors that are sent to other processes.
+
+Sending a ``fake_xpu`` tensor raises an error, because device memory belongs to one process.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 
 def register() -> None:
-    """Make pickling a ``fake_xpu`` tensor for another process raise a clear error. torch's own error is about file descriptors."""
+    """Register a function that raises a clear error when a ``fake_xpu`` tensor is pickled for another process.
+
+    Without this function, torch raises an error about file descriptors.
+    """
     for cls in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(cls, _reduce)
 

@@ -82,15 +82,15 @@ class Faults:
 
     @classmethod
     def parse(cls, text: str, variable: str = "FAKE_XPU_FAULT") -> Faults:
-        """Parse a text such as ``oom@3,lost@100,nan@mm,slow_copy@50``. An empty text means no faults.
+        """Parse a string such as ``oom@3,lost@100,nan@mm,slow_copy@50``. An empty string means no faults.
 
         Each entry sets one attribute to the value after ``@``: ``oom`` sets ``oom_at``, ``lost`` sets ``lost_at``, ``nan`` sets
         ``nan_operator``, ``wrong`` sets ``wrong_operator``, ``slow_copy`` sets ``copy_milliseconds``, ``slow_first_call`` sets
-        ``first_call_milliseconds``, and ``recording`` sets ``recording``. Numbers must be positive integers. ``variable`` is the name that
-        an error gives as the source of the text.
+        ``first_call_milliseconds``, and ``recording`` sets ``recording``. Numbers must be positive integers. Error messages name
+        ``variable`` as the source of the string.
 
         Raises:
-            SettingsError: If the text cannot be parsed.
+            SettingsError: If the string cannot be parsed.
         """
         fields: dict[str, int | str] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):

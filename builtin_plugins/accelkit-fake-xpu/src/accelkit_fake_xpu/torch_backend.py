@@ -24,9 +24,8 @@ visible_devices = _settings.devices
 def _finish() -> None:
     """Wait for queued copies and for torch's threads before the interpreter exits.
 
-    Without this wait, the threads that run queued copies could access data that no longer exists. The wait is also needed because a
-    thread of autograd may release the Python objects of a backward pass after the pass has returned, and must not do so while Python is
-    shutting down.
+    Without this wait, the threads that run queued copies could access data that no longer exists. Also, an autograd thread may still have
+    to release the Python objects of a backward pass that has already returned. The thread must not do so while Python is shutting down.
     """
     with contextlib.suppress(RuntimeError):  # the device was lost, or belongs to another process
         if device_module.is_initialized():

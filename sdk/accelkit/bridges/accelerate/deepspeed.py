@@ -70,10 +70,14 @@ def start(accelerator: Accelerator) -> None:
 
 @contextlib.contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device, and prevent it from compiling operators for inference.
+    """Inside the ``with`` block, make ``deepspeed.initialize`` use this device.
 
-    Inside the block, LOCAL_RANK is set to the index of the device, and so is OMPI_COMM_WORLD_LOCAL_RANK if it was already set, because
-    DeepSpeed reads the index of its device from these variables. DeepSpeed must already have been imported.
+    DeepSpeed reads the index of its device from environment variables. Inside the block, LOCAL_RANK is therefore set to the index of the
+    device. If OMPI_COMM_WORLD_LOCAL_RANK was already set, it is set to the same value. If the device has no index and LOCAL_RANK was
+    already set, both variables are left unchanged.
+
+    The block also prevents ``deepspeed.initialize`` from compiling a CPU operator that is used only for inference. DeepSpeed must already
+    have been imported.
     """
     with variables_restored(device_index_variables(device)), without_compiling():
         yield

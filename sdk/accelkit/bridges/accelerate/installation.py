@@ -26,7 +26,7 @@ _is_installed = False
 
 
 def install(name: str | Accelerator | None = None, *, devices: Devices | None = None) -> Runtime:
-    """Make every ``accelerate.Accelerator`` and ``PartialState`` that is created from now on use a plugin's device.
+    """Make all new ``accelerate.Accelerator`` and ``PartialState`` objects use a plugin's device.
 
     Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall`` is called,
     ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set.
@@ -40,9 +40,10 @@ def install(name: str | Accelerator | None = None, *, devices: Devices | None = 
         The Runtime of the device. Its attribute ``decision`` says why this device was selected.
 
     Raises:
-        ContradictionError: If the bridge is already installed with other arguments, Accelerate has already selected a device, or a
-            variable such as ``ACCELERATE_USE_CPU`` contradicts the accelerator.
-        UnsupportedError: If Accelerate cannot use the device, or the strategy that the accelerator or ACCELKIT_STRATEGY selects.
+        ContradictionError: If the bridge is already installed with other arguments, Accelerate has already selected a device, or a variable
+            such as ``ACCELERATE_USE_CPU`` contradicts the accelerator.
+        UnsupportedError: If Accelerate does not support the device, or does not support the strategy selected by the accelerator or by
+            ACCELKIT_STRATEGY.
         UsageError: If this process was forked by a launcher after its parent process had selected a device.
         AccelkitError: If Runtime raises an error.
     """

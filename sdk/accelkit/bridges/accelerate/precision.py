@@ -36,8 +36,10 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
     """Return the requested precision: ``no``, ``fp16`` or ``bf16``.
 
     The argument takes precedence over ACCELKIT_PRECISION, and ACCELKIT_PRECISION over ACCELERATE_MIXED_PRECISION. If none of the three is
-    set, or all of them are empty, the precision is ``no``. Each precision may also be requested by its name in accelkit, such as
-    ``16-mixed``, and ``no`` and ``fp16`` as ``32`` and ``16``.
+    set, or all of them are empty, the precision is ``no``.
+
+    Each precision may also be requested by its name in accelkit, such as ``16-mixed`` for ``fp16``. In addition, ``32`` is accepted for
+    ``no``, and ``16`` for ``fp16``.
 
     Raises:
         UnsupportedError: If another precision is requested.

@@ -33,9 +33,10 @@ def is_sharding() -> bool:
 def sharding_on(device: torch.device) -> Iterator[None]:
     """Inside the ``with`` block, make ``fully_shard`` shard over devices of ``device.type``, unless its caller passes a mesh.
 
-    The block replaces ``torch.distributed.fsdp.fully_shard``. Accelerate imports this function only when it prepares a model, so it gets
-    the replacement, which also moves parameters to devices to which torch's function cannot move them. torch's function would make the mesh
-    for torch's current accelerator, whatever ``device`` is, and would refuse device types such as ``fake_xpu``.
+    The block replaces ``torch.distributed.fsdp.fully_shard``. Accelerate imports this function only when it prepares a model, so Accelerate
+    uses the replacement. If no mesh is passed, torch's own function would make one for torch's current accelerator, whatever ``device`` is,
+    and would refuse device types such as ``fake_xpu``. The replacement can also move parameters to devices that torch's own function does
+    not support.
     """
     before = fsdp.fully_shard
 

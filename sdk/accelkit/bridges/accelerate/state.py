@@ -87,16 +87,17 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
     """Return the Runtime of this process. The first call creates it and joins the process group.
 
     The first call also fills Accelerate's ``PartialState`` with the device and the rank of the Runtime. If the state has been cleared, the
-    next call fills it again. A call with another request replaces the Runtime.
+    next call fills it again. A call with a different request replaces the Runtime. Unless the state has been cleared, the new Runtime must
+    have the same device as the old one.
 
     Args:
         wanted: The requested device.
-        process_group: The arguments that Accelerate would pass to ``init_process_group``. Only ``backend`` and ``timeout`` are used,
-            and only if the call creates a Runtime.
+        process_group: The arguments that Accelerate would pass to ``init_process_group``. Only ``backend`` and ``timeout`` are used, and
+            only if the call creates a Runtime.
 
     Raises:
-        ContradictionError: If Accelerate selected a device before the first call, if Accelerate uses another device than the requested one,
-            or if an environment variable names another device.
+        ContradictionError: If Accelerate had selected a device before the first call, if Accelerate's state contains a device other than
+            the requested one, or if an environment variable selects another device type.
         UnsupportedError: If Accelerate cannot use the device or the strategy.
         UsageError: If a launcher forked this process from a process in which ``ensure_state`` had already been called.
         AccelkitError: If Runtime raises an error.

@@ -17,7 +17,7 @@ NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
 
 @contextlib.contextmanager
 def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[None]:
-    """When the ``with`` block ends, restore the environment variables that ``NAMES`` in this module lists.
+    """Restore the environment variables listed in this module's ``NAMES`` when the ``with`` block ends.
 
     Args:
         variables: Names and values of variables to set before the block runs. A variable whose name is not in ``NAMES`` is not restored.
@@ -35,7 +35,7 @@ def variables_restored(variables: Mapping[str, str] | None = None) -> Iterator[N
 
 
 def device_index_variables(device: torch.device) -> dict[str, str]:
-    """Return the environment variables to set, with their values, so that DeepSpeed reads the index of ``device`` from them.
+    """Return the environment variables, with their values, that tell DeepSpeed the index of ``device``. Does not set them.
 
     OMPI_COMM_WORLD_LOCAL_RANK is included only if it is already set. The result is empty if ``device`` has no index and LOCAL_RANK is set.
     """

@@ -77,12 +77,14 @@ def known_device_types() -> list[str]:
 
 
 def check_accelerator(accelerator: Accelerator) -> None:
-    """Check that DeepSpeed knows the device type of an accelerator, or can use the device through the bridge. Does not import DeepSpeed.
+    """Check that DeepSpeed knows the device type of an accelerator, or can use the device through the bridge.
+
+    Does not import DeepSpeed.
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
-        UnsupportedError: If DeepSpeed does not know the device type, and the accelerator overrides ``step_end``, because its device traces
-            lazily.
+        UnsupportedError: If DeepSpeed does not know the device type and the accelerator overrides ``step_end``. An accelerator overrides
+            this method if the device traces lazily, but DeepSpeed does not mark the end of steps.
     """
     if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(

@@ -37,7 +37,7 @@ class PluginAccelerator:
     def parse_devices(cls, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices.
 
-        If ``processes_of_one_device`` is set, ``devices`` is ignored, and one number for each process is returned, counted from 0.
+        If ``processes_of_one_device`` is set, ignores ``devices`` and returns the numbers 0, 1, ..., one for each process.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed or names a device that does not exist.
@@ -99,10 +99,12 @@ class PluginAccelerator:
 
 
 def make_accelerator(framework: Framework, plugin: Accelerator, processes_of_one_device: int | None = None) -> Any:
-    """Return a Lightning accelerator for the plugin: an instance of a new subclass of PluginAccelerator and the framework's Accelerator.
+    """Return a Lightning accelerator for the plugin.
+
+    The result is an instance of a new class, which inherits from both PluginAccelerator and the framework's Accelerator.
 
     Args:
-        framework: The Trainer or Fabric class whose package provides this Accelerator.
+        framework: The Trainer or Fabric that will use the accelerator. Its package provides the base class Accelerator.
         plugin: The accelkit accelerator, already loaded.
         processes_of_one_device: See ``PluginAccelerator``.
     """

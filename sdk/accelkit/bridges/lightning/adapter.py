@@ -39,8 +39,8 @@ class LightningAccelerator(Accelerator):
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices. The Lightning class parses ``devices``.
 
-        It receives the number of devices instead of ``auto`` or -1. If it returns the number N instead of a list of devices, the indices
-        are 0 to N - 1.
+        If ``devices`` is ``auto`` or -1, the Lightning class is given the number of available devices instead. If the Lightning class
+        returns a number N rather than a list of devices, the indices are 0 to N - 1.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed, requests no device, or requests a device that does not exist.

@@ -76,12 +76,12 @@ FABRICS = (Framework("lightning.fabric", "lightning.fabric", "Fabric"), Framewor
 
 
 def find_framework(frameworks: tuple[Framework, ...], package: str | None) -> Framework:
-    """Return the framework of a package of Lightning, and import the package.
+    """Import one of Lightning's packages, and return the framework that the package contains.
 
     Args:
         frameworks: The frameworks to choose from: ``TRAINERS`` or ``FABRICS``.
-        package: The name of the package. If it is None, the first of ``frameworks`` whose package the program has already imported is
-            returned, or else the first one that is installed.
+        package: The name of the package. None means the first package of ``frameworks`` that the program has already imported, or else the
+            first one that is installed.
 
     Raises:
         UnknownNameError: If none of ``frameworks`` is in a package of this name.

@@ -2,8 +2,8 @@
 
 Lightning's class works only with Lightning's CUDAAccelerator and only with the devices 0, 1, ... of a machine. It passes the index of the
 device to DeepSpeed, but the CPU has no index. On some devices, it replaces the parameters of the modules that it moves. Therefore,
-``make_deepspeed`` assigns a new class to the strategy object. The new class overrides the methods that cause these problems. It has only
-one base, because Python does not allow a class with a mixin before this base to be assigned to the object.
+``make_deepspeed`` assigns a new class to the strategy object. The new class overrides the methods that cause these problems. Its only base
+is the original class of the object. If there were a mixin before that base, Python would not allow the assignment.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ def _unsupported(what: str, plugin: Accelerator, why: str, hint: str | None) -> 
 
 
 def _everywhere(framework: Framework, parent: Any, plugin: Accelerator) -> dict[str, Any]:
-    """Return the methods that override those of ``parent`` in Trainer as well as in Fabric, by their names in this framework."""
+    """Return the methods of the new class that are needed for both Trainer and Fabric. They override those of ``parent``.
+
+    The keys are the names of the methods in ``framework``, because some names differ between Trainer and Fabric.
+    """
     lightnings = sys.modules[framework.part("strategies").DeepSpeedStrategy.__module__]
     distributed = "setup_distributed" if framework.is_trainer else "_setup_distributed"
     sharded = "model_sharded_context" if framework.is_trainer else "module_sharded_context"

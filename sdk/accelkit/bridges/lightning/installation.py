@@ -33,17 +33,17 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     After this call, ``auto`` means the accelerator in ACCELKIT_ACCELERATOR or, if the variable is not set, the one that accelkit selects.
     Lightning's own names (``cpu``, ``gpu``, ...) keep their meaning. A third-party Lightning accelerator, given by name or as an instance,
-    trains on its own device. Without ``install``, Lightning's default strategy for a single device of a third-party accelerator would train
-    on the CPU. If ``install`` raises an error, it changes no class and registers no name.
+    trains on its own device. Without ``install``, Lightning's default strategy would train on the CPU if the job used a single device of
+    such an accelerator. If ``install`` raises an error, it changes no class and registers no name.
 
     Args:
         accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
             the method, which registers the names of accelerators. Do not list other plugins here; their names work in any case.
-        package: The package whose classes are changed: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means
-            every one of these packages that is installed.
+        package: The package whose classes are changed: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means every one
+            of these packages that is installed.
 
     Raises:
-        UnknownNameError: If Lightning has no such ``package``, or there is no plugin with a name in ``accelerators``.
+        UnknownNameError: If ``package`` is not one of Lightning's packages, or a name in ``accelerators`` is not the name of a plugin.
         UnavailableError: If Lightning is not installed, or the device of a plugin in ``accelerators`` is not available.
         UnsupportedError: If the version of Lightning is not supported, or if Trainer or Fabric lacks an expected argument.
         UsageError: If a plugin in ``accelerators`` has no method ``register_accelerators``.
@@ -141,9 +141,9 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """Return accelkit's accelerator, as an instance or a name, for ``requested``, the argument ``accelerator`` of Trainer or Fabric.
+    """Return accelkit's accelerator for ``requested``, as an instance or a name. None if Lightning itself handles it.
 
-    Returns None if Lightning itself handles the argument.
+    ``requested`` is the argument ``accelerator`` of Trainer or Fabric.
     """
     if isinstance(requested, Accelerator):
         return requested

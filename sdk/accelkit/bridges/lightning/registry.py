@@ -1,6 +1,6 @@
-"""Support for accelkit plugins with a method ``register_accelerators(registry)``, which Lightning's own accelerators also have.
+"""Support for accelkit plugins that have a method ``register_accelerators(registry)``.
 
-The method registers accelerators under names of the plugin's choice.
+Lightning's own accelerators also have this method. It registers accelerators under names of the plugin's choice.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Whole(torch.nn.Module):
 
 
 class TrainerSharding(Theirs):
-    """Mixin for the Trainer's ModelParallelStrategy that shards the LightningModule, so that ``configure_model`` need not shard it.
+    """Mixin that makes the Trainer's ModelParallelStrategy shard the LightningModule, so ``configure_model`` need not do so.
 
     The LightningModule is sharded after ``configure_model`` has run. A checkpoint contains the whole model, with the parameter names of the
     LightningModule.

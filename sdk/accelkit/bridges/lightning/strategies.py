@@ -81,7 +81,7 @@ class TrainerPlacing(Theirs):
         self._follow()
 
     def teardown(self) -> None:
-        """Tear down the strategy, which also moves the module to the host."""
+        """Tear down the strategy. This also moves the module to the host."""
         if self.lightning_module is None:
             super().teardown()
             return
@@ -189,7 +189,8 @@ def check_given(framework: Framework, strategy: Any, plugin: Accelerator, device
     strategy. A strategy whose class Lightning itself does not define is returned unchanged, without a check.
 
     Raises:
-        UnsupportedError: If the strategy is another one of Lightning's own, or lacks what it needs on this device.
+        UnsupportedError: If Lightning defines the strategy's class, but the class is none of these three. Also if DeepSpeed cannot use the
+            device, or if a DeepSpeedStrategy has options that the bridge does not support.
         ContradictionError: If the strategy was created for another device, or DeepSpeed already uses another device in this process.
         UnavailableError: If the strategy needs DeepSpeed, and DeepSpeed is missing or too old.
     """

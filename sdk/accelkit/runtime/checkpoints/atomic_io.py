@@ -167,11 +167,12 @@ class ChecksummedFile(io.FileIO):
 def disk_error(error: BaseException | None) -> OSError | None:
     """Return ``error`` if it is an OSError, else the OSError that led to it. Return None if there is no OSError.
 
-    When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the
-    chain of exceptions that led to the second error.
+    When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the chain
+    of exceptions that led to the second error.
 
-    An exception that was merely being handled when another was raised (``__context__``) counts only if a write to an open file can raise
-    it. A FileNotFoundError, for example, was expected there: the plugin handled it, and failed for another reason.
+    An exception that was merely being handled when another was raised (``__context__``) counts only if its type is one that a write to an
+    open file raises. A FileNotFoundError, for example, does not count. It may be an error that a strategy plugin expected and handled while
+    it saved its files, before it failed for another reason.
     """
     is_cause = True
     while error is not None:

@@ -84,9 +84,9 @@ class Ranks:
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
         """Choose the process whose own state, such as its random state, this process loads from a checkpoint.
 
-        The chosen process belongs to the job that saved the checkpoint. In the saving job, processes that computed on the same share of the
-        samples had equal random number generators. In this job, processes that compute on the same share need equal generators too, so all
-        of them choose processes that computed on one and the same share in the saving job.
+        The chosen process belongs to the job that saved the checkpoint. In the saving job, the random number generators of processes with
+        the same share of the samples were in the same state. In this job, processes with the same share need equal random states too.
+        Therefore, they all choose processes that had the same share in the saving job.
 
         Args:
             size: The number of processes of the saving job.

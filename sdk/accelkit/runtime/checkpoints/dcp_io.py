@@ -94,7 +94,7 @@ class TensorWriter:
         return self._writer.prepare_local_plan(self._planner.create_local_plan())
 
     def plan_all(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return a plan for each process, which lists the values that the process writes. Runs on rank 0.
+        """Return one plan per process. The plan of a process lists the values that the process writes. Runs on rank 0.
 
         ``plans`` are the local plans of all processes. Both lists are in the order of ranks.
 
@@ -136,7 +136,7 @@ class TensorWriter:
         Call this after ``write``, with its results, if the plan is from ``plan_alone``.
 
         Returns:
-            The checksums of the index, and the checksums that ``write`` returned.
+            One dict with the checksums that ``write`` returned and those of the index, by file name.
         """
         assert self._metadata is not None
         self._metadata.storage_data = {result.index: result.storage_data for result in results}
@@ -233,11 +233,11 @@ class TensorReader:
         return tensor
 
     def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
-        """Fill ``tensors`` with values from the saved shards, or return mapped tensors for the caller to use in their place.
+        """Fill ``tensors`` with values from the saved shards, and return mapped tensors that replace some of them.
 
-        If the key of a DTensor is in ``mapped``, a mapped tensor (see ``mapped_tensors``) is returned if possible. It is possible if this
-        process's part of the DTensor is in main memory, and is within a single saved shard that can be mapped. All other tensors are
-        filled. The saved shards are read one at a time.
+        A mapped tensor (see ``mapped_tensors``) is returned for a DTensor if the DTensor's key is in ``mapped``, and this process's part of
+        the DTensor is in main memory and lies within a single saved shard that can be mapped. The caller uses the mapped tensor instead of
+        the DTensor, which is not filled. All other tensors are filled. The saved shards are read one at a time.
         """
         assert self._files is not None
         planner = DefaultLoadPlanner(flatten_state_dict=False)

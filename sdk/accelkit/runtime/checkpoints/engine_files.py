@@ -179,7 +179,10 @@ def _flush(step: Path, name: str) -> dict[str, int]:
 
 
 def is_valid_name(name: str, engines: Mapping[str, object]) -> bool:
-    """Return whether ``name`` is the path of a file in a folder named like a key of ``engines``. A path with ``..`` is not valid."""
+    """Return whether ``name`` is the path of a file in a folder whose name is a key of ``engines``.
+
+    A path with ``..`` is not valid.
+    """
     folder, *parts = name.split("/")
     forbidden = {"", ".", ".."}
     return folder in engines and bool(parts) and not any(part in forbidden or "\\" in part or "\0" in part for part in parts)

@@ -70,9 +70,9 @@ class Index:
         metadata: The content of the files that have been read. ``complete`` reads the other files.
 
     Raises:
-        UnpicklingError: If an index file does not contain an index, or if it lists the wrong data files. A rank's index file must list
-            exactly the data files that this rank wrote. A single index file must list all data files. Also if no rank's index file exists
-            for a data file, or if two index files list different sizes of a tensor.
+        UnpicklingError: If an index file does not contain an index or lists the wrong data files, if a data file was written by a rank that
+            has no index file, or if two index files list different sizes of a tensor. A rank's index file must list exactly the data files
+            that this rank wrote. A single index file must list all data files.
         Exception: If the pickle in a single index file is damaged. The exception may be of any class.
     """
 

@@ -54,20 +54,21 @@ def load_with_source(
 
     Args:
         path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses the step.
-        layout: A function that returns the DTensor whose layout a tensor should get, given the tensor's path (``model_0.layer.weight``)
-            and global size. Of a tensor with a layout, only this process's shard is read. A tensor for which the function returns None is
-            read whole, on the CPU.
-        ranks: The processes that load. The default is this process alone. Their number may differ from that of the processes that saved.
+        layout: A function that takes the path (``model_0.layer.weight``) and the global size of a tensor. If it returns a DTensor, the
+            tensor gets the layout of the DTensor, and only this process's shard is read. If it returns None, the whole tensor is read, on
+            the CPU.
+        ranks: The processes that load. The default is this process alone. The number of processes may differ from the number that saved the
+            checkpoint.
         check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is
             verified, with the step's folder and the name of the class that wrote the engines' files, or "" if no engine was saved.
         copied: The kinds of parts whose tensors the caller copies, as ``mapped_tensors.copied_kinds`` returns them. If possible, these
             tensors are mapped tensors, which take no main memory.
 
     Returns:
-        The step's folder, and the parts: state dicts by name. If each process saved a part separately, the part is a dict with one item:
-        the state that one of those processes saved (if possible, a process that had the same share of the samples as this process has).
-        The key of the item is the index of the share that the saving process had (usually its rank). The part of an engine
-        (``engine_0``) is the folder of its files.
+        The step's folder, and the parts: state dicts by name. A part that each process saved separately is a dict with one item. The value
+        of the item is the state of one of the saving processes. If possible, this is a process that had the same share of the samples as
+        the loading process has. The key of the item is the index of the share that the saving process had (usually its rank). The part of
+        an engine (``engine_0``) is the folder of its files.
 
     Raises:
         CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
@@ -160,10 +161,10 @@ def _share(manifest: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _verifying(step: Path, manifest: dict[str, Any], names: Iterable[str]) -> Iterator[Future[list[Exception]]]:
-    """Verify files in a thread while the ``with`` block reads them for loading. Because of the page cache, the disk is read only once.
+    """Verify files in a thread while the ``with`` block reads them for loading.
 
-    The result of the yielded future is a list that contains the error, or an empty list if there was no error. If the block ends before
-    the verification, the verification stops and reports no damage.
+    Because of the page cache, the disk is read only once. The result of the yielded future is a list that contains the error, or an empty
+    list if there was no error. If the verification has not finished when the block ends, it stops and reports no damage.
     """
     is_left = threading.Event()
     with ThreadPoolExecutor(1, thread_name_prefix="accelkit_checkpoint") as pool:

@@ -75,7 +75,7 @@ class TensorFiles:
 def mark(tensor: torch.Tensor) -> None:
     """Mark a tensor as mapped: its memory is a mapping of a file.
 
-    ``is_mapped`` reads the mark. The functions that copy the values of mapped tensors recognise these tensors by it.
+    ``is_mapped`` reads the mark. The functions that copy the values of mapped tensors call ``is_mapped``.
     """
     tensor.__dict__[_MARK] = True
 

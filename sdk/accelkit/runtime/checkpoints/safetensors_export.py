@@ -24,7 +24,7 @@ _SHARD = re.compile(r"(model|pytorch_model)-\d{5}-of-\d{5}\.(safetensors|bin)")
 def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
     """Return the model's state dict with whole tensors and without the prefixes of torch.compile.
 
-    Shards are gathered one tensor at a time, so all processes must call this function.
+    All processes must call this function, because all of them take part in gathering the shards. Shards are gathered one tensor at a time.
 
     Args:
         model: The model.
@@ -35,7 +35,7 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
         empty dict on the other ranks.
 
     Raises:
-        CheckpointError: If two keys are equal without the prefixes of torch.compile.
+        CheckpointError: If two keys become equal when the prefixes of torch.compile are removed.
     """
     state = bare_state(model)
     if not any(isinstance(value, DTensor) for value in state.values()):

@@ -55,13 +55,13 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether several ranks have the same layout, and this layout has too many shards (more than MOST_SHARDS) for a single index.
+    """Return whether all ranks have the same layout, and it has too many shards (more than MOST_SHARDS) for a single index.
 
     If so, each rank chooses the shards that it writes, and writes its own index. Otherwise, rank 0 chooses the shards of every rank, and
     writes one index for all ranks. If the layouts differ, rank 0 has to compare the shards of all ranks.
 
     Args:
-        layouts: The result of ``layout_of`` on each rank. If one of them is None, the result is False.
+        layouts: The result of ``layout_of`` on each rank. If one of them is None, or if there is only one rank, the result is False.
     """
     first = layouts[0]
     return len(layouts) > 1 and first is not None and first.num_shards > MOST_SHARDS and all(layout == first for layout in layouts)
@@ -70,8 +70,8 @@ def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
 def keys_to_write(tensors: Mapping[str, torch.Tensor]) -> set[str]:
     """Return the keys of the tensors that this rank writes. For a DTensor, the rank writes only its own shard.
 
-    If several ranks have the same shard, only one of them writes it. These ranks take turns from one DTensor to the next. Empty shards are
-    not written. The keys of plain tensors are always in the result.
+    If several ranks have the same shard, only one of them writes it. The ranks take turns, DTensor by DTensor. Empty shards are not
+    written. The keys of plain tensors are always in the result.
     """
     sharded = _sharded(tensors)
     left = {key for number, (key, tensor) in enumerate(sharded.items()) if not _writes(tensor, number)}

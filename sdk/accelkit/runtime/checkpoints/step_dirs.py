@@ -79,7 +79,10 @@ def _named(text: str) -> str | None:
 
 
 def remove_leftovers(root: Path) -> None:
-    """Remove each ``step-N.tmp`` in ``root``, which a killed save has left behind. The target of a symbolic link is kept."""
+    """Remove everything named ``step-N.tmp`` from ``root``. Such entries are left behind if a save is killed.
+
+    If an entry is a symbolic link, only the link is removed.
+    """
     for entry in root.iterdir():
         if _LEFTOVER.fullmatch(entry.name):
             if entry.is_dir() and not entry.is_symlink():
@@ -89,10 +92,10 @@ def remove_leftovers(root: Path) -> None:
 
 
 def has_any(path: Path) -> bool:
-    """Return whether ``path`` is a step or contains a step (see ``find``).
+    """Return whether ``path`` is a step or contains a step (see ``find``). If ``path`` is a file, the result is False.
 
     Raises:
-        OSError: If ``path`` cannot be read, for example because it is a file.
+        OSError: If ``path`` cannot be read.
     """
     try:
         find(path)
@@ -116,11 +119,11 @@ def in_use(step: Path) -> Iterator[None]:
 
 
 def keep_last(root: Path, newest: Path, count: int) -> None:
-    """Remove all steps except ``newest``, the ``count - 1`` other steps with the highest numbers, and steps that are being loaded.
+    """Remove old steps. Keep ``newest``, the ``count - 1`` other steps with the highest numbers, and all steps in use.
 
-    The steps with the lowest numbers are removed first.
+    The steps with the lowest numbers are removed first. See ``in_use`` for the steps in use.
 
-    A step that cannot be removed causes only a warning, because the save has succeeded.
+    A step that cannot be removed causes only a warning, because ``newest`` has already been saved.
     """
     others = sorted((number for number in numbers(root) if root / f"step-{number}" != newest), reverse=True)
     for number in reversed(others[count - 1 :]):

@@ -16,7 +16,10 @@ _OF_PARAMETER = re.compile(r"state\.(\d+)\.(.+)")
 
 
 def is_sharded(targets: Mapping[str, Any]) -> bool:
-    """Return whether a module in ``targets`` has a parameter or buffer that is a DTensor, or an optimizer has a DTensor in its state."""
+    """Return whether ``targets`` contains a module or an optimizer that has DTensors.
+
+    A module has DTensors if one of its parameters or buffers is a DTensor. An optimizer has DTensors if its state contains one.
+    """
     for thing in targets.values():
         tensors: list[Any] = []
         if isinstance(thing, torch.nn.Module):

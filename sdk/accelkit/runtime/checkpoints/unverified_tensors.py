@@ -30,7 +30,7 @@ _WITHOUT_VALUES = {
 
 
 class UnverifiedTensors:
-    """The tensors into which one checkpoint was loaded and whose values have not been verified yet.
+    """The tensors that were loaded from one checkpoint and have not been verified yet.
 
     Args:
         verification: The verification of the checkpoint's blocks.
@@ -147,10 +147,10 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy ``source`` into ``target`` before ``source`` is verified, mark ``target`` as unverified, and return True.
+        """Copy ``source`` into ``target`` before ``source`` is verified, if that is possible. Return whether it was copied.
 
-        If ``target`` is not a parameter or buffer of the modules passed to ``restoring``, or if its class (once verified) is neither
-        ``torch.Tensor`` nor ``torch.nn.Parameter``, copy nothing and return False.
+        The copy is possible if ``target`` is a parameter or buffer of the modules passed to ``restoring``, and its original class is
+        ``torch.Tensor`` or ``torch.nn.Parameter``. After the copy, ``target`` is unverified too.
         """
         if id(target) not in self._destinations or type(target) not in (*_UNVERIFIED, *_VERIFIED):
             return False
@@ -196,7 +196,10 @@ def _release(tensor: torch.Tensor) -> None:
 
 
 def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> None:
-    """Copy ``source`` into ``target``, whose previous values then need not be verified any more, unless the copy fails."""
+    """Copy ``source`` into ``target``. The previous values of ``target`` no longer have to be verified.
+
+    If the copy fails and ``target`` was unverified before, it is marked as unverified again.
+    """
     record = target.__dict__.get(_RECORD) if type(target) in _VERIFIED else None
     _release(target)
     try:

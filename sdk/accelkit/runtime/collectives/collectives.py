@@ -32,18 +32,19 @@ REDUCTIONS = ("sum", "mean", "max", "min", "product", "none")
 class Collectives:
     """Collectives over the process group of the job, or over another group of torch.distributed.
 
-    Methods that ``Runtime`` has too are documented in ``Runtime``. The argument ``group`` of a method is the group whose members make the
-    call. If it is None, ``gather`` and ``reduce`` use the group that ``data_group`` returns, as ``gather_for_metrics`` always does; the
-    other methods use all processes of the job. If several processes compute on the same samples (tensor parallelism), ``data_group``
-    returns a different group on each of these processes, so that no sample counts twice.
+    Methods that also exist in ``Runtime`` are documented there. The argument ``group`` of a method is the group whose members make the
+    call. If it is None, ``gather`` and ``reduce`` use the group that ``data_group`` returns, and the other methods use all processes of the
+    job. ``gather_for_metrics`` has no argument ``group`` and always uses the group that ``data_group`` returns. If several processes
+    compute on the same samples (tensor parallelism), ``data_group`` returns a different group on each of these processes, so that no sample
+    counts twice.
 
     Args:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called before each collective if there are several processes, so
             that the first call can join the process group.
         verification: The mode that determines which calls of ``gather`` and ``reduce`` are verified (see the module ``verification``).
-        data_group: Function that returns a group that contains this process, and whose members together have each sample exactly once. It
-            returns None if all processes of the job together have each sample exactly once.
+        data_group: Function that returns a group to which this process belongs. Together, the members of the group have each sample exactly
+            once. The function returns None if all processes of the job together have each sample exactly once.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Collectives:
         self._data_group = data_group
 
     def communicator(self, group: dist.ProcessGroup | None = None) -> Communicator:
-        """Return a communicator for the group. The first use of the device joins the process group of the job.
+        """Return a communicator for the group. If necessary, this process first joins the process group of the job.
 
         Raises:
             UsageError: If this process is not in the group.

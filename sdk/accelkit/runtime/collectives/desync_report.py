@@ -76,7 +76,10 @@ class Summary:
 
     @classmethod
     def of(cls, entries: Mapping[int, Mapping[str, Any]], call: Call) -> Summary:
-        """Summarise the log entries of the ranks of the group that makes the call. Ranks that are not in ``entries`` count as unread."""
+        """Summarise ``entries``, the log entries by rank, for the group that makes ``call``.
+
+        Ranks of the group that are not in ``entries`` count as unread.
+        """
         group = call.group.group_name
         alike: dict[tuple[int, str, bool], dict[int, str]] = {}
         for rank, entry in sorted(entries.items()):
@@ -200,8 +203,9 @@ def _read_entries(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]
 def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Return the log entries by rank. The entry of a rank that has not made a call yet is empty.
 
-    Sends two requests if every rank has made a call. Otherwise, the ranks are halved until those that have made no call are isolated, so
-    that each of these costs up to ``3 * log2(len(ranks))`` more requests. A store without ``multi_get`` gets a request for each rank.
+    Sends two requests if every rank has made a call. Otherwise, the list of ranks is split in half again and again, until the ranks that
+    have made no call are isolated. Each rank that has made no call costs up to ``3 * log2(len(ranks))`` more requests. A store without
+    ``multi_get`` gets a request for each rank.
     """
     keys = [call_log.key_of(rank) for rank in ranks]
     if store.check(keys):
@@ -216,13 +220,15 @@ def _read_batch(store: Any, ranks: Sequence[int]) -> dict[int, dict[str, Any]]:
 def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     """Return whether the ranks in ``row`` are known to have made a different call in place of ``call``.
 
-    The log has only the last call of each rank, in any group.
+    The log has only the last call of each rank, in any group. The result depends on how many calls the ranks have made in the group of
+    ``call``:
 
-    - If it is the call in place of ``call``, the ranks have diverged if its description differs from that of ``call``. The description says
-      whether the call is verified.
-    - If the ranks have made later calls in the same group, the result is True if ``call`` is verified and timed out on this process: if the
-      ranks had finished the same verified call, it would not have timed out here.
-    - Otherwise, the result is False: the ranks have not reached ``call``, or their last call was in another group.
+    - Fewer calls than this process: The result is False, because the ranks have not reached ``call``.
+    - The same number of calls: The ranks' last call in the group takes the place of ``call``. The result is True if the log shows this call
+      and its description differs from that of ``call``. The description says whether the call is verified. If the ranks have since made a
+      call in another group, the log does not show this call, and the result is False.
+    - More calls: The result is True if ``call`` is verified and timed out on this process, and False otherwise. A verified call that the
+      ranks had finished too would not have timed out here.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described
@@ -230,7 +236,7 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed is a timeout, and not, for example, an error because another process has ended."""
+    """Return whether an error of torch.distributed reports a timeout, rather than, for example, the end of another process."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -121,8 +121,8 @@ def watching(call: call_log.Call) -> Iterator[None]:
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
     """Send ``mine`` to all processes of the group, and return the bytes of each process, in the order of the group.
 
-    The processes may send different numbers of bytes. Call this only after ``verify`` has compared the digests of ``call``, when it is
-    certain that every process makes this exchange.
+    The processes may send different numbers of bytes. Call this only if ``verify`` has compared the digests of ``call`` and every process
+    is certain to make this exchange.
 
     Raises:
         CollectiveError: If torch.distributed raises an error, for example because a process does not take part before the timeout.
@@ -173,7 +173,12 @@ def _compare(
 def _exchange_packets(
     communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes
 ) -> tuple[list[tuple[Any, ...]], list[bytes]]:
-    """Return two lists with one item per process: tuples of the digests and the length of the payload, and the payloads."""
+    """Send ``digests`` and ``payload`` to all processes, and return what each process sent.
+
+    Returns:
+        Two lists with one item per process. An item of the first list is a tuple of the three digests and the length of the payload. An
+        item of the second list is the payload.
+    """
     packet = bytearray(PACKET_BYTES)
     _HEAD.pack_into(packet, 0, *digests, len(payload))
     packet[_HEAD.size : _HEAD.size + len(payload)] = payload

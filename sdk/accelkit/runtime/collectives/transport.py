@@ -19,9 +19,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
-    """Return the concatenated bytes of the tensors if all are on the host and fit into a packet that processes send to verify a call.
+    """Return the concatenated bytes of the tensors, or None if they cannot be sent in the packet that verifies a call.
 
-    Otherwise, return None. Processes whose tensors have the same dtypes, shapes and device types either all get bytes or all get None.
+    They can be sent in the packet if all tensors are on the host and have at most ``fingerprint.INLINE_BYTES`` bytes in all. Processes
+    whose tensors have the same dtypes, shapes and device types either all get bytes or all get None.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if size > fingerprint.INLINE_BYTES or not all(tensor.device.type == HOST for tensor in tensors):

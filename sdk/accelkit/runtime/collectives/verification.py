@@ -1,28 +1,28 @@
 """Choice of the collectives that are verified.
 
-Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode, which
-determines the calls of ``gather`` (forward and backward) and ``reduce`` that are verified:
+Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode. For
+``gather`` (forward and backward) and ``reduce``, the mode determines which calls are verified:
 
 - ``always``: Every call is verified. This is the default.
-- ``first``: The first NUM_FIRST calls that have the same name and the same outline of data (structure, dtypes, shapes and device types)
-  are verified. In addition, a call is verified if none of the MAX_UNVERIFIED calls before it was verified.
+- ``first``: The first NUM_FIRST calls that have the same name and the same outline of data (structure, dtypes, shapes and device types) are
+  verified. In addition, a call is verified if none of the MAX_UNVERIFIED calls before it was verified.
 - ``off``: No call is verified.
 
-The other collectives of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the
-exchange for their own purpose, so their calls are verified in every mode.
+The other collectives of a Runtime (``wait_for_everyone``, ``broadcast``, ``pad_across_processes``, ``gather`` of objects) need the exchange
+for their own purpose, so their calls are verified in every mode.
 
-In the mode ``first``, ranks must not decide differently whether to verify a call. So the decision depends only on values that are equal on
-all ranks if the ranks make the same calls. These values are the name of the call, the outline of its data, the number of earlier exchanges
-that found this name and this outline on all ranks, and the number of unverified calls since the last exchange. The decision does not depend
-on the line of code that makes the call, because ranks may make the same call from different lines (the branches of
-``if rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then some ranks wait for the
-digests of an exchange, and the others wait for data. All these ranks wait until the timeout; the call log explains why. Digests and data
-cannot be mistaken for each other: over gloo, digests are sent in a way in which data are never sent (with ``all_to_all``, or under a tag of
-their own).
+In the mode ``first``, all ranks must make the same decision about whether to verify a call. So the decision depends only on values that are
+equal on all ranks if the ranks make the same calls. These values are the name of the call, the outline of its data, the number of earlier
+exchanges that found this name and this outline on all ranks, and the number of unverified calls since the last exchange. The decision does
+not depend on the line of code that makes the call, because ranks may make the same call from different lines (the branches of ``if
+rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then some ranks wait for the digests of
+an exchange, and the others wait for data. All these ranks wait until the timeout; the call log explains why. Digests and data cannot be
+mistaken for each other: over gloo, digests are sent in ways that are never used for data (with ``all_to_all``, or under a tag of their
+own).
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
 keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED
-calls pass between two exchanges.
+calls are made between two exchanges.
 """
 
 from __future__ import annotations

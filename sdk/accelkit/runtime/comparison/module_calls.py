@@ -81,7 +81,7 @@ class ModuleCalls:
         self._places.clear()
 
     def place(self) -> ModulePlace:
-        """Return the place in the model at which the operator that this thread is running was called."""
+        """Return the place in the model of the operator call that is running in this thread."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or ModulePlace()

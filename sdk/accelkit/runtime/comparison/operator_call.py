@@ -118,9 +118,12 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return the results and the changed arguments of the call on the device, from its outcome ``found``. Call :meth:`wrong` first.
+        """Return the results of the call on the device and the arguments that the call changed. Call :meth:`wrong` first.
 
         An argument counts as changed if the call on the CPU changed it. None stands for a result that is not a tensor.
+
+        Args:
+            found: The outcome of the call on the device.
         """
         return found.select(self._written)
 
@@ -215,11 +218,14 @@ class OperatorCall:
         return any(is_equal_choice(*form) for form in forms)
 
     def _is_within_rounding_of_inputs(self, number: int, x: torch.Tensor, t: torch.Tensor) -> bool:
-        """Return whether rounding errors of the inputs can explain the difference between the device's result ``x`` and the truth ``t``.
+        """Return whether rounding errors of the inputs can explain the difference between the result ``x`` and the truth ``t``.
 
-        The difference may be at most about ``tolerance.C`` times the change that such rounding errors cause in the result with the index
-        ``number``. The CPU's own error may be too strict a measure: if almost all terms cancel, as in sums of gradients, the CPU's error
-        may be small by chance.
+        ``x`` is the device's result, and ``number`` is its index among the results. Rounding errors are added to the inputs, and the call
+        is run again on the CPU. The difference between ``x`` and ``t`` may be at most about ``tolerance.C`` times the change that these
+        rounding errors cause in the result.
+
+        This allows for cases where the CPU's own error is too strict a measure. If almost all terms cancel, as in sums of gradients, the
+        CPU's error may be small by chance.
         """
         generator = torch.Generator().manual_seed(0)
         found, truth = as_reals(x), as_reals(t)

@@ -28,10 +28,10 @@ class Wrong:
     Attributes:
         call: The first call that gave a wrong result.
         place: The place in the model at which this call was made.
-        wrong: How its result is wrong.
+        wrong: How the result of ``call`` is wrong.
         num_wrong: The number of calls of the overload that gave a wrong result.
-        repetitions: The number of repetitions of ``call`` that gave a wrong result, and the number of all repetitions. All repetitions have
-            the inputs of ``call``.
+        repetitions: Two numbers: how many repetitions gave a wrong result, and how many repetitions there were in all. Each repetition runs
+            ``call`` again with the same inputs.
     """
 
     call: OperatorCall

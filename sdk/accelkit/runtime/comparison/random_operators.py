@@ -27,7 +27,12 @@ def is_random(operator: Any) -> bool:
 
 
 def wrong_draws(call: OperatorCall, found: Outcome) -> tuple[str, str]:
-    """Return a description of what is wrong with the results ("" if no error was found), and what was checked: ONLY_NAN or STATISTICS."""
+    """Check the results of an operator that draws random numbers.
+
+    Returns:
+        Two strings. The first describes what is wrong with the results; it is empty if no error was found. The second says what was
+        checked: ONLY_NAN or STATISTICS.
+    """
     results = [one.detach().to(_HOST) for one in found.results if isinstance(one, torch.Tensor)]
     has_nan = any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in call.given_inputs)
     for number, result in enumerate(results):

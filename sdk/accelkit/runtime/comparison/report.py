@@ -13,7 +13,7 @@ from accelkit.runtime.comparison.module_calls import ModulePlace
 class Finding:
     """An operator that gave a wrong result on the device.
 
-    Attributes that concern a single call are about the first call of the operator with a wrong result.
+    If several calls of the overload gave a wrong result, all attributes except ``num_wrong`` describe the first of these calls.
 
     Attributes:
         operator: The name of the operator, such as ``aten::mm``.
@@ -26,7 +26,8 @@ class Finding:
             result, the operator does not always give the same result.
         num_repetitions: How often the call was repeated with the same inputs.
         program: A program that runs the call on the CPU in float64 and on the device, and prints both results.
-        path: The file with this program. Inputs that are not small are in a second file in the same folder.
+        path: The file with this program. Inputs that are too large for the program, or have no simple layout, are in a second file in the
+            same folder.
     """
 
     operator: str

@@ -1,14 +1,19 @@
-"""The rule that decides whether the values of a device are wrong. The conformance suite and ``Runtime.compare_to_cpu`` use it.
+"""The rule that decides whether the values of a device are wrong.
+
+The conformance suite and ``Runtime.compare_to_cpu`` use it.
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
 e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype. In
 words, the device's error may be at most a small multiple of the CPU's error. If nothing more precise than c is available (as for float64),
-t is c, and 8 eps replaces eps. Gradients of operators in float64 are an exception in the conformance suite: eps is not replaced, and a
-larger error is compared with the change that rounding errors of the inputs make (accelkit_conformance.oracle.conditioning).
+t is c, and 8 eps replaces eps.
+
+The conformance suite makes an exception for gradients of operators in float64: eps is not replaced. If the error is then too large, the
+suite adds rounding errors to the inputs on the CPU, and puts the relative change of the gradient in the place of e(c) (see
+accelkit_conformance.oracle.conditioning).
 
 The error of each element is also measured relative to |t| + s, so that a large element does not hide errors in small ones. Here, s is the
-median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the
-largest error of the CPU that is measured in the same way, or 64 eps if that is larger.
+median magnitude of the nonzero elements of t, but at least the dtype's smallest normal number. This error may be at most 64 times the CPU's
+largest error, measured in the same way, or 64 eps if that is larger.
 
 If t is 0 everywhere, these errors are not defined. In this case, max|x| may be at most C * max(max|c|, eps^2).
 
@@ -23,9 +28,14 @@ The bound C * max(e(c), eps) is raised in three cases:
   SIAM J. Sci. Comput. 41(5), 2019), while the CPU uses pairwise summation.
 
 Where x or c is NaN or infinite, x must agree with c or with t. Agreement with t is enough because c may be wrong there: the CPU's vector
-code returns NaN for gelu(inf), but the true value is inf. There are three exceptions. In an 8-bit dtype, x may be the largest finite number
-where c is NaN, or infinite with the same sign. If t is close to the largest finite number, x may be close to it too, or infinite, with the
-sign of t. If t is beyond the largest finite number, x may be infinite with the sign of t. Integers must be equal.
+code returns NaN for gelu(inf), but the true value is inf. There are three exceptions:
+
+- In an 8-bit dtype, the magnitude of x may be the largest finite number where c is NaN or infinite. Where c is infinite, x must have the
+  sign of c.
+- Where |t| is close to the largest finite number, |x| may be close to this number or infinite. x must have the sign of t.
+- Where |t| is greater than the largest finite number, x may be infinite. x must have the sign of t.
+
+Integers must be equal.
 
 The errors of the real part and of the imaginary part of a complex number are both measured relative to the magnitude of the number. A small
 error of the phase is small relative to this magnitude, but may be large relative to one of the parts.
@@ -171,10 +181,10 @@ def is_equal_choice(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 
 def _magnitudes(t: torch.Tensor) -> torch.Tensor:
-    """Return, for each element of ``t``, the magnitude of the complex number of which the element is the real or imaginary part.
+    """Return, for each element of ``t``, the magnitude of the complex number to which the element belongs.
 
-    In ``t``, the real part of each number is followed by its imaginary part. If the magnitude of a number is NaN or infinite, the
-    absolute value of the element is returned instead.
+    In ``t``, the real part of each number is followed by its imaginary part. If the magnitude of a number is NaN or infinite, the absolute
+    value of the element is returned instead.
     """
     whole = torch.hypot(t[0::2], t[1::2]).repeat_interleave(2)
     return torch.where(torch.isfinite(whole), whole, t.abs())
@@ -226,7 +236,11 @@ def _is_saturated(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _is_near_overflow(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask of the elements where rounding decides between the largest finite number and infinity, and x is one of these two."""
+    """Return a mask of the elements where rounding may decide whether the result is finite or infinite.
+
+    At these elements, ``t`` is close to the largest finite number of the dtype in magnitude. ``x`` is close to it too, or infinite, and has
+    the same sign as ``t``.
+    """
     part = t.abs() / torch.finfo(dtype).max
     return (part > 0.98) & (part < 1.02) & (x.abs() > 0.95 * torch.finfo(dtype).max) & (x.sign() == t.sign())
 

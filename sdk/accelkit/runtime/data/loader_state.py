@@ -32,14 +32,14 @@ class Epochs:
 
     Args:
         division: How the job divides the loader.
-        order_states: The object that holds the generator states from which the loader's order is drawn, and synchronises these states
-            among the processes. If None, the states are not synchronised.
+        order_states: The object that holds the generator states from which the loader's order is drawn, and synchronises these states among
+            the processes. If None, the states are not synchronised.
 
     Attributes:
-        epoch: The number of the current epoch, counted from 0. Between two passes, the number of the next epoch. An interrupted pass
-            counts as an epoch: after it, ``epoch`` is the number of the interrupted pass until the next pass begins.
-        position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler
-            or DataPipe divides the data, ``position`` counts only what this process has taken.
+        epoch: The number of the current epoch, counted from 0. After a completed pass, the number of the next epoch. An interrupted pass
+            also counts as an epoch, but the number only increases when the next pass begins.
+        position: The number of samples (or batches, see ``Division``) of this epoch that the job has taken. If the loader's own sampler or
+            DataPipe divides the data, ``position`` counts only what this process has taken.
         active: The state of the current pass over the loader. Loaders that ``skip_batches`` derives from this loader share this object.
     """
 

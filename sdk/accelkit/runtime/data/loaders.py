@@ -88,7 +88,7 @@ class PreparedLoader:
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, counted from 0. Between two passes, the number of the next epoch.
+        """The number of the current epoch, counted from 0. After a completed pass, the number of the next epoch.
 
         After a pass that was interrupted, for example by ``break``, this is the number of the interrupted pass until the next pass begins.
         """
@@ -244,7 +244,10 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """Return the loader whose loop began last (the evaluation loader, in an evaluation inside a training loop). None if no loop runs."""
+    """Return the loader with the running loop that began last. None if no loop is running.
+
+    During an evaluation inside a training loop, this is the evaluation loader.
+    """
     found, highest = None, 0
     for loader in loaders:
         if (number := loader.epochs.active.number) > highest:

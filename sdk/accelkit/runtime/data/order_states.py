@@ -29,16 +29,16 @@ class OrderStates:
         rng_types: The generators to synchronise. ``generator`` means the loader's own generators and those of Python, NumPy and torch.
             ``torch`` means torch's host generator, and the device type means the device's generator. On ranks other than 0, these two
             generators get rank 0's states at the start of each epoch and do not return to their earlier states.
-        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type. If it is None, no generator
-            is synchronised.
+        accelerator: The accelerator whose generator is synchronised if ``rng_types`` contains the device type. If ``accelerator`` is None,
+            nothing is synchronised, whatever ``rng_types`` contains.
         device: The device of the accelerator's generator; None means the current device.
         number: The index of the loader among those that the Runtime prepared. It identifies the loader in errors and in the log of
             collective calls.
 
     Attributes:
-        start: A dict of the states at the start of the current pass: ``host`` has the states of the generators of Python, NumPy and
-            torch (only torch's if the samplers use no other), and ``generators`` has the states of the loader's own generators. None if no
-            pass is active.
+        start: A dict of the states at the start of the current pass: ``host`` has the states of the generators of Python, NumPy and torch
+            (only torch's if the samplers use no other), and ``generators`` has the states of the loader's own generators. None if no pass
+            is active.
     """
 
     def __init__(
@@ -81,12 +81,15 @@ class OrderStates:
     def drawing(self, *, is_resumed: bool) -> Iterator[None]:
         """Return a context manager inside which the host's generators have the states with which the order of this pass begins.
 
-        On exit, the generators get back the states that they had on entry, with two exceptions, which apply when the order of a new pass is
-        drawn for the first time. The ranks that get the first share of the data keep the advanced states, and so do all ranks if
-        ``rng_types`` does not contain ``generator``. If ``rng_types`` contains ``torch``, all ranks keep the advanced state of torch's
-        generator.
+        On exit, the generators normally get back the states that they had on entry. This is different when the order of a new pass is drawn
+        for the first time, because some generators then keep the states to which they have advanced:
 
-        Does nothing if no pass is active, or if only this process reads the loader and the pass continues no saved pass.
+        - All host generators keep them on the ranks that get the first share of the data.
+        - All host generators keep them on every rank if ``rng_types`` does not contain ``generator``.
+        - torch's generator keeps its advanced state on every rank if ``rng_types`` contains ``torch``.
+
+        Does nothing if no pass is active. Also does nothing if this process is the only one that gets batches of the loader, unless the
+        pass continues a saved pass.
 
         Args:
             is_resumed: Whether the pass continues a saved pass.

@@ -150,7 +150,7 @@ def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], 
 
 
 def _first(shares: list[Any], num_samples: int) -> list[Any]:
-    """Return as few shares as possible, from the beginning of ``shares``, that together hold at least ``num_samples`` samples.
+    """Return the shortest beginning of ``shares`` that holds at least ``num_samples`` samples in total.
 
     If all shares together hold fewer samples, return all of them.
     """

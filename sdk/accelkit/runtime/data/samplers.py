@@ -40,16 +40,17 @@ class ShardedBatches(Sharded, Sampler[Any]):
         process_index: The index of the process whose share is yielded. None yields all shares, round by round.
         split_batches: Whether to cut each batch into pieces instead of distributing whole batches in turn.
         even_batches: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full
-            batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is
-            dropped if ``batches.drop_last`` is set. With ``split_batches``, this also decides whether an earlier batch that has fewer
-            samples than there are processes is filled, or some processes get no piece of it.
+            batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is dropped if
+            ``batches.drop_last`` is set. With ``split_batches``, ``even_batches`` also affects earlier batches with fewer samples than
+            there are processes. If True, such a batch is filled until every process gets one sample. If False, some processes get no piece
+            of it.
         holds_lists: Whether an item of ``batches`` is a batch.
         first: How many samples or items to skip at the beginning. If ``batches`` is a ``BatchSampler`` of torch, samples are counted,
             because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
 
     Attributes:
-        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it. Without
-            ``split_batches``, the last round is then filled with whole batches, not with single samples.
+        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it. Without ``split_batches``, the
+            last round is then filled with whole batches, not with single samples.
         remainder: The number of samples in the last round, not counting the repeated samples that fill the round. -1 if no samples are
             repeated, the number is not known, or the last round has not been reached.
     """
@@ -130,8 +131,11 @@ class ShardedBatches(Sharded, Sampler[Any]):
                 yield batch
 
     def _whole_rounds(self) -> Iterator[list[Any]]:
-        """Yield rounds (lists with one batch for each process). A full round is yielded only after the next batch has been read: if there
-        is none, the round is the last one, which may be filled, shorter or dropped (see the class)."""
+        """Yield rounds, which are lists with one batch for each process.
+
+        A round is yielded only after the batch that follows it has been read. If no batch follows, the round is the last one, which may be
+        filled, shorter or dropped (see the class).
+        """
         beginning: list[Any] = []
         shares: list[Any] = []
         for batch in self._remaining(beginning, self.num_processes):

@@ -25,8 +25,9 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot")
 class MemoryHistory:
     """Recording of the allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
 
-    If the program itself is recording, its recording is used instead of a new one, and is not ended: a new recording would replace the
-    program's options, which torch could not restore. A recording that has no entries yet is not detected, and is replaced.
+    If the program itself is recording, no new recording is started, because it would replace the program's options, which torch could not
+    restore. The program's recording is used instead, and is not ended. A recording that has no entries yet is not detected, and is
+    replaced.
 
     Args:
         accelerator: The accelerator. Errors name its plugin.

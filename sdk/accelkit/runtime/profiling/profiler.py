@@ -24,9 +24,10 @@ class Profiler:
 
     Attributes:
         torch_profiler: The ``torch.profiler.profile`` that records the steps. It has further methods, such as ``key_averages``.
-        summary: The summary of the recorded steps. None until the last recorded step or the ``with`` block has ended. It stays None if the
-            block raises an error before that, or ends before the recording begins.
-        memory_snapshot: The file with the memory snapshot. None if none was requested, or until it is written.
+        summary: The summary of the recorded steps. None until the last step to be recorded has ended or, if the ``with`` block ends
+            earlier, until the block has ended. It stays None if the block ends before the recording begins, or raises an error before the
+            last step to be recorded has ended.
+        memory_snapshot: The file with the memory snapshot. None until the file is written, and if no snapshot was requested.
     """
 
     def __init__(

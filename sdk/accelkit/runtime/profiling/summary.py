@@ -69,7 +69,7 @@ class Copies:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fallback:
-    """An operator that the device does not implement, so that it runs on the CPU.
+    """An operator that runs on the CPU because the device does not implement it.
 
     Attributes:
         operator: The name of the operator.
@@ -95,9 +95,10 @@ class Summary:
         operators: The eight operators that take the most time on the device, sorted by that time and then by the time on the host.
         copies: The copies between types of devices.
         fallbacks: The operators that ran on the CPU because the device does not implement them.
-        peak_bytes: The highest number of bytes allocated on the device during the steps. None if the device's allocator reports
-            nothing to torch.profiler.
-        peak_at: The phase and, if any, the operator in which the peak was reached: ``backward, aten::mm``. None if ``peak_bytes`` is None.
+        peak_bytes: The highest number of bytes allocated on the device during the steps. None if the device's allocator reports nothing to
+            torch.profiler.
+        peak_at: The phase and, if any, the operator in which the peak was reached, for example ``backward, aten::mm``. None if
+            ``peak_bytes`` is None.
         findings: What stands out in these numbers, in some cases with advice. Empty if nothing stands out.
     """
 
@@ -249,7 +250,7 @@ def _copies(events: Iterable[Any], num_steps: int) -> list[Copies]:
 
 
 def _fallbacks(events: Iterable[Any], num_steps: int) -> list[Fallback]:
-    """Return the operators that ran on the CPU because the device does not implement them, the one that takes the most time first.
+    """Return the operators that ran on the CPU because the device does not implement them, sorted by time in descending order.
 
     These are the operators that call ``aten::_to_cpu``, with which torch copies the arguments to the CPU.
     """

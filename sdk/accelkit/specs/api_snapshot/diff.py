@@ -24,11 +24,11 @@ class Change:
 
     Attributes:
         specification, member: The names of the specification and of its member, such as ``Strategy`` and ``step``. ``member`` is empty if
-            the whole specification has changed.
+            the whole specification was added or removed, or if the order of its fields has changed.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
-        old, new: The member's signature in the old and in the new record, or "" for a record without the member. If ``member`` is empty,
-            these are the names of the fields if their order has changed, and otherwise the name of the specification, or "" for a record
-            without it.
+        old, new: The member's signature in the old and in the new record. If the whole specification was added or removed, its name. If the
+            order of its fields has changed, the names of the fields. Empty for a record that does not contain the member or the
+            specification.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
@@ -201,9 +201,9 @@ class _Comparison:
             yield dataclasses.replace(change, parameter=one.parameter)
 
     def _order(self) -> Iterator[Change]:
-        """Yield a change if the fields that both records have are in a different order. This breaks plugins that pass them by position.
+        """Yield a change if the order of the fields that occur in both records has changed.
 
-        Yields nothing for objects that plugins only receive.
+        The new order breaks plugins that pass the fields by position. Yields nothing for objects that plugins only receive.
         """
         stayed = [name for name in self._olds if name in self._news and self._olds[name]["form"] == self._news[name]["form"] == "field"]
         order = [name for name in self._news if name in stayed]

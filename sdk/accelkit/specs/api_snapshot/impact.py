@@ -54,10 +54,11 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin whose code mentions the names in ``mentions``.
 
-    Only changes that concern ``who uses it`` can concern the plugin. If plugins create objects of the class (``is_made``), a change to a
-    field, or the removal of any member, concerns a plugin that mentions the class, and a change to any other member concerns a plugin that
-    mentions both the class and the member. If plugins only receive objects of the class, a change to any member concerns a plugin that
-    mentions the member.
+    Only changes that concern ``who uses it`` can concern the plugin. Such a change concerns the plugin in these cases:
+
+    - Plugins only receive objects of the class (``is_made`` is False), and the code mentions the member.
+    - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. Unless the change is to a field or removes
+      a member, the code must also mention the member.
     """
     if change.concerns != "who uses it":
         return False

@@ -78,7 +78,10 @@ def record(specifications: Mapping[type, Role] = SPECIFICATIONS, version: str = 
 
 
 def _is_unrecorded(base: type) -> bool:
-    """Return whether a base class is one of accelkit's but has no record of its own, so that its subclass's record includes its members."""
+    """Return whether a base class belongs to accelkit but has no record of its own.
+
+    The members of such a base class are included in the record of its subclass.
+    """
     return base.__module__.startswith(_OWN_PACKAGE) and base not in SPECIFICATIONS
 
 

@@ -32,8 +32,9 @@ _SET_BY_ACCELKIT = ("name", "plugin")
 def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find public members of a plugin that are probably misspelt.
 
-    A member is reported if its name is not in the specification and not used by the plugin's own code, and if the specification has a
-    similar name that the plugin does not define. A name in ``_ELSEWHERE`` counts as similar to the name that corresponds to it.
+    A member is reported if three conditions hold: its name is neither in the specification nor the name of a hook, the plugin's own code
+    does not use the name, and the specification has a similar name that the plugin does not define. ``_ELSEWHERE`` maps names that other
+    frameworks use to the corresponding names in the specifications. Such names count as similar, too.
     """
     candidates = [name for name in plugin.specified if name not in plugin.own and name not in _SET_BY_ACCELKIT]
     for name in plugin.own:

@@ -1,7 +1,8 @@
-"""The rule about the values that methods return. It reports a method if the specification does not allow the type of a returned value.
+"""The rule about the values that methods return.
 
-The rule reads the return annotation and the source of the method, and does not run the method. It reports a method only if a built-in type
-is annotated, or if the type of a returned value is certain, as in ``return None`` in a method that has to return a module.
+It reports a method if the specification does not allow the type of a returned value. The rule reads the return annotation and the source of
+the method, and does not run the method. It reports a method only if the return annotation is a built-in type, or if the type of a returned
+value is certain, as in ``return None`` in a method that has to return a module.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _READ = ("os.environ", "self.environ", "environ")
 
 
 def wrong_results(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods and properties that certainly return a value of a built-in type that the specification does not allow.
+    """Find methods and properties whose results have a built-in type that the specification does not allow.
 
-    If the plugin annotates a method with a built-in return type that the specification does not allow, only this annotation is reported,
-    and the ``return`` statements are not examined.
+    A result is reported only if its type is certain. If the plugin annotates a method with a built-in return type that the specification
+    does not allow, only this annotation is reported, and the ``return`` statements are not examined.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name, specified_hooks().get(name))
@@ -95,7 +96,7 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
 
 
 def _types_of(value: ast.expr | None) -> set[str]:
-    """Return the names of the built-in types that an expression certainly has. The set is empty if the type is not certain.
+    """Return the names of the known built-in types of an expression's value. The set is empty if no type is known.
 
     An environment variable that is read with ``get`` or ``getenv`` has two types: ``str`` if it is set, and otherwise the default's type.
     If there is no default, only ``str`` is returned, because the plugin may know that the variable is set.

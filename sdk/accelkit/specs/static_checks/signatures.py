@@ -12,7 +12,8 @@ def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find methods whose arguments do not fit the specification.
 
     A method is reported if it lacks ``self`` or an argument of the specification, requires an argument that the specification does not
-    have, takes the arguments in a different order, or takes an argument only as a keyword argument that accelkit passes by position.
+    have, or takes the arguments in a different order. It is also reported if it accepts an argument only by keyword, although accelkit
+    passes this argument by position.
     """
     for name, mine in plugin.own.items():
         theirs = plugin.specified.get(name)

@@ -19,8 +19,8 @@ def fault(text: str) -> Iterator[None]:
     """Context manager that injects the faults in ``text``, which has the format of the environment variable FAKE_XPU_FAULT.
 
     Allocations and kernels are counted from the start of the block; with ``oom@3``, the third allocation in the block fails. The faults
-    replace those of an outer block or of FAKE_XPU_FAULT, which do not come back: after the block, no faults are injected. If a device was
-    lost, no device can be used any more.
+    replace those of an outer block or of FAKE_XPU_FAULT. The replaced faults are not restored: after the block, no faults are injected.
+    Once a device has been lost, this process can no longer use any device.
 
     Raises:
         SettingsError: If ``text`` cannot be parsed, or names an operator that torch does not have.

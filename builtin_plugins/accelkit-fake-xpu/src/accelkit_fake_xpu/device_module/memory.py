@@ -90,7 +90,7 @@ def _record_memory_history(  # noqa: PLR0917 # the signature of torch.xpu
 def _snapshot(device: Device = None) -> dict[str, Any]:
     """Return the allocated memory of all devices and the recorded history, in the form of ``torch.cuda.memory._snapshot``.
 
-    Nothing is cached, so each block is a segment of its own. ``device`` is ignored, as by ``torch.cuda``.
+    Nothing is cached, so each block is a segment of its own. ``device`` is ignored, as it is in ``torch.cuda``.
     """
     actions, entries, blocks, stacks, files, functions, lines = torch.ops.fake_xpu.memory_history()
     frames = [{"filename": file, "name": name, "line": line} for file, name, line in zip(files, functions, lines, strict=True)]

@@ -16,7 +16,8 @@ from accelkit_fake_xpu.device_module.devices import Device, index_of
 class Stream(torch.Stream):
     """A queue of work on a device.
 
-    Besides its default stream, a device has 32 streams. Each call of the constructor returns the next of these 32 streams, in a cycle.
+    Besides its default stream, a device has 32 streams. The constructor returns these 32 streams in turn, and starts over after the last
+    one.
     """
 
     def __new__(cls, device: Device = None, priority: int = 0, **identity: Any) -> Stream:
