@@ -39,7 +39,7 @@ none claims to have every operator. The plugins declare no capabilities. A test 
 such as a dtype or streams, is *not supported* if the device raises an error, computes in another
 dtype under autocast, or lacks what is tested. A test that needs something else that is missing,
 such as a second device, also counts as *not supported*. A test counts as *failed* if the device computes a
-wrong result, violates behaviour that torch guarantees, or raises an error in a test that is not
+wrong result, does not behave as torch guarantees, or raises an error in a test that is not
 about a capability. A device without float32, for example, *fails* the test of a training step, but
 the tests of its operators in float32 count as *not supported*. The number of failures is larger
 than the number of defects on this page, because several tests may fail for the same reason, and

@@ -1,4 +1,4 @@
-"""`copy.deepcopy` gives a second handle of the same tensor, so changing a copy of a model changes the model."""
+"""`copy.deepcopy` gives a second handle to the same tensor, so changing a copy of a model changes the model."""
 
 import copy
 

@@ -1,4 +1,5 @@
-"""`safetensors` cannot save tensors on rgpu, unless they are first copied to the CPU, because their storage has no address."""
+"""`safetensors` cannot save tensors on rgpu, because their storage has no address. The tensors must
+first be copied to the CPU."""
 
 import rgpu
 import torch

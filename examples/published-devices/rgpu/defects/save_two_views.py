@@ -1,4 +1,5 @@
-"""`torch.save` of two views of one tensor raises an error, because it needs the address of their storage, which has none."""
+"""`torch.save` cannot save two views of one tensor together, because it needs the address of their storage,
+and the storage has no address."""
 
 import rgpu
 import torch

@@ -1,5 +1,6 @@
-"""After 64 calls of `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The server also imports rgpu. Each
-time the server sets a seed, it therefore also seeds an rgpu device of its own, which sends the seed to the server again."""
+"""After 64 calls to `torch.manual_seed`, the server keeps seeding itself, so random numbers repeat. The reason is that the server imports
+rgpu, as the client does. Each time the server sets a seed, it therefore also seeds an rgpu device of its own, which sends the seed to
+the server again."""
 
 import rgpu
 import torch
