@@ -1,5 +1,5 @@
-"""Faults that appear only in conversions or rare operators, for certain sizes, on a device that is not current, after many calls or in
-invalid calls."""
+"""Faults that appear only in conversions or rare operators, or only for certain sizes, on a device that is not current, after many calls,
+or in invalid calls."""
 
 from __future__ import annotations
 

@@ -76,10 +76,10 @@ class Runtime:
     Args:
         accelerator: The accelerator: a name, ``dist:name``, ``torch:<device_type>``, ``auto`` or an instance.
         devices: A number of devices, ``-1`` or ``"auto"`` for all devices, or indices as a list or as a string such as ``"0,2"``.
-        strategy, precision, cluster: Names or instances. For the strategy, ``auto`` means the accelerator's default. hooks: Hook plugins,
-        as names or instances. cpu: Whether to use the CPU regardless of the environment variables. seed: The seed for the generators of
-        Python, NumPy and torch (seeded now) and of the device (seeded at its first
-            use).
+        strategy, precision, cluster: Names or instances. For the strategy, ``auto`` means the accelerator's default.
+        hooks: Hook plugins, as names or instances.
+        cpu: Whether to use the CPU regardless of the environment variables.
+        seed: The seed for the generators of Python, NumPy and torch (seeded now) and of the device (seeded at its first use).
         device_placement: Whether ``prepare`` moves modules and batches to the device.
         split_batches: Whether the batch size of a loader is the total for all processes. Otherwise, it is the batch size of each process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that all processes get the same

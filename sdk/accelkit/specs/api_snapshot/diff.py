@@ -146,7 +146,10 @@ class _Comparison:
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
 
     def _fields_after(self, name: str) -> list[str]:
-        """Return the fields of the old record that follow the new field ``name`` in the new record. Empty if ``name`` is not a field."""
+        """Return those fields of the old record that come after the field called ``name`` in the new record.
+
+        The list is empty if the new record has no field of this name.
+        """
         if self._news[name]["form"] != "field":
             return []
         later = list(self._news)[list(self._news).index(name) + 1 :]
