@@ -11,8 +11,10 @@ class LocalEnvironment(ClusterEnvironment):
     """A single process on this machine, without a launcher."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection:
-        """Return a ``ClusterDetection`` of priority 0, the lowest that is ever used. Any other environment that claims the process takes precedence
-        over this one."""
+        """Return a ``ClusterDetection`` of priority 0, the lowest that is ever used.
+
+        Any other environment that claims the process takes precedence over this one.
+        """
         return ClusterDetection("local", 0, "no launcher or scheduler started this process")
 
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:

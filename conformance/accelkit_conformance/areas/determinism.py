@@ -126,9 +126,9 @@ def warnings_are_no_errors(subject: Subject) -> None:
 
 @check("full", requires=["deterministic"])
 def new_memory_is_filled(subject: Subject) -> None:
-    """In deterministic mode, ``empty``, ``empty_strided``, ``empty_like``, ``new_empty`` and ``resize_`` fill new memory with NaN if the dtype is
-    floating-point or complex, and otherwise with the largest value of the dtype, as described in torch's documentation. Each declared dtype
-    is tested."""
+    """In deterministic mode, ``empty``, ``empty_strided``, ``empty_like``, ``new_empty`` and ``resize_`` fill new memory with NaN if the
+    dtype is floating-point or complex, and otherwise with the largest value of the dtype, as described in torch's documentation. Each
+    declared dtype is tested."""
     from accelkit_conformance.oracle.repeated_calls import check_filled_memory
 
     check_filled_memory(subject)

@@ -29,7 +29,7 @@ class Program:
 
     Attributes:
         name: The path of a script (or folder, or archive), or the name of a module.
-        is_module: Whether the program is run as with ``python -m``.
+        is_module: Whether the program is run as a module, as ``python -m`` does.
         arguments: The arguments of the program.
     """
 

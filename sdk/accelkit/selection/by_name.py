@@ -22,7 +22,7 @@ class Loaded(NamedTuple):
 
 
 def generic_record(name: str) -> PluginRecord:
-    """Return the record of the accelerator ``torch``, under the given name.
+    """Return the record of the accelerator ``torch``, with its name set to ``name``.
 
     Args:
         name: A name of the form ``torch:<device_type>``, such as ``torch:xpu``.
