@@ -71,7 +71,8 @@ def _numbers(scores: mutation_scores.Scores) -> list[str]:
     minors = [path.stem.removeprefix("torch-") for path in profiles.FOLDER.glob("torch-*.txt")]
     newest = max(minors, key=lambda one: [int(number) for number in one.split(".")])
     text = (
-        f"The number of tests in each profile with torch {newest}; with other versions, only the number of tests for accelerators differs. "
+        f"The table shows the number of tests in each profile with torch {newest}. With other versions, only the number of tests for "
+        "accelerators differs. "
         "The last two columns say how many broken plugins were written by hand, and how many of these were detected. A plugin counts as "
         "detected if, in the last selftest, a test of the area that the plugin breaks failed. "
         '"Not run" means that there has been no selftest for this kind of plugin.'

@@ -209,7 +209,7 @@ _PRESERVING = [
 def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
     """For a tensor that is dense in memory but transposed, permuted or in channels_last, ``clone``, ``to`` and functions such as
     ``zeros_like`` return a tensor with the same strides and the requested dtype. ``clone`` and ``to`` give the same values as on the CPU.
-    ``to`` is tested with conversions from float32 to ``dtype``, and from ``dtype`` to float32."""
+    ``to`` is tested with conversions from float32 to the tested dtype, and from the tested dtype to float32."""
     import torch
 
     from accelkit_conformance.oracle.layouts import PRESERVING, permuted_tensors

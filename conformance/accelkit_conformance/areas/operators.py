@@ -245,9 +245,9 @@ _MIXED = (
 
 @check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
 def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
-    """For two arguments of these dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 38 other functions give results with the same dtype
-    and values as on the CPU. One argument is a 1-d tensor. The other is a 1-d tensor, a 0-d tensor or a Python number. Each call is
-    tested with the dtypes and the arguments in both orders. Calls that the CPU rejects are left out."""
+    """For two arguments of the two tested dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 38 other functions give results with the
+    same dtype and values as on the CPU. One argument is a 1-d tensor. The other is a 1-d tensor, a 0-d tensor or a Python number. Each call
+    is tested with the dtypes and the arguments in both orders. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.type_promotion import check_type_promotion
 
     check_type_promotion(subject, first, second)

@@ -31,7 +31,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "kept",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write a summary of each report, without the results of single tests, into this folder. A matrix can be made from "
+    help="Write a summary of each report, without the results of individual tests, into this folder. A matrix can be made from "
     "the summaries too.",
 )
 @json_option()

@@ -240,7 +240,10 @@ def _after_errors(subject: Subject) -> None:
 
 
 def _gradients(subject: Subject) -> None:
-    """Check the gradients of the collectives in ``torch.distributed.nn``. Also check collectives that change a parameter under ``no_grad``."""
+    """Check the gradients of the collectives in ``torch.distributed.nn``.
+
+    Also check collectives that change a parameter under ``no_grad``.
+    """
     from torch.distributed.nn import functional
 
     n, rank = subject.world_size, subject.rank

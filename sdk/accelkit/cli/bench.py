@@ -97,10 +97,10 @@ def _say_progress(measurement: str, number: int, count: int) -> None:
 def compare(*, old: Path, new: Path, threshold: str, is_json: bool) -> None:
     """Compare two reports that 'accelkit bench --json' wrote.
 
-    A measurement counts as slower or faster only if its speed changed by more than the threshold, as a percentage of the higher of the two
-    speeds, and the change is statistically significant. A change is significant if the p-value of the Mann-Whitney test, corrected by
-    Holm's method, is below 0.05. The exit code is 1 if a measurement is slower, or if only the old report contains a result for a
-    measurement.
+    A measurement counts as slower or faster only if two conditions are met: its speed changed by more than the threshold (a percentage of
+    the higher of the two speeds), and the change is statistically significant. A change is significant if the p-value of the Mann-Whitney
+    test, corrected by Holm's method, is below 0.05. The exit code is 1 if a measurement is slower, or if only the old report contains a
+    result for a measurement.
     """
     from accelkit.benchmarking import compare as comparison
 

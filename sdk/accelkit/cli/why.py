@@ -26,8 +26,8 @@ from accelkit.specs.cluster import PLACEMENT
 def command(name: str | None, is_cluster: bool, is_json: bool) -> None:
     """Explain which accelerator would be used for NAME, and why the others would not.
 
-    Without NAME, the value of ACCELKIT_ACCELERATOR is used, or auto if that variable is not set. If NAME or the variable names a single
-    plugin, this plugin is tested again in a child process, even if it worked before.
+    Without NAME, the value of ACCELKIT_ACCELERATOR is used, or auto if that variable is not set. If NAME (or the value of the variable) is
+    the name of a single plugin, this plugin is tested again in a child process, even if it worked before.
 
     With --cluster, NAME is the name of a cluster environment. Under srun or mpirun, each process shows its own settings.
     """

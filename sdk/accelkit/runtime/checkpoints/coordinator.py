@@ -1,8 +1,8 @@
 """Coordinate operations that succeed or fail on all processes together.
 
 An operation consists of one or more stages. After each stage, every process knows whether any process failed. Messages are sent point to
-point through rank 0, so that a process that died can be named by its rank. Collectives
-are not used for this, because the error that a collective raises does not say which rank died.
+point through rank 0, so that a process that died can be named by its rank. Collectives are not used for this, because the error that a
+collective raises does not say which rank died.
 """
 
 from __future__ import annotations
