@@ -70,7 +70,7 @@ class DrawsCategoriesWithoutWeight(Broken):
 
 @mutant("distributions", "masks of dropout")
 class MasksWhatIsZero(Broken):
-    """Dropout takes its mask from its result, so zeros of the input get no gradient."""
+    """Dropout takes its mask from its result, so zeros in the input get no gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

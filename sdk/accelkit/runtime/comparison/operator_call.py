@@ -118,7 +118,7 @@ class OperatorCall:
         return outcome
 
     def written(self, found: Outcome) -> list[torch.Tensor | None]:
-        """Return the results of the call on the device and the arguments that the call changed. Call :meth:`wrong` first.
+        """Return the results of the call on the device, followed by the arguments that the call changed. Call :meth:`wrong` first.
 
         An argument counts as changed if the call on the CPU changed it. None stands for a result that is not a tensor.
 
