@@ -15,13 +15,13 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize(
     ("name", "test", "said"),
     [
-        ("records_no_kernels", "a_recording_has_no_work_of_another", "no kernel of the matmuls was recorded"),
+        ("records_no_kernels", "recordings_contain_no_other_work", "no kernel of the matmuls was recorded"),
         ("records_microseconds_as_nanoseconds", "kernels_have_the_time_that_they_take", "1 recorded kernels take 0."),
         ("records_on_another_clock", "kernels_start_after_their_call", "us before it was launched"),
         ("records_kernels_twice", "kernels_have_the_time_that_they_take", "2 recorded kernels take"),
         (
             "keeps_old_recordings",
-            "a_recording_has_no_work_of_another",
+            "recordings_contain_no_other_work",
             "recorded with 3 kernels and copies, and later with 6",
         ),
         ("records_the_operator_before", "time_belongs_to_the_operator_that_was_called", "the addition has none of the device's time"),

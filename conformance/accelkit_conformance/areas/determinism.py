@@ -115,7 +115,7 @@ def calls_are_repeated(subject: Subject, name: str) -> None:
 
 
 @check("full", requires=["deterministic"])
-def warnings_are_no_errors(subject: Subject) -> None:
+def warnings_are_not_errors(subject: Subject) -> None:
     """With ``use_deterministic_algorithms(True, warn_only=True)``, calls that are not deterministic on some devices, such as the backward
     pass of ``grid_sample``, raise no error and leave ``warn_only`` on. Seven calls are tested. Six of them give the same results or
     gradients as on the CPU. The seventh assigns several values to each element, and each element keeps one of those values."""

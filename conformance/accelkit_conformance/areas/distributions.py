@@ -24,11 +24,11 @@ def tensor_parameters(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
-    """Samplers draw numbers of the tested dtype. All of 20,000 numbers are finite, and their mean is correct to within six standard errors
-    and the rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n. For a floating-point dtype, n is the end
-    of the range in which the dtype represents every integer, such as 2**24 for float32. For any other dtype, n is its largest value. No
-    number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is correct to within six standard
-    errors.
+    """Samplers draw numbers of the tested dtype. All 20,000 drawn numbers are finite, and their mean is correct to within six standard
+    errors and the rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n. For a floating-point dtype, n is
+    the end of the range in which the dtype represents every integer, such as 2**24 for float32. For any other dtype, n is its largest
+    value. No number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is correct to within
+    six standard errors.
     """
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 

@@ -1,5 +1,6 @@
 """Importing or probing the plugin leaves no thread running, does not change environment variables, signal handlers, the working directory
-or torch's functions, and does not initialise the driver. Only ``load`` and ``setup_device`` may do this. Each check uses a new process."""
+or torch's functions, and does not initialise the driver. Only ``load`` and ``setup_device`` may have such effects. Each check uses a new
+process."""
 
 from __future__ import annotations
 

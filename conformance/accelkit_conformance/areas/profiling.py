@@ -137,7 +137,7 @@ def kernels_of_every_stream_are_recorded(subject: Subject) -> None:
 
 
 @check("training", requires=["profiler"])
-def a_recording_has_no_work_of_another(subject: Subject) -> None:
+def recordings_contain_no_other_work(subject: Subject) -> None:
     """Two recordings of the same three matmuls contain the same number of kernels and copies, and this number is at least one. A recording
     during which nothing runs contains none.
     """

@@ -60,7 +60,7 @@ def clip_by_value(subject: Subject, size: str) -> None:
 
 
 @check("training", kind="strategy", over=one_and_several, is_distributed=True)
-def infinite_gradients_skip_the_step_of_all(subject: Subject, size: str) -> None:
+def infinite_gradients_make_all_processes_skip(subject: Subject, size: str) -> None:
     """With ``16-mixed``, if rank 0 has infinite gradients, all processes skip the step: weights and learning rate do not change, and
     ``optimizer_step_was_skipped`` is True. The next step has finite gradients: weights and learning rate change, and
     ``optimizer_step_was_skipped`` is False.
