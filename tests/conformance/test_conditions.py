@@ -22,6 +22,7 @@ from accelkit_conformance.oracle.conditions import ConditionedCall
 from accelkit_conformance.oracle.layouts import all_arranged
 from accelkit_conformance.oracle.pairwise import covering_rows
 from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.oracle.targets import Target
 from accelkit_conformance.oracle.variations import Variations
 from accelkit_conformance.subject import Subject
 
@@ -192,3 +193,12 @@ def test_an_overload_without_a_variant_is_called_as_it_is():
     device = SimpleNamespace(devices=[1], module=None, capabilities=SimpleNamespace(can=lambda key: False))
     wanted = ORDINARY | {"destination": "in place", "place": "another stream"}
     assert call.possible(device, wanted) == ORDINARY
+
+
+@pytest.mark.parametrize("make", [Target.strided, Target.narrowed])
+def test_memory_beside_the_elements_of_a_target_is_watched(make):
+    target = make(torch.ones(3, 2))
+    target.check_gaps()
+    target.tensor.as_strided((3,), (target.tensor.stride(0),), target.tensor.storage_offset() - 1).zero_()
+    with pytest.raises(AssertionError, match="was overwritten"):
+        target.check_gaps()

@@ -88,7 +88,7 @@ def test_gradients_in_float16_are_refused(error_text):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("init_scale", 0.0), ("init_scale", float("inf")), ("growth_factor", 1.0), ("backoff_factor", 2.0), ("growth_interval", 0)],
+    [("init_scale", 1e-46), ("init_scale", 1e39), ("growth_factor", 1.0), ("backoff_factor", 2.0), ("growth_interval", 0)],
 )
 def test_options_with_which_the_scale_cannot_adapt_are_refused(name, value, error_text):
     with pytest.raises(accelkit.UsageError) as caught:
@@ -97,12 +97,56 @@ def test_options_with_which_the_scale_cannot_adapt_are_refused(name, value, erro
     assert caught.value == error_text
 
 
-def test_a_device_without_the_operator_is_refused_at_once(monkeypatch, error_text):
-    def missing(*_):
-        raise NotImplementedError("Could not run 'aten::_amp_foreach_non_finite_check_and_unscale_' with this device")
+def test_the_first_use_may_be_in_inference_mode():
+    """A program may evaluate before it trains. Autograd does not accept tensors that inference mode has created."""
+    rt = accelkit.Runtime("cpu", precision=Float16Mixed(GradScalerOptions(**OPTIONS)))
+    model = nn.Linear(2, 1)
+    with torch.inference_mode():
+        model.to(rt.device)(torch.ones(1, 2, device=rt.device))
+        rt.precision.pre_backward(torch.ones(()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rt.prepare(model, optimizer)
+    before = model.weight.detach().clone()
+    rt.backward(model(torch.ones(1, 2)).sum())
+    optimizer.step()
+    torch.testing.assert_close(before - model.weight, torch.ones(1, 2))
 
-    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", missing)
-    with pytest.raises(accelkit.UnsupportedError) as caught:
-        _ = accelkit.Runtime("cpu", precision="16-mixed").precision
-    assert "bf16-mixed" in caught.value.hint
-    assert caught.value == error_text
+
+def test_a_loss_that_stays_nan_skips_every_step():
+    """The scale becomes so small that its reciprocal is not a number in float32, and then 0."""
+    rt = accelkit.Runtime("cpu", precision="16-mixed")
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rt.prepare(model, optimizer)
+    before = model.weight.detach().clone()
+    for _ in range(200):
+        rt.backward(model(torch.ones(1, 2)).sum() * float("nan"))
+        optimizer.step()
+        optimizer.zero_grad()
+        assert rt.optimizer_step_was_skipped
+    assert torch.equal(model.weight, before)
+    assert rt.precision.scale == 0.0
+
+
+def test_changing_scaled_sparse_gradients_warns():
+    rt = accelkit.Runtime("cpu", precision="16-mixed")
+    model = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rt.prepare(model, optimizer)
+    rt.backward(model(torch.tensor([1, 1, 3])).sum())
+    gradient = model.weight.grad
+    gradient.mul_(0.5)
+    with pytest.warns(UserWarning, match="were changed between backward and step"):
+        optimizer.step()
+    assert model.weight.grad is gradient
+
+
+def test_a_state_that_torch_accepts_can_be_loaded():
+    """A scale that never grows is not an option, but older checkpoints may contain one. A failed load changes nothing."""
+    rt = accelkit.Runtime("cpu", precision=Float16Mixed(GradScalerOptions(**OPTIONS)))
+    state = torch.amp.GradScaler("cpu", init_scale=1000.1, growth_interval=0).state_dict()
+    rt.precision.load_state_dict(state | {"scale": 1000.1})
+    assert rt.precision.state_dict() == state | {"scale": torch.tensor(1000.1).item()}
+    with pytest.raises(KeyError, match="growth_factor"):
+        rt.precision.load_state_dict({"scale": 1.0, "_growth_tracker": 0})
+    assert rt.precision.scale == torch.tensor(1000.1).item()

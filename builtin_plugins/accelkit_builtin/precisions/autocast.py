@@ -57,7 +57,7 @@ class AutocastPrecision(Precision):
         self._context = functools.partial(torch.autocast, self._device_type, self._dtype, cache_enabled=self.autocast.cache_enabled)
 
     @contextmanager
-    def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str, *, allow_warnings: bool = False) -> Iterator[None]:
+    def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
         """Context manager that raises UnsupportedError if the torch call inside it fails.
 
         A call fails if it raises a RuntimeError or an AssertionError. Unless ``allow_warnings`` is True, a call also fails if it issues a
@@ -65,8 +65,7 @@ class AutocastPrecision(Precision):
         """
         try:
             with warnings.catch_warnings():
-                if not allow_warnings:
-                    warnings.simplefilter("error", UserWarning)
+                warnings.simplefilter("error", UserWarning)
                 yield
         except (RuntimeError, AssertionError, UserWarning) as error:
             raise UnsupportedError(

@@ -29,8 +29,8 @@ class GradScalerOptions:
         growth_interval: The number of consecutive steps without an infinite or NaN gradient after which the scale grows.
 
     Raises:
-        UsageError: If ``init_scale`` is not positive and finite, ``growth_factor`` is not greater than 1, ``backoff_factor`` is not between
-            0 and 1, or ``growth_interval`` is less than 1.
+        UsageError: If ``init_scale`` is not a positive number in float32, ``growth_factor`` is not greater than 1, ``backoff_factor`` is
+            not between 0 and 1, or ``growth_interval`` is less than 1.
     """
 
     init_scale: float = 65536.0
@@ -40,7 +40,7 @@ class GradScalerOptions:
 
     def __post_init__(self) -> None:
         rules = {
-            "init_scale": (0 < self.init_scale < math.inf, "it must be positive and finite"),
+            "init_scale": (2.0**-149 <= self.init_scale <= (2 - 2.0**-23) * 2.0**127, "it must be a positive number in float32"),
             "growth_factor": (1 < self.growth_factor < math.inf, "it must be greater than 1, so that the scale grows"),
             "backoff_factor": (0 < self.backoff_factor < 1, "it must be between 0 and 1, so that the scale becomes smaller"),
             "growth_interval": (self.growth_interval >= 1, "it is a number of steps, so it must be at least 1"),
@@ -85,13 +85,14 @@ class LossScaler:
     """
 
     def __init__(self, options: GradScalerOptions) -> None:
-        self._options = options
         self._scale = _in_float32(options.init_scale)
+        self._growth_factor, self._backoff_factor = options.growth_factor, options.backoff_factor
+        self._growth_interval = options.growth_interval
         self._growth_tracker = 0  # the number of consecutive steps without an infinite or NaN gradient
         self._factors: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}  # the scale and its reciprocal on each device
 
     def multiply(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss times the scale, in float32 or a wider dtype."""
+        """Return the loss times the scale."""
         return loss * (self._factors.get(loss.device) or self._copy_to(loss.device))[0]
 
     def divide(self, gradients: Iterable[torch.Tensor]) -> GradientCheck:
@@ -137,18 +138,19 @@ class LossScaler:
     def _after(self, has_found_infinity: bool) -> tuple[float, int]:
         """Return the scale and the growth tracker after a step, as ``torch._amp_update_scale_`` computes them."""
         if has_found_infinity:
-            return _in_float32(self._scale * self._options.backoff_factor), 0
+            return _in_float32(self._scale * self._backoff_factor), 0
         successes = self._growth_tracker + 1
-        if successes != self._options.growth_interval:
+        if successes != self._growth_interval:
             return self._scale, successes
-        grown = _in_float32(self._scale * self._options.growth_factor)
+        grown = _in_float32(self._scale * self._growth_factor)
         return grown if math.isfinite(grown) else self._scale, 0
 
     def _copy_to(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         import torch
 
-        factors = (self._scale, 1 / self._scale if self._scale > 0 else math.inf)
-        scale, reciprocal = (torch.full((), factor, dtype=torch.float32, device=device) for factor in factors)
+        factors = (self._scale, _in_float32(1 / self._scale) if self._scale > 0 else math.inf)
+        with torch.inference_mode(False):  # autograd does not accept tensors that inference mode has created
+            scale, reciprocal = (torch.full((), factor, dtype=torch.float32, device=device) for factor in factors)
         self._factors[device] = scale, reciprocal
         return scale, reciprocal
 
@@ -161,18 +163,22 @@ class LossScaler:
         scale, tracker = (self._scale, self._growth_tracker) if has_found_infinity is None else self._after(has_found_infinity)
         return {
             "scale": scale,
-            "growth_factor": self._options.growth_factor,
-            "backoff_factor": self._options.backoff_factor,
-            "growth_interval": self._options.growth_interval,
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
             "_growth_tracker": tracker,
         }
 
-    @classmethod
-    def from_state_dict(cls, state: Mapping[str, Any]) -> LossScaler:
-        """Return a scaler with the given state, as returned by ``state_dict`` or ``GradScaler.state_dict``."""
-        scaler = cls(GradScalerOptions(**{name: state[name] for name in ("growth_factor", "backoff_factor", "growth_interval")}))
-        scaler._scale, scaler._growth_tracker = state["scale"], state["_growth_tracker"]
-        return scaler
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the scale and the options to those in a state that ``state_dict`` or ``GradScaler.state_dict`` returned.
+
+        The options are not checked, so that every scale that torch accepts can be loaded.
+        """
+        scale, tracker = _in_float32(float(state["scale"])), state["_growth_tracker"]
+        factors = state["growth_factor"], state["backoff_factor"], state["growth_interval"]
+        self._scale, self._growth_tracker = scale, tracker
+        self._growth_factor, self._backoff_factor, self._growth_interval = factors
+        self._factors.clear()
 
 
 def _in_float32(number: float) -> float:

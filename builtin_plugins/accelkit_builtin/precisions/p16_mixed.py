@@ -44,21 +44,8 @@ class Float16Mixed(AutocastPrecision):
         self.scaler_options = scaler or GradScalerOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check that torch supports autocast on this device type, and that the device can divide gradients by the scale and check them.
-
-        This initialises the device's driver.
-
-        Raises:
-            UnsupportedError: If torch does not support float16 autocast on this device type, or the device does not implement the operator
-                that divides and checks gradients, ``torch._amp_foreach_non_finite_check_and_unscale_``.
-        """
-        import torch
-
         super().setup(accelerator, device)
         self._make_scaler()
-        call = f"torch._amp_foreach_non_finite_check_and_unscale_ on {device}"
-        with self._rejected_by_torch(accelerator, call, "use precision='bf16-mixed' or '32-true'", allow_warnings=True):
-            self._scaler.divide([torch.zeros(1, device=device)])
         # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
         self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
 
@@ -216,8 +203,8 @@ class Float16Mixed(AutocastPrecision):
         Gradients that were computed before are forgotten, because they were multiplied by another scale.
         """
         if state:
-            self._make_scaler()  # the results of earlier steps would change the restored scale
-            self._scaler = LossScaler.from_state_dict(state)
+            self._scaler.load_state_dict(state)
+            self._forget_gradients()  # the results of earlier steps would change the restored scale
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for a copy of this precision. The copy gets its own scaler, with the same scale.
@@ -235,11 +222,14 @@ class Float16Mixed(AutocastPrecision):
         vars(self).update(state)
         if "_scaler" in state:
             self._make_scaler()
-            self._scaler = LossScaler.from_state_dict(state["_scaler"])
+            self._scaler.load_state_dict(state["_scaler"])
             self._versions = {}
 
     def _make_scaler(self) -> None:
         self._scaler = LossScaler(self.scaler_options)
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
         # The checks of the gradients that were divided since the last backward pass, by the ids of their optimizers.
         self._unscaled = {}
         # The checks that have not changed the scale yet.
@@ -251,16 +241,13 @@ class Float16Mixed(AutocastPrecision):
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the gradients of the optimizer's parameters. Sparse gradients are coalesced in place, and their values are returned."""
+    """Return the gradients of the optimizer's parameters. Of a sparse gradient, the result has the tensor of its values."""
     gradients = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                if gradient.is_sparse:
-                    parameter.grad = gradient.coalesce()
-                    gradient = parameter.grad.values()
-                gradients.append(gradient)
+                gradients.append(gradient._values() if gradient.is_sparse else gradient)
     return gradients
 
 

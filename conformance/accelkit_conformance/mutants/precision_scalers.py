@@ -10,6 +10,8 @@ from accelkit_conformance.mutants import mutant
 
 
 def _has_found_infinity(precision: Float16Mixed, optimizer: Any) -> bool:
+    """Return whether a gradient of the optimizer was infinite or NaN, and note that the optimizer no longer waits for its step."""
+    precision._waiting.pop(id(optimizer), None)
     check = precision._unscaled.get(id(optimizer))
     return check is not None and check.has_found_infinity()
 
@@ -55,6 +57,7 @@ class NeverSkips(Float16Mixed):
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         self.unscale_gradients(optimizer)
+        _has_found_infinity(self, optimizer)
         return step()
 
 
@@ -85,7 +88,8 @@ class SkipsAllOptimizers(Float16Mixed):
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         for other in self._all:
             self.unscale_gradients(other)
-        return None if any(_has_found_infinity(self, other) for other in self._all) else step()
+        found = _has_found_infinity(self, optimizer)
+        return None if found or any(_has_found_infinity(self, other) for other in self._all) else step()
 
 
 @mutant("precision_scaling", "the scale", kind="precision", base="16-mixed")

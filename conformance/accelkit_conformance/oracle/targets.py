@@ -14,8 +14,8 @@ from accelkit_conformance.oracle.used_memory import unwritten
 class Target:
     """A tensor into which a call writes."""
 
-    def __init__(self, tensor: torch.Tensor, between: torch.Tensor | None = None) -> None:
-        """``between``, if given, is a view of elements of the storage of ``tensor`` that are not elements of ``tensor`` itself."""
+    def __init__(self, tensor: torch.Tensor, *between: torch.Tensor) -> None:
+        """``between`` are views of elements of the storage of ``tensor`` that are not elements of ``tensor`` itself."""
         self.tensor, self._between = tensor, between
         self._place = _place(tensor)
 
@@ -31,7 +31,7 @@ class Target:
         """Return a Target whose tensor has the values of ``like``. The memory between the rows contains a canary, which a call must not
         overwrite."""
         buffer, inside = narrowed_buffer(like.detach())
-        return cls(inside, torch.cat([buffer[..., :2], buffer[..., -3:]], -1))
+        return cls(inside, buffer[..., :2], buffer[..., -3:])
 
     def check_gaps(self) -> None:
         """Check that the tensor has kept its place in memory and its strides, and that the memory between its elements was not overwritten.
@@ -41,8 +41,8 @@ class Target:
         """
         if self._place is not None and self.tensor.numel():
             assert _place(self.tensor) == self._place, "after the call, the given tensor has another place in memory or other strides"
-        if self._between is not None and self._between.numel():
-            between = self._between.cpu()
+        for view in self._between:
+            between = view.cpu()
             assert bool((between == canary(between.dtype)).all()), "memory between the elements or rows of the given tensor was overwritten"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -33,6 +35,20 @@ def test_fit_validate_test_and_predict(device, pl, make_trainer):
     assert [tuple(one.shape) for one in predicted] == [(8, 1)] * 4
     assert model.net.out.weight is model.net.into.weight, "tied after the way back to the host"
     assert loss_of(model) < 0.8 * before
+
+
+@pytest.mark.usefixtures("forked_interpreters")
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed", "bf16-true"])
+def test_creating_the_arguments_does_not_initialise_the_driver(precision):
+    """In a job, every rank creates them for the first device, before it knows its own."""
+    program = f"""
+import torch
+from accelkit.bridges.lightning import trainer_kwargs
+trainer_kwargs("fake_xpu", precision={precision!r}, package="lightning")
+assert not torch.fake_xpu.is_initialized()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_strategy_auto_of_the_environment_is_the_default(monkeypatch, make_trainer):
