@@ -121,10 +121,12 @@ def _matmuls(accelerator: Any, device: Any) -> dict[str, Any]:
 
 
 def _collectives(accelerator: Any) -> dict[str, Any]:
-    """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes. The rate is 16 MiB divided by the time of one all-reduce.
+    """Measure the rate in GB/s of an all-reduce of 16 MiB between two processes.
 
-    The result has no rows if the accelerator does not declare ``process_group``, or does not have a device for each process: many backends,
-    such as NCCL, refuse two processes on one device.
+    The rate is 16 MiB divided by the time of one all-reduce.
+
+    The result has no rows if the accelerator does not declare ``process_group``, or if it has only one device and processes cannot share
+    it. Many backends, such as NCCL, refuse two processes on one device.
     """
     rows, indices = [], _indices_of_two(accelerator)
     if accelerator.capabilities().can("process_group") and indices:
@@ -140,7 +142,10 @@ def _collectives(accelerator: Any) -> dict[str, Any]:
 
 
 def _indices_of_two(accelerator: Any) -> list[int]:
-    """Return the indices of the devices of two processes. The list is empty if there is only one device and processes cannot share it."""
+    """Return the device index for each of two processes.
+
+    The list is empty if there is only one device and processes cannot share it.
+    """
     try:
         found: list[int] = accelerator.parse_devices(2)
     except DevicesError:

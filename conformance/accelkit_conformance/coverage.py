@@ -1,10 +1,10 @@
 """Dispatcher coverage: which of the required ATen overloads were called on the device.
 
-With the exceptions below, an overload is required if torch registers a separate CPU kernel for it. An overload without a separate kernel is
-not required, because torch computes it by calling overloads that have separate kernels. The following overloads have a separate CPU kernel,
-but are not required: overloads that torch decomposes on other devices, overloads for special formats (quantized, sparse, nested, MKL-DNN),
-the CPU's own implementations of convolution and attention, ``from_file``, ``_make_dep_token``, and operators that exist only for torch's
-own tests.
+Apart from the exceptions below, an overload is required if torch registers a separate CPU kernel for it. An overload without a separate
+kernel is not required, because torch computes it by calling overloads that have separate kernels. The following overloads have a separate
+CPU kernel, but are not required: overloads that torch decomposes on devices other than the CPU, overloads for special formats (quantized,
+sparse, nested, MKL-DNN), the CPU's own implementations of convolution and attention, ``from_file``, ``_make_dep_token``, and operators that
+exist only for torch's own tests.
 """
 
 from __future__ import annotations

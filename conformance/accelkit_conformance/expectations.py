@@ -9,8 +9,8 @@ point is the name of the accelerator, and the value of the entry point is ``pack
     dtypes = ["float32", "bfloat16"]       # optional
     sample = "ndim == 0"                   # optional: Python expression that selects inputs. In tests of operators,
                                            # it may use the variables shape, ndim, args, kwargs, input and dtype
-    error = "NotImplementedError"          # optional: class of the error, signal that kills the process, such as
-                                           # SIGSEGV, or timeout
+    error = "NotImplementedError"          # optional: "timeout", the class of the error, or the signal that kills
+                                           # the process, such as SIGSEGV
     torch = ">=2.9"                        # optional: versions of torch
     reason = "sparse tensors are not supported"
     issue = "https://..."

@@ -31,8 +31,8 @@ class _Time:
 class Journal:
     """A file of JSON lines in the user's cache folder, which records a run.
 
-    The first line has the key and the time at which the run started. Each further line has the description of the device, one result, the
-    tests whose results are dropped, or the mark of a complete run.
+    The first line has the key and the time at which the run started. Each further line has the description of the device, one result, a
+    list of tests whose results are dropped, or a note that the run is complete.
 
     Args:
         key: The identity of the run. Two runs with the same key run the same tests on the same installation.

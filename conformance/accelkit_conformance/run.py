@@ -105,7 +105,7 @@ def availability_of(record: PluginRecord, on: Sequence[str] = ()) -> dict[str, s
     """Try a plugin in a child process. Return its ``status`` (usable, absent or broken), with a ``reason`` and a ``hint``.
 
     If the plugin is an accelerator, the child process also runs a computation on its device. A precision or a strategy is also tried on the
-    accelerators that ``accelerators_for`` returns for the names ``on``. If the plugin refuses all of these accelerators, its status is
+    accelerators that ``accelerators_for(record.kind, on)`` returns. If the plugin refuses all of these accelerators, its status is
     ``absent``.
     """
     if record.status != "available":
@@ -122,7 +122,7 @@ class Run:
     """A run of a profile on a plugin.
 
     Attributes:
-        loss: The record of the device whose loss ended the run; None if no device was lost.
+        loss: A description of the device loss that ended the run; None if no device was lost.
 
     Args:
         record: The plugin under test.

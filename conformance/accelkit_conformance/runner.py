@@ -64,7 +64,7 @@ class Executor:
     def run(self, test: str) -> Result:
         """Run a test and return its result. If the test fails, run it again up to ``reruns`` times, and return the combined result.
 
-        If the workers for an attempt cannot be started, the attempt counts as a crash, or BrokenPluginError is raised.
+        If the workers for an attempt cannot be started, the attempt counts as a crash, except in the case described below.
 
         Raises:
             BrokenPluginError: If the test needs only one process, its worker cannot be started, and no worker of this executor has
@@ -116,10 +116,10 @@ class Executor:
 
 
 def combined(attempts: Sequence[Result]) -> Result:
-    """Return the combined result of a test that was run several times. All attempts before the last must have failed.
+    """Return the combined result of a test that was run one or more times. All attempts before the last must have failed.
 
-    If the last attempt also failed, the result is that of the first attempt. If the last attempt did not fail, the result is an earlier
-    crash or hang, if there was one, and otherwise ``flaky``.
+    If there is only one attempt, or if the last attempt also failed, the result is that of the first attempt. Otherwise, the result is the
+    first crash or hang among the attempts, or ``flaky`` if there was none.
     """
     first, last = attempts[0], attempts[-1]
     number = sum(one.attempts for one in attempts)

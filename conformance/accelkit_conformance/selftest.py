@@ -1,11 +1,13 @@
-"""Mutation testing of the conformance suite: run the suite on broken plugins (mutants) and record which tests detect each of them.
+"""Mutation testing of the conformance suite: run it on broken plugins (mutants) and record which tests detect each one.
 
-Each mutant breaks one area. A mutant is killed if a test of this area fails on it. On an accelerator mutant, two groups of tests run: the
-tests of the mutant's area, and the profile ``smoke``. The tests of the area come from the profile ``distributed`` if the area needs several
-processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from ``full``. Two areas, ``contract`` and
-``isolation``, need no hardware. On a mutant of one of these two areas, the tests of both areas in ``smoke`` also run. On all other
-accelerator mutants, they are left out. Tests of torch.compile do not run on accelerator mutants. On any other mutant, all tests for its
-kind of plugin run.
+Each mutant breaks one area. A mutant is killed if a test of this area fails on it.
+
+On an accelerator mutant, two groups of tests run. The first group is the tests of the mutant's area. They come from the profile
+``distributed`` if the area needs several processes, from ``training`` if the area's tests in ``full`` take long, and otherwise from
+``full``. The second group is the profile ``smoke``. Its tests of the areas ``contract`` and ``isolation``, which need no hardware, run only
+if the mutant breaks one of these two areas. Tests of torch.compile are left out of both groups.
+
+On a mutant that is not an accelerator, all tests for its kind of plugin run.
 """
 
 from __future__ import annotations
@@ -214,9 +216,10 @@ def base_record(mutant: Mutant) -> PluginRecord:
 
 
 def narrow(autopsies: Sequence[Autopsy]) -> list[str]:
-    """Return the names of the mutants that were detected by narrow checks only. A narrow check detected just one mutant.
+    """Return the names of the mutants that were detected only by narrow checks.
 
-    ``objections`` does not count these mutants, because a check may have been written just to detect one mutant.
+    A check is narrow if it detected just one mutant. ``objections`` does not count the mutants that only narrow checks detected, because a
+    check may have been written just to detect one mutant.
     """
     victims: dict[str, set[str]] = collections.defaultdict(set)
     for one in autopsies:

@@ -78,7 +78,9 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
 
 
 def check_exit(record: PluginRecord, seconds: float) -> None:
-    """Check that calling ``sys.exit(7)`` right after a backward pass on the device ends a new process with exit status 7.
+    """Check that a new process ends with exit status 7.
+
+    The process calls ``sys.exit(7)`` right after a backward pass on the device.
 
     Raises:
         AssertionError: If the process does not end within ``seconds``, or ends with a different status. If the status is different, the

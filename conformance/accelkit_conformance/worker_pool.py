@@ -125,10 +125,10 @@ class WorkerGroup:
     def run(self, test: str, seconds: float, *, fault: str | None = None) -> Result:
         """Run a test and return its result. Afterwards, ``is_spent`` says whether these workers must be replaced.
 
-        The device may compile kernels, so ``first_call_timeout`` is added to the time limit. It comes from the options of the run. If it is
-        not set there, the accelerator's own value is used. If the test ends within the extended limit but takes longer than ``seconds``,
-        and these workers need not be replaced, the test is run a second time. The limit is then ``seconds``, and the result of the second
-        run is returned.
+        The device may compile kernels, so ``first_call_timeout`` is added to the time limit. The value of ``first_call_timeout`` comes from
+        the options of the run. If it is not set there, the accelerator's own value is used. If the test ends within the extended limit but
+        takes longer than ``seconds``, and these workers need not be replaced, the test is run a second time. The limit is then ``seconds``,
+        and the result of the second run is returned.
 
         Args:
             test: The id of the test.

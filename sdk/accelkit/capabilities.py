@@ -31,9 +31,9 @@ CAPABILITY_KEYS: Mapping[str, str] = {
 
 
 def check_capability_keys(keys: Iterable[str]) -> None:
-    """Check that every key is in CAPABILITY_KEYS or has the form ``<prefix>.<name>``, as in ``dtype.float32`` or a plugin's own ``acme.x``.
+    """Check that every key is in CAPABILITY_KEYS or has the form ``<prefix>.<name>``, as in ``dtype.float32``.
 
-    Any prefix and any name are accepted.
+    Any prefix and any name are accepted. A plugin's own keys are prefixed with its name, as in ``acme.x``.
 
     Raises:
         TypeError: If ``keys`` is a string, or holds anything other than strings.

@@ -21,7 +21,7 @@ class BuildError(RuntimeError):
 def compiler_command() -> tuple[str, ...]:
     """Return the command of the C++ compiler as a tuple.
 
-    The command is the value of CXX, split into words, or by default the first installed of c++, g++ and clang++.
+    The command is the value of CXX, split into words. If CXX is not set, it is the first of c++, g++ and clang++ that is installed.
 
     Raises:
         BuildError: If CXX cannot be split into words or names a program that does not exist, or if CXX is not set and none of the three

@@ -152,7 +152,10 @@ class CppLibrary:
         return found
 
     def _other_torches(self) -> list[str]:
-        """Return the minor versions of torch for which the wheel contains a library of these sources and flags, the oldest first."""
+        """Return the minor versions of torch for which the wheel contains a library compiled from these sources with these flags.
+
+        The oldest version comes first.
+        """
         pattern = self._prebuilt("*")
         found = [path.name.removeprefix(f"{self.name}-torch").rpartition("-")[0] for path in pattern.parent.glob(pattern.name)]
         return sorted(found, key=lambda minor: [int(part) for part in minor.split(".")])  # 2.9 is older than 2.10

@@ -56,7 +56,7 @@ def compilation_units(folder: Path, exclude: Collection[str], unity: Sequence[Se
 
 
 def source_files(folder: Path) -> list[Path]:
-    """Return the paths of all files in the folder with the sources and in its subfolders, sorted. Hidden files and folders are left out."""
+    """Return the sorted paths of all files in the source folder and its subfolders. Hidden files and folders are left out."""
     return sorted(path for path in folder.rglob("*") if path.is_file() and "/." not in f"/{path.relative_to(folder).as_posix()}")
 
 

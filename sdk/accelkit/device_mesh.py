@@ -18,8 +18,8 @@ def make_mesh(device_type: str, sizes: Mapping[str, int]) -> DeviceMesh:
 
     Args:
         device_type: The torch device type.
-        sizes: The size of each dimension by name. Their product is the number of processes. Neighbours in the last dimension have
-            consecutive ranks.
+        sizes: The size of each dimension, by name. The product of the sizes is the number of processes. Neighbours in the last dimension
+            have consecutive ranks.
     """
     return make_mesh_of_shape(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 

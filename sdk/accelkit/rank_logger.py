@@ -36,14 +36,14 @@ def set_job(ranks: _Ranks, barrier: _Barrier) -> None:
 
 
 class RankLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that emits messages on the main process only, unless a call says otherwise. Create it with ``accelkit.get_logger``.
+    """A logger that emits messages on the main process only, unless a call says otherwise.
 
-    If the job has several processes, each message begins with the rank of its process. All logging methods take these two arguments in
-    addition to those of ``logging.Logger``:
+    Create it with ``accelkit.get_logger``. If the job has several processes, each message begins with the rank of its process. All logging
+    methods take these two arguments in addition to those of ``logging.Logger``:
 
     - ``main_process_only``: Whether only the main process emits the message. The default is True.
-    - ``in_order``: Whether all processes emit the message, one after another in the order of ranks. If ``in_order`` is True, all processes
-      must make the call, the level must be enabled on all of them or on none, and ``main_process_only`` is ignored.
+    - ``in_order``: Whether all processes emit the message, one after another in rank order. If ``in_order`` is True, all processes must
+      make the call, the level must be enabled on all of them or on none, and ``main_process_only`` is ignored.
     """
 
     def __init__(self, logger: logging.Logger) -> None:

@@ -52,9 +52,9 @@ def visible(environ: Mapping[str, str]) -> list[int]:
 
 
 def _second_variable(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable that ROCm applies after ``ROCR_VISIBLE_DEVICES``. This variable may be unset.
+    """Return the name of the variable that ROCm applies after ``ROCR_VISIBLE_DEVICES``.
 
-    The variable selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected.
+    The returned variable may be unset. It selects from the GPUs that ``ROCR_VISIBLE_DEVICES`` has selected.
     """
     return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 

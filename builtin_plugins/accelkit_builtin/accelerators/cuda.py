@@ -51,8 +51,8 @@ class NVML:
 
     The probe does not use ``pynvml``, because the probe must also work without the ``cuda`` extra, which installs ``pynvml``. ``pynvml``
     would not be safer than this class: it calls the same library through ctypes. Version 13.615 of ``pynvml`` has 8,020 lines and takes 28
-    ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. ``board_stats`` reads NVML
-    through torch, which requires ``pynvml``.
+    ms to import. A probe runs in a new child process, so each probe would have to import ``pynvml`` again. In contrast, ``board_stats``
+    needs ``pynvml``, because it calls torch functions that read NVML through ``pynvml``.
     """
 
     soname = "libnvidia-ml.so.1"
@@ -138,8 +138,8 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        If torch was built for ROCm, reads files of the Linux kernel (sysfs). Otherwise, queries NVML. If there is no NVIDIA driver, then
-        also reads sysfs, to detect AMD GPUs that this build of torch cannot use.
+        If torch was built for ROCm, reads files of the Linux kernel (sysfs). Otherwise, queries NVML and, if there is no NVIDIA driver,
+        also reads sysfs to detect AMD GPUs that this build of torch cannot use.
         """
         build = _torch_build()
         if build == "hip":
@@ -184,11 +184,13 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return ``declared_capabilities``. With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
+        """Return ``declared_capabilities``.
 
-        On NVIDIA GPUs, bfloat16 is native from compute capability 8.0 on, and emulated on older GPUs; float8 and Transformer Engine are
-        native from compute capability 8.9 on. On AMD GPUs, bfloat16 is native, float8 is native in the families gfx94, gfx95 and gfx120,
-        and Transformer Engine is not supported.
+        With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
+
+        On NVIDIA GPUs, bfloat16 is native with compute capability 8.0 or higher, and emulated on older GPUs; float8 and Transformer Engine
+        are native with compute capability 8.9 or higher. On AMD GPUs, bfloat16 is native, float8 is native in the families gfx94, gfx95 and
+        gfx120, and Transformer Engine is not supported.
         """
         if device is None:
             return self.declared_capabilities
@@ -214,7 +216,7 @@ class CUDAAccelerator(Accelerator):
         )
 
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
-        """Return torch's memory statistics of this process.
+        """Return torch's memory statistics for this process.
 
         With the extra ``cuda``, the result also has the board's memory, utilisation, temperature and power.
         """

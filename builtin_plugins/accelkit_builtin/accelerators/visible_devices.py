@@ -10,10 +10,10 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
 
     The entries of the variable are read from left to right, as in CUDA:
 
-    - Each entry must name exactly one GPU. The first entry that does not is ignored, together with all entries after it.
+    - Each entry must name exactly one GPU. If an entry does not, it is ignored, together with all entries after it.
     - A MIG slice stands for the GPU whose UUID is part of the slice's name. If the name contains no GPU's UUID, the slice stands for the
       first GPU that the entries before it do not name. A process sees only the first MIG slice, so all entries after the slice are ignored.
-    - If two of the entries that are read name the same GPU, the process sees no GPU.
+    - If two of the remaining entries name the same GPU, the process sees no GPU.
 
     Source: CUDA C++ Programming Guide, 'CUDA Environment Variables', CUDA_VISIBLE_DEVICES.
 

@@ -30,7 +30,7 @@ _CHIPS = frozenset({"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", 
 
 
 class _OnTheCPU:
-    """Descriptor whose value is True if PJRT_DEVICE selects the CPU. The variable is read at each access."""
+    """Descriptor whose value is True if PJRT_DEVICE selects the CPU. The variable is read on each access."""
 
     def __get__(self, instance: object, owner: type) -> bool:
         return pjrt_device() == "CPU"

@@ -23,10 +23,10 @@ def raised(claim: ClusterDetection, environ: Mapping[str, str], process: Sequenc
     The copy ranks above the claim of the cluster environment ``torchelastic``.
 
     Args:
-        claim: The ClusterDetection that says that srun, jsrun or mpirun started this process.
+        claim: The claim (a ``ClusterDetection``) that srun, jsrun or mpirun started this process.
         environ: The environment variables.
-        process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
-        size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.
+        process: The names of the variables in which srun, jsrun or mpirun stores the rank of a process, the preferred one first.
+        size: The names of the variables in which srun, jsrun or mpirun stores the world size, the preferred one first.
     """
     if not is_by_hand(environ, process, size):
         return claim
@@ -48,8 +48,8 @@ def is_by_hand(environ: Mapping[str, str], process: Sequence[str], size: Sequenc
 
     Args:
         environ: The environment variables.
-        process: The names of the variables of srun, jsrun or mpirun for the rank of a process, the preferred one first.
-        size: The names of the variables of srun, jsrun or mpirun for the world size, the preferred one first.
+        process: The names of the variables in which srun, jsrun or mpirun stores the rank of a process, the preferred one first.
+        size: The names of the variables in which srun, jsrun or mpirun stores the world size, the preferred one first.
     """
     values = {variable: environ.get(variable, "").strip() for variable in (*TORCH, *_OF_A_LAUNCHER, "TORCHELASTIC_RUN_ID")}
     if values["TORCHELASTIC_RUN_ID"] or not all(values[variable] for variable in TORCH):

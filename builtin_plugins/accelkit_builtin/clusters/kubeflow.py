@@ -17,7 +17,8 @@ class KubeflowEnvironment(ClusterEnvironment):
     of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
     pkg/runtime/framework/plugins/torch) sets only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. The
     PET_* variables are meant for torchrun. If the command of the pod is torchrun, torchrun may start several processes in the pod. This
-    environment does not describe these processes, because torchrun sets variables of its own, which ``torchelastic`` reads.
+    environment does not describe these processes, because torchrun sets variables of its own, which the cluster environment
+    ``torchelastic`` reads.
     """
 
     launcher = "torchrun, which reads the PET_* variables, or as one process per pod"

@@ -65,8 +65,8 @@ class LSFEnvironment(ClusterEnvironment):
     def local_world_size(self) -> int:
         """Value of JSM_NAMESPACE_LOCAL_SIZE, else OMPI_COMM_WORLD_LOCAL_SIZE.
 
-        Without these variables, the value is ``world_size`` if the job has one process or the rank file lists one host. In any other case,
-        the processes work out the value when they join the process group.
+        Without these variables, the value is ``world_size`` if the job has one process or the rank file lists one host after the launch
+        node. In any other case, the processes work out the value when they join the process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.
@@ -80,8 +80,9 @@ class LSFEnvironment(ClusterEnvironment):
     def node_rank(self) -> int:
         """Rank of this host among the hosts on which the processes run.
 
-        The rank is 0 if all processes run on one host. If they are known to run on all hosts of the rank file, the rank is the position of
-        this host in the file. In any other case, the processes work out the rank when they join the process group.
+        The rank is 0 if all processes run on one host. If they are known to run on all hosts that the rank file lists after the launch
+        node, the rank is the position of this host among those hosts. In any other case, the processes work out the rank when they join the
+        process group.
 
         Raises:
             UnknownPlacementError: If the processes have to work out the value and have not joined the process group yet.

@@ -172,8 +172,8 @@ class SlurmEnvironment(ClusterEnvironment):
         Without reserved ports, the port is derived from the job id and the step id.
 
         Raises:
-            UsageError: If MASTER_PORT is set but is not a port. Without MASTER_PORT, if the list of reserved ports cannot be read. Without
-                MASTER_PORT and reserved ports, if the job id or the step id cannot be read.
+            UsageError: If MASTER_PORT is set but is not a port, or if it is not set and the values used instead (the list of reserved
+                ports, or the job id and the step id) cannot be read.
         """
         if self.text("MASTER_PORT") is not None:
             return self.port("MASTER_PORT")

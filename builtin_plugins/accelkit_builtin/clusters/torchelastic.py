@@ -136,5 +136,5 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def restart_count(self) -> int:
-        """Value of TORCHELASTIC_RESTART_COUNT, counted by this machine's agent. Agents of one job may have counted differently."""
+        """Value of TORCHELASTIC_RESTART_COUNT, the restarts counted by this machine's agent. Other agents may have other counts."""
         return self.number("TORCHELASTIC_RESTART_COUNT", default=0)

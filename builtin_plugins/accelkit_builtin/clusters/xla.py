@@ -43,7 +43,7 @@ class XLAEnvironment(ClusterEnvironment):
         On the CPU, torch_xla.launch creates one thread per device, and XLA has no collectives between these threads.
 
         Raises:
-            UsageError: If a variable is invalid, such as CPU_NUM_DEVICES.
+            UsageError: If the value of a variable, such as CPU_NUM_DEVICES, is invalid.
             UnsupportedError: If there are several CPU devices.
             ContradictionError: If the settings do not match the processes that were launched.
         """
@@ -64,7 +64,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of addresses in TPU_PROCESS_ADDRESSES. If it is not set, 1 on the CPU.
+        """Number of addresses in TPU_PROCESS_ADDRESSES, or 1 if the variable is not set and XLA uses the CPU.
 
         Raises:
             UsageError: If TPU_PROCESS_ADDRESSES is not set and XLA does not use the CPU.
@@ -73,7 +73,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def global_rank(self) -> int:
-        """Value of CLOUD_TPU_TASK_ID. If it is not set, 0 on the CPU."""
+        """Value of CLOUD_TPU_TASK_ID, or 0 if the variable is not set and XLA uses the CPU."""
         return self.number(_RANK, default=0 if self._is_on_cpu else None, below=self.world_size)
 
     @property
@@ -83,7 +83,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of PJRT_LOCAL_PROCESS_COUNT. If it is not set, 1 on the CPU."""
+        """Value of PJRT_LOCAL_PROCESS_COUNT, or 1 if the variable is not set and XLA uses the CPU."""
         return self.number(_LOCAL_SIZE, least=1, default=1 if self._is_on_cpu else None)
 
     @property
@@ -101,7 +101,10 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES. If neither is set, localhost on the CPU."""
+        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES.
+
+        If neither variable is set and XLA uses the CPU, the value is ``localhost``.
+        """
         return self.address("MASTER_ADDR", default=self._addresses()[0].rpartition(":")[0])
 
     @property

@@ -17,10 +17,10 @@ class AutocastFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has n
     """A ``Float8Linear`` that rounds its input to the dtype of its own device's autocast, as a ``Linear`` under autocast does.
 
     If ``torch.is_autocast_enabled()`` is true, torchao 0.18 rounds the input to the dtype of CUDA's autocast, on every device
-    (https://github.com/pytorch/ao/issues/4601). Before torch 2.15, ``is_autocast_enabled`` tells only whether CUDA's autocast is enabled,
-    so torchao does not round the input under the autocast of another device. In torch 2.15, ``is_autocast_enabled`` is also true under
-    the autocast of an out-of-tree device (https://github.com/pytorch/pytorch/pull/191916). torchao then rounds the input to the dtype of
-    CUDA's autocast, float16, in which numbers above 65504 are infinite.
+    (https://github.com/pytorch/ao/issues/4601). Before torch 2.15, ``is_autocast_enabled`` only reports whether CUDA's autocast is enabled,
+    so torchao does not round the input under the autocast of another device. In torch 2.15, ``is_autocast_enabled`` is also true under the
+    autocast of an out-of-tree device (https://github.com/pytorch/pytorch/pull/191916). torchao then rounds the input to the dtype of CUDA's
+    autocast, float16, in which numbers above 65504 are infinite.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """The loss scale of ``16-mixed``. It follows the rules of ``torch.amp.GradScaler``, and its state has the same entries.
 
 GradScaler keeps the scale on the device, so that a program can skip a step without waiting for the device. A step of accelkit always reads
-whether a gradient was infinite or NaN, so the scale is a Python number here. The scale is copied to each device once after each change,
-which saves six operators per step. It also does not have to be updated at the moment when the gradients are checked.
+whether a gradient was infinite or NaN, so the scale is a Python number here. The scale is copied to each device only once after each
+change, which saves six operators per step. In addition, the scale does not have to be updated as soon as the gradients are checked.
 """
 
 from __future__ import annotations

@@ -82,13 +82,13 @@ class Float16Mixed(AutocastPrecision):
         return any(check.has_found_infinity() for check in self._uncounted.values())
 
     def _update_except_waiting(self) -> None:
-        """Like ``_update``, but keep the results of the checks that waiting optimizers still need for their steps.
+        """Like ``_update``, but keep the check results that waiting optimizers still need for their steps.
 
-        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. Its result is kept if it
-        still has gradients. If all results since the last update belong to such optimizers, the scale is not updated.
+        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. The result of its check is
+        kept if the optimizer still has gradients. If all results since the last update belong to such optimizers, the scale is not updated.
 
-        The next backward pass may be through another model, and then leaves the gradients of a waiting optimizer unchanged. To detect this,
-        the versions of the gradients are recorded here, and ``post_backward`` compares them.
+        If the next backward pass is through another model, it leaves the gradients of a waiting optimizer unchanged. To detect this, this
+        method records the versions of the gradients, and ``post_backward`` compares them with the later versions.
         """
         waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _gradients(optimizer)}
         if any(key not in waiting for key in self._uncounted):
@@ -98,10 +98,11 @@ class Float16Mixed(AutocastPrecision):
         self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
 
     def _forget_changed(self) -> None:
-        """Forget the results of waiting optimizers if the backward pass has changed their gradients.
+        """Forget the check results of waiting optimizers whose gradients were changed by the backward pass.
 
-        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. The next update of the scale
-        still takes a forgotten result into account, unless an earlier update already did.
+        An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. A result that is forgotten
+        here is no longer used for a step. However, it still counts in the next update of the scale, unless the scale has already been
+        updated with it.
         """
         for key, reference in tuple(self._waiting.items()):
             optimizer = reference()
@@ -139,9 +140,10 @@ class Float16Mixed(AutocastPrecision):
         The first call for an optimizer warns if the program changed the gradients while they were still multiplied by the scale.
 
         Raises:
-            UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called. Until the optimizer's gradients have
-                been divided for the first time, also raised if the optimizer has gradients now but had none after the last call of
-                ``Runtime.backward``. Also raised if gradients are in float16, because the model was converted to float16.
+            UsageError: If the optimizer has gradients that ``Runtime.backward`` did not compute, or if the gradients are in float16 because
+                the model was converted to float16. The first error is raised if ``Runtime.backward`` has never been called. It is also
+                raised if the optimizer had no gradients after the last call of ``Runtime.backward``, but this is checked only until the
+                optimizer's gradients have been divided for the first time.
         """
         key = id(optimizer)
         if key in self._unscaled or not (gradients := _gradients(optimizer)):
@@ -192,15 +194,16 @@ class Float16Mixed(AutocastPrecision):
         """Return the entries of ``GradScaler.state_dict``.
 
         The scale is updated at the start of a backward pass. If gradients have been divided by the scale since the last update, ``scale``
-        and ``_growth_tracker`` already have the values that they will have after the next update. The call then waits for the device,
-        unless ``optimizer_step`` has already waited for the results of the checks.
+        and ``_growth_tracker`` already have the values that they will have after the next update. In this case, the call waits for the
+        device, unless ``optimizer_step`` has already waited for the results of the checks.
         """
         return self._scaler.state_dict(self._has_found_infinity() if self._uncounted else None)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored.
 
-        Gradients that were computed before are forgotten, because they were multiplied by another scale.
+        Gradients that were computed before this call were multiplied by another scale. The results of their checks are therefore discarded,
+        and a step with these gradients raises UsageError until ``Runtime.backward`` is called again.
         """
         if state:
             self._scaler.load_state_dict(state)

@@ -7,7 +7,7 @@ from accelkit_builtin.precisions.transformer_engine import TransformerEngine
 
 
 class TransformerEngineFloat16(TransformerEngine, Float16):
-    """float8 matrix products of Transformer Engine, with float16 parameters.
+    """float8 matrix products computed by Transformer Engine, with float16 parameters.
 
     Args:
         options: Options of Transformer Engine.

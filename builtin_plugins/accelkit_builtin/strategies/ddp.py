@@ -30,8 +30,8 @@ class DDPOptions:
         gradient_as_bucket_view: Whether gradients are views of the communication buffers, which saves memory and a copy.
         broadcast_buffers: Whether rank 0's buffers are copied to all processes before each forward pass.
         bucket_cap_mb: The size of a communication buffer in MiB. None selects DistributedDataParallel's default.
-        communication_hook: How a buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``. None averages
-            it with all-reduce.
+        communication_hook: How a communication buffer is reduced: the name of one of torch's hooks, or a function ``hook(state, bucket)``.
+            None means that the buffer is averaged over the processes with all-reduce.
         communication_state: The argument ``state`` of ``communication_hook``, if the hook is a function.
         powersgd_rank: The matrix rank to which the hooks ``power_sgd`` and ``batched_power_sgd`` compress gradients.
         sync_batch_norm: Whether batch-norm layers compute their statistics over all processes.

@@ -73,7 +73,8 @@ def check_package(accelerator: Accelerator, plugin: str) -> None:
 def load(accelerator: Accelerator) -> None:
     """Import DeepSpeed and make it use the accelerator's device, even if DeepSpeed does not know the device type.
 
-    ``os.environ`` is left unchanged. torch's FutureWarning about functions that DeepSpeed calls in every step is ignored from then on.
+    ``os.environ`` is left unchanged. In every step, DeepSpeed calls functions that torch 2.13 deprecated. After this function has returned,
+    torch's FutureWarnings about these functions are ignored.
 
     Args:
         accelerator: The accelerator, which must be loaded.
@@ -120,7 +121,7 @@ def _set_device_index_in_forward(engine: Any, device: torch.device) -> None:
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Context manager that sets environment variables and, on exit, restores ``os.environ``.
 
-    Restoring also undoes the changes that DeepSpeed and the packages that it imports make to ``os.environ``.
+    Restoring also undoes all changes made to ``os.environ`` by DeepSpeed or by packages that DeepSpeed imports.
     """
     before = dict(os.environ)
     os.environ.update(variables)

@@ -28,10 +28,10 @@ class FSDPOptions:
     Args:
         wrap: Which inner modules are sharded and gathered separately. ``blocks`` selects every entry of every ``ModuleList``; in most
             models, these are the repeated blocks. ``root`` selects no inner module. A class or a collection of classes selects the
-            instances of these classes. A function gets each inner module and returns whether to select the module. All other parameters
-            are sharded and gathered together.
-        reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves
-            memory at the cost of one more gather.
+            instances of these classes. A function gets each inner module and returns whether to select the module. Parameters outside the
+            selected modules are sharded and gathered together.
+        reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves memory at the cost of one more
+            gather.
         param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
             The sharded parameters keep their own dtype in any case.
         reduce_dtype: The name of the dtype in which gradients are reduced. None selects ``param_dtype``.
@@ -58,8 +58,11 @@ class FSDPStrategy(Strategy):
     modules one after another with their ``reset_parameters`` methods. The initial values do not depend on the number of processes.
 
     Args:
-        options: How to shard. None means ``FSDPOptions()``. If it is not an FSDPOptions object, UsageError is raised.
+        options: How to shard. None means ``FSDPOptions()``.
         device: The device or device type that the strategy is for. None means any device.
+
+    Raises:
+        UsageError: If ``options`` is neither None nor an FSDPOptions object.
     """
 
     is_distributed = True
@@ -69,11 +72,14 @@ class FSDPStrategy(Strategy):
         self.options = checked_options(options, FSDPOptions, "FSDPStrategy(FSDPOptions(wrap='root'))")
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that the device has process groups, a module ``torch.<device_type>``, and, if offloading uses it, pinned memory.
+        """Check that the accelerator supports what FSDP2 needs.
+
+        FSDP2 needs process groups and a module ``torch.<device_type>``. It needs pinned memory only if the options ``cpu_offload`` and
+        ``pin_memory`` are both set.
 
         Raises:
             UnsupportedError: If the accelerator declares that it lacks process groups, if there is no module ``torch.<device_type>``, or if
-                offloading would use pinned memory but the accelerator declares that it lacks it.
+                offloading would use pinned memory but the accelerator declares that it lacks pinned memory.
         """
         super().check(accelerator)
         try:

@@ -1,6 +1,7 @@
 """Operators give the same results as on the CPU for arguments that are rare among the samples of torch's ``op_db``, such as empty tensors,
-index expressions, large integers and expanded tensors. Some checks repeat a call with another value of one argument, or with other numbers
-in its tensors. A device that reuses a value from an earlier call fails these checks."""
+index expressions, large integers and expanded tensors. Some checks repeat a call, but change the value of one argument or the numbers in
+the tensors. A device that reuses a value from an earlier call fails these checks.
+"""
 
 from __future__ import annotations
 
@@ -103,9 +104,11 @@ def _indices() -> Iterator[Case]:
 @check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_indices)
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is a number, a slice, a list, a tensor of
-    integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor of the same
-    dtype or of int32. If the index consists only of tensors, ``index_put_`` with ``accumulate=True`` also gives the same result, except for
-    bool. ``x`` is contiguous, transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows."""
+    integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
+    dtype of ``x``. If the index contains neither tensors nor lists, the value may also be an int32 tensor. If the index consists only of
+    tensors, and ``x`` is not a bool tensor, ``index_put_`` with ``accumulate=True`` also gives the same result. ``x`` is contiguous,
+    transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows.
+    """
     from accelkit_conformance.oracle.index_expressions import check_index_expressions
 
     check_index_expressions(subject, name, dtype)
@@ -246,9 +249,10 @@ def many_items(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
-    """For complex64 numbers with magnitudes from 1e-30 to 1e30, most of whose squares overflow or underflow in float32, a function gives
-    the same results as in complex128 on the CPU, with a relative error of at most 1e-5. Results whose absolute values are outside float32's
-    range of normal numbers, or within a factor of 4 of its limits, are not compared."""
+    """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers
+    have magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Results whose absolute values are outside
+    float32's range of normal numbers, or within a factor of 4 of its limits, are not compared.
+    """
     from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
 
     check_magnitudes(subject, name)

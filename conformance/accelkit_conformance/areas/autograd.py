@@ -215,8 +215,9 @@ def _derivatives() -> Iterator[Case]:
 def derivatives(subject: Subject, name: str, kind: str) -> None:
     """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients of
     the function, and the gradients of these gradients with respect to the inputs and the output gradient. The test ``forward_mode``
-    compares the results of ``torch.func.jvp``. The test ``vectorized`` compares the results of ``torch.vmap``, applied to the function
-    and to ``torch.func.grad`` of a scalar loss of its result. Derivatives that torch cannot compute on the CPU are left out.
+    compares the results of ``torch.func.jvp``. The test ``vectorized`` applies ``torch.vmap`` to the function, and also to the gradient
+    that ``torch.func.grad`` gives for a scalar loss. The loss is computed from the function's result. Derivatives that torch cannot
+    compute on the CPU are left out.
     """
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
@@ -226,9 +227,9 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("special_gradients", "FUNCTIONS", "training"))
 def special_points(subject: Subject, name: str) -> None:
     """Where a function is not smooth, its result and gradients match those on the CPU. Each element differs from the CPU's element by at
-    most 1e-6 plus 1e-5 times the absolute value of the CPU's element. The points are bounds of activations, zero, infinity and NaN, and
-    points where several elements are equal. For example, the gradient of ``relu`` at 0 is 0, ``maximum`` divides its gradient between
-    two equal numbers, and the gradient of the norm of zeros is 0, not NaN.
+    most 1e-6 plus 1e-5 times the absolute value of the CPU's element. The points are zero, infinity, NaN, the bounds of functions such
+    as ``hardtanh`` and ``clamp``, and points where several elements are equal. For example, the gradient of ``relu`` at 0 is 0,
+    ``maximum`` divides its gradient between two equal numbers, and the gradient of the norm of zeros is 0, not NaN.
     """
     from accelkit_conformance.oracle.special_gradients import check_gradients
 
@@ -260,8 +261,10 @@ def in_place(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32", "dtype.int64", "dtype.bool"])
 def versions(subject: Subject) -> None:
     """A call that writes to a tensor increases the tensor's version, if the same call on the CPU does so. Autograd compares versions to
-    detect that a saved tensor has changed. A view has the same version as its base. The check uses in-place operators, random draws,
-    assignments, ``out=`` and functions of torch.nn, and changes a detached tensor and views."""
+    detect that a saved tensor has changed. A view has the same version as its base. The check writes to the tensor with in-place
+    operators, random draws, assignments, ``out=`` and functions of torch.nn. It also writes to views of the tensor and to a detached
+    tensor that shares its memory.
+    """
     from accelkit_conformance.oracle.in_place_programs import check_versions
 
     check_versions(subject)
@@ -270,10 +273,10 @@ def versions(subject: Subject) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("autograd_programs", "PROGRAMS", "training"))
 def programs(subject: Subject, name: str) -> None:
     """A program that uses autograd gives the same results, gradients and values of ``requires_grad`` as on the CPU. The programs use hooks
-    for tensors, modules and saved tensors, custom functions, activation checkpointing with nested arguments, gradient modes, threads and
-    anomaly detection. They compute Hessians, and use batched output gradients and unused inputs. They differentiate through conversions
-    to other dtypes and through operators that run on the CPU. They repeat backward passes with ``retain_graph=True``, and add to
-    gradients that exist already.
+    for tensors, for modules and for saved tensors. They use custom functions, gradient modes, threads, anomaly detection, and activation
+    checkpointing with nested arguments. They compute Hessians, and use batched output gradients and unused inputs. They differentiate
+    through conversions to other dtypes and through operators that run on the CPU. They repeat backward passes with
+    ``retain_graph=True``, and add to gradients that exist already.
     """
     from accelkit_conformance.oracle.autograd_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

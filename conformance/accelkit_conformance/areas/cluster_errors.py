@@ -1,5 +1,6 @@
-"""If variables of a process are missing, have unexpected values or contradict each other, a cluster environment gives the same values as
-with the unchanged variables of the process, or raises an error. It never describes a job of a different size."""
+"""If variables of a process are missing, have unexpected values or contradict each other, a cluster environment raises an error, or gives
+the same values as for the correct variables. It never describes a job of a different size.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def _last_processes(subject: Subject) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _check_places(before: Answers, after: Answers, how: str) -> None:
-    """Check that every rank and size that can be read in ``after`` can be read in ``before``, too, and is the same in both."""
+    """Check that each rank and size has the same value in ``before`` and ``after``, unless it is an error in ``after``."""
     for name in _PLACES:
         if not isinstance(after[name], AccelkitError):
             said = f"{how}: {name} is silently {after[name]!r}"
@@ -60,13 +61,14 @@ def missing_variables_are_named(subject: Subject) -> None:
 
 
 def _check_errors(before: Answers, after: Answers, variables: dict[str, str], how: str) -> None:
-    """Check the error of each property that could be read before the process's variables were changed, but cannot be read afterwards.
+    """Check the error of each property that can no longer be read after a change to the process's variables.
 
     Each error must say what to do. It must also name one of ``variables`` or be an UnknownPlacementError.
 
     Args:
-        before, after: The values of the properties, or the errors raised instead, with the unchanged and with the changed variables.
-        variables: The variables of which an error must name at least one.
+        before: The value of each property with the unchanged variables, or the error that reading it raised.
+        after: The value of each property with the changed variables, or the error that reading it raised.
+        variables: Variables by name. An error must name at least one of them, unless it is an UnknownPlacementError.
         how: The process and the change, for messages.
     """
     for name in SETTINGS:

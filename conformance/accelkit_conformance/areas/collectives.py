@@ -248,17 +248,17 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """With contiguous float32 tensors and, if the collective reduces, the reduction SUM, each call gives the right result. Any other call
-    gives the right result or raises an error. Tensors that are only inputs stay unchanged, and nothing outside the tensors is written.
-    The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root, group, and
-    whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages may have a
-    relative error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and float32 tensors
-    have more digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different
-    lengths, one of which is empty. The parts in ``all_to_all`` also have different lengths, unless the backend is gloo. The case
-    ``send`` calls ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root to
-    the next rank of the group. If one of these functions rejects a strided tensor, the rank calls it again with a contiguous tensor. In
-    the case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With gloo,
-    no tensor is strided. Dtypes that the device lacks are left out.
+    """A call with contiguous float32 tensors gives the right result if the reduction is SUM or the collective does not reduce. Any other
+    call gives the right result or raises an error. Tensors that are only inputs stay unchanged, and nothing outside the tensors is
+    written. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root,
+    group, and whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages
+    may have a relative error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and
+    float32 tensors have more digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of
+    different lengths, one of which is empty. The parts in ``all_to_all`` also have different lengths, unless the backend is gloo. The
+    case ``send`` calls ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root
+    to the next rank of the group. If one of these functions rejects a strided tensor, the rank calls it again with a contiguous tensor.
+    In the case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With
+    gloo, no tensor is strided. Dtypes that the device lacks are left out.
     """
     from accelkit_conformance.oracle.collective_cases import check_every_case
 

@@ -41,9 +41,9 @@ def class_is_documented(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def names_are_known(subject: Subject) -> None:
-    """No public member looks like a misspelling of a member that the specification has and the class lacks. Nor does any public member have
-    the name that another framework uses for such a missing member, such as ``device_count`` for an accelerator's ``auto_device_count``.
-    accelkit would ignore a member with such a name. Members that the plugin's own code uses are left out.
+    """Public members have neither misspelt names nor names from other frameworks, such as ``device_count`` instead of an accelerator's
+    ``auto_device_count``. accelkit would ignore a member with such a name. A name is reported only if the class lacks the member of the
+    specification that was probably meant. Members that the plugin's own code uses are left out.
     """
     _assert_no_mistakes(subject, "names")
 

@@ -114,9 +114,10 @@ def failed_selections_keep_the_device(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def backward_is_on_its_device(subject: Subject) -> None:
-    """While a tensor hook, a post-accumulate-grad hook and the ``backward`` of a custom function run, the device of the gradient is
-    current, even if the backward pass was started while another device was current. The backward pass does not change the current device of
-    the thread that started it."""
+    """Tensor hooks, post-accumulate-grad hooks and the ``backward`` of a custom function run with the device of the gradient as the current
+    device, even if the backward pass was started while another device was current. The backward pass does not change the current device
+    of the thread that started it.
+    """
     from accelkit_conformance.oracle.places import check_devices_of_backward
 
     check_devices_of_backward(subject)

@@ -24,11 +24,11 @@ def tensor_parameters(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.{0}"], over=[dtype for dtype in DTYPES if not dtype.startswith("complex")])
 def dtypes_of_samplers(subject: Subject, dtype: str) -> None:
-    """Samplers draw numbers of the tested dtype. All 20,000 drawn numbers are finite, and their mean is correct to within six standard
-    errors and the rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n. For a floating-point dtype, n is
-    the end of the range in which the dtype represents every integer, such as 2**24 for float32. For any other dtype, n is its largest
-    value. No number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is correct to within
-    six standard errors.
+    """Samplers draw numbers of the tested dtype. All 20,000 numbers of a draw are finite, and their mean is correct to within six standard
+    errors plus the rounding error of the dtype. ``random_`` without arguments draws integers from 0 to n. For a floating-point dtype, n
+    is the end of the range in which the dtype represents every integer, such as 2**24 for float32. For any other dtype, n is the largest
+    value of the dtype. No number is outside the range from 0 to n, the largest number drawn is at most 2 % below n, and the mean is
+    correct to within six standard errors.
     """
     from accelkit_conformance.oracle.distributions import check_dtype_of_samplers
 
@@ -48,9 +48,10 @@ def wide_ranges(subject: Subject) -> None:
 
 @check("full")
 def certain_outcomes(subject: Subject) -> None:
-    """Calls that can have only one result have this result, with the right dtype and shape. Samplers are called with probabilities of 0 and
-    1, standard deviations and rates of 0, ranges of one number, one nonzero weight among up to 65,537, and sizes of zero. Dropout is called
-    with ``p=0``, with ``p=1`` and outside training. ``rrelu`` is called with equal bounds of the slope."""
+    """Calls that can have only one result return that result, with the right dtype and shape. Samplers are called with probabilities of 0
+    and 1, standard deviations and rates of 0, ranges of one number, one nonzero weight among up to 65,537, and sizes of zero. Dropout is
+    called with ``p=0``, with ``p=1`` and outside training. ``rrelu`` is called with equal lower and upper bounds for the slope.
+    """
     from accelkit_conformance.oracle.certain_outcomes import check_certain_outcomes
 
     check_certain_outcomes(subject)
@@ -59,9 +60,10 @@ def certain_outcomes(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def rare_categories(subject: Subject) -> None:
     """``multinomial`` draws one or two samples, with and without replacement, for each of 4,000 rows of weights. Most of the weights are
-    zero, and no category whose weight is zero is drawn. Each of three categories is the first sample of a row as often as expected, within
-    six standard errors. Each declared floating-point dtype of the weights is tested; in float16 and bfloat16, only two samples with
-    replacement are drawn."""
+    zero, and no category whose weight is zero is drawn. Three of the other categories are drawn as often as expected, to within six
+    standard errors; only the first sample of each row is counted. Each declared floating-point dtype of the weights is tested; in
+    float16 and bfloat16, only two samples with replacement are drawn.
+    """
     from accelkit_conformance.oracle.distributions import check_rare_categories
 
     check_rare_categories(subject)
@@ -104,9 +106,10 @@ def large_draws(subject: Subject) -> None:
 @check("full", requires=["dtype.int64"])
 def permutations(subject: Subject) -> None:
     """In 400 permutations of 40 numbers, each number is in each place equally often: the chi-squared statistic is at most six standard
-    deviations above its mean. A permutation of 100,000 numbers, in int64 and, if the device has the dtype, in int32, contains each number
-    once. The magnitude of its correlation with the ascending order of the numbers and with the next permutation is less than 0.019, and
-    fewer than 30 pairs of neighbouring numbers differ by 1."""
+    deviations above its mean. Permutations of 100,000 numbers are tested in int64 and, if the device has the dtype, in int32. Such a
+    permutation contains each number once, and fewer than 30 pairs of neighbouring numbers differ by
+    1. Its correlations with the ascending numbers and with the next permutation are both between -0.019 and 0.019.
+    """
     from accelkit_conformance.oracle.large_draws import check_permutations
 
     check_permutations(subject)

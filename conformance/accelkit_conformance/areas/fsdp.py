@@ -147,10 +147,10 @@ def _programs() -> Iterator[Case]:
 def programs(subject: Subject, size: str, name: str) -> None:
     """Sharded models with less common options, and operators on DTensors, give the same results and gradients as one process. The options
     are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed
-    precision, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` uses the norm of all gradients of the
-    whole model, not only of one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all ranks skip the
-    step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also gives the
-    same results and gradients as one process. The DTensors include some that are divided unevenly.
+    precision, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` computes the norm over the gradients of
+    the whole model, not only over one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all ranks
+    skip the step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also
+    gives the same results and gradients as one process. The DTensors include some that are divided unevenly.
     """
     from accelkit_conformance.oracle.fsdp_programs import CASES
 

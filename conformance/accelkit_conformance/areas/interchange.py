@@ -64,11 +64,11 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions that create tensors, such as ``torch.zeros``, return pinned tensors on the CPU if they are called with ``pin_memory=True``.
-    If their values are not random or uninitialised, the tensors have the same dtype, shape and values as without ``pin_memory=True``. If
-    such a tensor is copied to the device, the copy has the same values, too. If it is cloned, the clone is not pinned.
-    ``Tensor.pin_memory`` returns a tensor with the same dtype, shape and values, and does not pin the original tensor. Unless it is
-    empty, the returned tensor is pinned. If the original tensor is pinned already, the result shares memory with it.
-    ``Tensor.pin_memory`` is tested with every dtype and several layouts.
+    The dtype, shape and values of these tensors are the same as without ``pin_memory=True``, unless the values are random or
+    uninitialised. A copy of such a tensor on the device has the same values, and a clone of it is not pinned. ``Tensor.pin_memory``
+    returns a tensor with the same dtype, shape and values, and does not pin the original tensor. Unless it is empty, the returned tensor
+    is pinned. If the original tensor is pinned already, the result shares memory with it. ``Tensor.pin_memory`` is tested with every
+    dtype and several layouts.
     """
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
@@ -111,8 +111,9 @@ def gradients_of_copies(subject: Subject) -> None:
 @check("full")
 def dlpack(subject: Subject) -> None:
     """If the device supports DLPack, the result of ``torch.from_dlpack`` is on the device, has the dtype, shape, strides and values of its
-    argument, and shares memory with it. The arguments are a contiguous tensor of each declared dtype, and views of a float32 tensor: a
-    slice, and a strided, a transposed, a 0-d and an empty view."""
+    argument, and shares memory with it. The arguments are a contiguous tensor of each declared dtype, a float32 matrix, and several
+    views of this matrix: sliced, strided, transposed, 0-d and empty.
+    """
     from accelkit_conformance.oracle.aliases import check_dlpack
 
     check_dlpack(subject)
@@ -131,8 +132,9 @@ def sizes_of_copies(subject: Subject) -> None:
 @check("full")
 def many_small_copies(subject: Subject) -> None:
     """2,000 small copies to the device, made one after another, all have the right values. Each copy has 1 to 5 elements. The copies are
-    made with and without ``non_blocking=True``, and are read only after the last copy and a call to ``synchronize``. The same is true of
-    2,000 copies to the host with ``non_blocking=True``, and of 2,000 tensors on the device that were made from Python numbers.
+    made with and without ``non_blocking=True``. They are not read until the last copy has been made and ``synchronize`` has been called.
+    The same is true of 2,000 copies to the host with ``non_blocking=True``, and of 2,000 tensors on the device that were made from
+    Python numbers.
     """
     from accelkit_conformance.oracle.many_copies import check_many
 

@@ -160,7 +160,8 @@ def threads_free_memory(subject: Subject) -> None:
 @check("training", requires=["memory_statistics"])
 def resized_storages(subject: Subject) -> None:
     """``untyped_storage().resize_(0)`` frees the memory of a tensor that still exists. Resizing the storage to its former size allocates at
-    least this size and at most twice this size, and the tensor can then be filled and read."""
+    least this much memory and at most twice as much, and the tensor can then be filled and read.
+    """
     from accelkit_conformance.oracle.freed_memory import check_resized_storages
 
     check_resized_storages(subject)

@@ -180,10 +180,11 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call of the overload gives the same results as on the CPU under various conditions: with several sizes, NaN and infinities, with
-    ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of conditions that can be
-    combined occurs in at least one call. Each condition also occurs in bfloat16 and in float16, if both the device and the call support
-    these dtypes."""
+    """A call to the overload gives the same results as on the CPU under various conditions: with several sizes, with NaN and infinities,
+    with ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of conditions
+    that can be combined occurs in at least one call. Each condition also occurs in bfloat16 and in float16, if both the device and the
+    call support these dtypes.
+    """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 

@@ -1,5 +1,6 @@
-"""Every optimizer of torch.optim makes the same steps on the device as on the CPU, in each of its implementations. Schedulers and clipping
-work on the device too."""
+"""Every optimizer of torch.optim takes the same steps on the device as on the CPU, whichever implementation is used. Schedulers and
+clipping work on the device too.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +62,10 @@ def _train(model: Any, optimizer: Any, compute: Callable[[], None] = lambda: Non
 @check("training", requires=["dtype.float32"], over=_optimizers)
 def steps(subject: Subject, name: str) -> None:
     """After four steps on the device, the parameters are the same as after four steps on the CPU in float64 with the for-loop
-    implementation. The steps on the device are made with each implementation that torch supports for the device: the for-loop, ``foreach``
-    and ``fused``. The other options, except ``capturable``, are those of torch's test configurations. Configurations in which an option is
-    a tensor are skipped."""
+    implementation. The steps on the device are taken with each implementation that torch supports for the device: the for-loop,
+    ``foreach`` and ``fused``. Apart from the implementation, the options are those of torch's test configurations, without
+    ``capturable``. Configurations in which an option is a tensor are skipped.
+    """
     import torch
 
     from accelkit_conformance.oracle import opdb, optimizer_cases
@@ -89,9 +91,10 @@ def steps(subject: Subject, name: str) -> None:
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
 def state_is_on_the_device(subject: Subject, name: str) -> None:
-    """After a step, the tensors of the optimizer's state are on the device. If the state is copied to the CPU and then loaded into another
-    optimizer, the loaded state has the same values, and its tensors are on the device. Only tensors of shape (), such as the step count,
-    may be on the CPU."""
+    """After a step, the tensors of the optimizer's state are on the device, except that tensors of shape (), such as the step count, may be
+    on the CPU. If the state is copied to the CPU and then loaded into another optimizer, the loaded state has the same values, and its
+    tensors are on the device, with the same exception.
+    """
     import torch
 
     model = _model().to(subject.device)
@@ -246,11 +249,13 @@ def parameter_groups(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def memory_layouts(subject: Subject, name: str) -> None:
-    """Three steps give the same parameters as on the CPU, in each implementation that torch supports for the device. Some parameters and
-    gradients are transposed, have gaps between elements or are parts of larger tensors, one gradient is expanded, and the last parameter is
-    empty. With ``fused``, each gradient has the layout of its parameter, and neither has gaps. With Adafactor and Muon, no parameter is
-    empty. A step writes nothing outside the parameters and changes gradients only as on the CPU. The for-loop implementation increases the
-    version of each parameter. Except with Adafactor, the tensors in the state of a parameter have its shape or the shape ()."""
+    """After three steps, the parameters and gradients have the same values as on the CPU, in each implementation that torch supports for
+    the device. Some parameters and gradients are transposed, have gaps between elements or are parts of larger tensors, one gradient is
+    expanded, and the last parameter is empty. There are two exceptions: with ``fused``, each gradient has the layout of its parameter,
+    and neither has gaps; with Adafactor and Muon, no parameter is empty. A step writes nothing outside the parameters. The for-loop
+    implementation increases the version of each parameter. Except with Adafactor, the tensors in the state of a parameter have its shape
+    or the shape ().
+    """
     from accelkit_conformance.oracle.optimizer_cases import check_layouts
 
     check_layouts(subject, name)

@@ -209,9 +209,10 @@ def scaler_unscales_once(subject: Subject) -> None:
 
 @check("training", requires=["autocast.float16"], over=["one_optimizer", "two_optimizers", "twice"])
 def scaler_with_several_dtypes(subject: Subject, way: str) -> None:
-    """The scaler finds an infinity or NaN in the gradient of a float32, bfloat16 or float64 parameter, at every index in the list of
-    parameters. The scaler skips the step of the optimizer that updates this parameter, but not the step of another optimizer. The scaler
-    halves the scale only once, even if ``unscale_`` was called before the step."""
+    """The scaler finds an infinity or NaN in the gradient of a float32, bfloat16 or float64 parameter, whatever the index of this parameter
+    in the list of parameters. The scaler skips the step of the optimizer that updates this parameter, but not the step of another
+    optimizer. The scaler halves the scale only once, even if ``unscale_`` was called before the step.
+    """
     from accelkit_conformance.oracle.scaler_cases import check_several_dtypes
 
     check_several_dtypes(subject, way)

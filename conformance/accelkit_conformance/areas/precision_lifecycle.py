@@ -74,7 +74,10 @@ def overridden_methods_do_something(subject: Subject) -> None:
 
 
 def _constants(function: Any) -> tuple[Any, ...]:
-    """Return the constants of a function except None and the function's docstring, which Python stores among them."""
+    """Return the constants in a function's code, except None and the function's docstring.
+
+    Python stores the docstring among these constants.
+    """
     return tuple(one for one in function.__code__.co_consts if one is not None and one != function.__doc__)
 
 
@@ -114,8 +117,9 @@ def _torch_settings(subject: Subject) -> dict[str, Any]:
 
 @check("training", kind="precision")
 def a_runtime_starts_again(subject: Subject) -> None:
-    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use. The gradients of a model that is then
-    prepared match the gradients that are computed in float64."""
+    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use. Another model is then prepared, and its
+    gradients match those computed in float64.
+    """
     from accelkit_conformance.oracle.precision_training import Trainer, check_close, exact_gradients, model_and_data, sgd, trainer
 
     first = trainer(subject)
@@ -180,8 +184,9 @@ def _refers_to(start: object, target: object) -> bool:
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
     """If one instance of the precision trains a model (with infinite gradients, if the precision scales losses), the scale and the state of
-    another instance do not change. An instance that is created after this training gives gradients that match, within the tolerance, the
-    gradients that are computed in float64."""
+    another instance do not change. A third instance is created after this training. The gradients of a model that is trained with it
+    match those computed in float64, within the tolerance of ``gradients_match_float64``.
+    """
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 
     first, second = trainer(subject), trainer(subject)

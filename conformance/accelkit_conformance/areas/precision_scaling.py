@@ -224,11 +224,11 @@ def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
 def _scaled(subject: Subject) -> Trainer:
     """Return a trainer whose precision scales losses and must skip steps with infinite gradients. Its optimizer uses momentum.
 
-    A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32.
+    A precision with a fixed scale need not skip steps, unless it computes in float16, which has a smaller range than float32. The scale
+    counts as fixed if, after an infinite gradient, the step is not skipped and the scale stays the same.
 
     Raises:
-        NotSupported: If the precision does not scale losses, or if it does not compute in float16 and, when a gradient is infinite, neither
-            skips the step nor changes its scale.
+        NotSupported: If the precision does not scale losses, or if its scale is fixed and it does not compute in float16.
     """
     import torch
 

@@ -62,8 +62,10 @@ def checkpoints_restore_everything(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def states_are_safe_and_independent(subject: Subject) -> None:
-    """A state that ``state_dict`` of the precision returns is the same after ``torch.save`` and ``torch.load(weights_only=True)``. Neither
-    further steps nor a call to ``load_state_dict`` changes a state that ``state_dict`` has returned."""
+    """The state that the precision's ``state_dict`` returns does not change when it is saved with ``torch.save`` and loaded with
+    ``torch.load(weights_only=True)``. Neither further steps nor a call to ``load_state_dict`` changes a state that ``state_dict`` has
+    returned.
+    """
     import copy
     import io
 
@@ -141,10 +143,10 @@ def _copy(thing: Any, how: str) -> Any:
 
 @check("training", kind="precision", over=["before", "after"], seconds=120)
 def compiled_modules_compute_the_same(subject: Subject, when: str) -> None:
-    """A module is compiled before or after ``prepare``, with the backend aot_eager of ``torch.compile``. The results of the compiled module
-    have the dtype of the eager module's results. The norm of the difference between the two modules' results, divided by the norm of the
-    eager module's results, is at most the tolerance of ``gradients_match_float64``. The gradients of the compiled module match the
-    gradients that are computed in float64, within the same tolerance.
+    """A module is compiled before or after ``prepare``, with the ``aot_eager`` backend of ``torch.compile``. The results of the compiled
+    module have the dtype of the eager module's results. The norm of the difference between the two modules' results, divided by the norm
+    of the eager module's results, is at most the tolerance of ``gradients_match_float64``. The gradients of the compiled module match
+    the gradients that are computed in float64, within the same tolerance.
     """
     import torch
 

@@ -115,9 +115,10 @@ def continuous_distributions(subject: Subject, name: str) -> None:
     over=["bernoulli", "randint", "randperm", "multinomial", "dropout", "geometric_", "bernoulli_tensor", "random_", "poisson", "binomial"],
 )
 def discrete_distributions(subject: Subject, name: str) -> None:
-    """Among 20,000 draws, or the first elements of 500 permutations by ``randperm``, each value is as frequent as expected, within five
-    standard deviations. For ``geometric_``, all values above 3 count as one value, and for ``poisson``, all values above 2. No value
-    outside the distribution is drawn, and the result is on the device."""
+    """In 20,000 draws, each value is as frequent as expected, within five standard deviations. ``randperm`` is called only 500 times, and
+    only the first element of each permutation counts as a draw. For ``geometric_``, all values above 3 count as one value, and for
+    ``poisson``, all values above 2. No value outside the distribution is drawn, and the result is on the device.
+    """
     from accelkit_conformance.oracle.samplers import check_discrete_draws
 
     check_discrete_draws(subject, name, _DRAWS)

@@ -244,10 +244,11 @@ def structures(subject: Subject, way: str) -> None:
 
 @check("full")
 def forms_of_locations(subject: Subject) -> None:
-    """``torch.load`` loads tensors to the device that ``map_location`` determines, in both file formats. ``map_location`` is a device, its
-    name, a dict, a function that returns None or its argument, or None. If devices have indices, loading to a device that does not exist
-    raises RuntimeError, AssertionError or ValueError. With ``assign=True``, ``load_state_dict`` replaces a module's CPU parameters with
-    parameters on the device."""
+    """``torch.load`` loads tensors to the device that ``map_location`` determines, in both file formats. ``map_location`` is None, a
+    device, the name of a device, a dict, or a function that returns None or its first argument. If devices have indices, loading to a
+    device that does not exist raises RuntimeError, AssertionError or ValueError. With ``assign=True``, ``load_state_dict`` replaces a
+    module's CPU parameters with parameters on the device.
+    """
     from accelkit_conformance.oracle.copied_structures import check_forms_of_locations
 
     check_forms_of_locations(subject)

@@ -163,10 +163,11 @@ def typical_models(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32", "numbered_devices"])
 def layers_on_two_devices(subject: Subject) -> None:
-    """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision. Each
-    gradient is on the device of its tensor, and ``clip_grad_norm_`` returns the norm of all gradients. Between the second and the third
-    step, there is an additional step in which a gradient on one of the devices is infinite. The gradient scaler skips this step and
-    halves the scale. The optimizer is AdamW; its for-loop implementation and its ``foreach`` implementation are both tested.
+    """After three optimizer steps, a model whose layers are on two devices has the same parameters as on the CPU in double precision. The
+    gradient of each parameter is on the device of the parameter, and the gradient of the input is on the device of the input.
+    ``clip_grad_norm_`` returns the norm of the gradients of all parameters. Between the second and the third step, there is an
+    additional step in which a gradient on one of the devices is infinite. The gradient scaler skips this step and halves the scale. The
+    optimizer is AdamW; its for-loop implementation and its ``foreach`` implementation are both tested.
     """
     from accelkit_conformance.oracle.two_devices import check_two_devices
 

@@ -101,9 +101,9 @@ def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dt
 
 @check("smoke")
 def copies_convert(subject: Subject) -> None:
-    """A copy of a float32 tensor to another dtype gives the same values as a conversion on the CPU. This holds if the values are converted
-    in the copy to the device, on the device, or in the copy back. If the accelerator declares nothing about a dtype, a copy to this
-    dtype may raise an error instead.
+    """A copy of a float32 tensor to another dtype gives the same values as a conversion on the CPU. This holds whether the values are
+    converted in the copy to the device, on the device, or in the copy back. If the accelerator declares nothing about a dtype, a copy to
+    this dtype may raise an error instead.
     """
     import torch
 
@@ -127,7 +127,9 @@ def copies_convert(subject: Subject) -> None:
 @check("smoke", over=["to_device", "to_host", "within_a_device"])
 def copies_broadcast(subject: Subject, direction: str) -> None:
     """``copy_`` broadcasts its source to a target of up to three dimensions. The source is a number, a row, a column, a matrix, a batch of
-    rows or a batch of columns. Every pair of the dtypes float32, float16 and int64 is tested, except dtypes that are declared ``none``."""
+    rows or a batch of columns. Every pair of the dtypes float32, float16 and int64 is tested, except pairs with a dtype that is declared
+    ``none``.
+    """
     from accelkit_conformance.oracle.copy_cases import check_broadcasts
 
     check_broadcasts(subject, direction)

@@ -82,8 +82,8 @@ def command(
     """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
     Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives, or
-    if too many of the mutants share a mechanism (kind of fault). If all mutants were run, without --own-area and --until-killed, the exit
-    code is also 1 if too few mutants count as killed. A killed mutant does not count if the checks that detected it detected no other
+    if too many of the mutants share a mechanism (kind of fault). A run of all mutants without --own-area and --until-killed also exits with
+    code 1 if too few of the killed mutants count. A killed mutant does not count if it was detected only by checks that detected no other
     mutant.
 
     With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong last row.

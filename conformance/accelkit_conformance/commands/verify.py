@@ -22,8 +22,8 @@ _FINDINGS = 1
 def command(context: click.Context, path: Path, is_json: bool) -> None:
     """Verify a bundle offline: check that it is complete, and that its verdict follows from its results.
 
-    The exit code is 0 if the bundle is valid, whether or not the run was certified, and 1 if it has problems, which are printed. The
-    bundle is not signed, so this command cannot tell who made it.
+    The exit code is 0 if the bundle is valid, whether or not the run was certified. If the bundle has problems, they are printed and the
+    exit code is 1. The bundle is not signed, so this command cannot tell who made it.
     """
     problems = bundle.verify(path)
     report = None if problems else bundle.load(path)

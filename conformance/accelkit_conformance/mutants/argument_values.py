@@ -116,7 +116,7 @@ class AddsToTheOutput(Broken):
 
 @mutant("arguments", "index expressions")
 class ReadsExpandedIndices(Broken):
-    """If a 1-d index tensor has a stride of zero, indexing uses 0 in place of all its elements but the first."""
+    """If a 1-d index tensor has a stride of zero, indexing reads every element of the index tensor except the first as 0."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -35,8 +35,7 @@ class ClaimsEverything(SlurmEnvironment):
 
 @mutant("cluster_detection", "claims of processes", kind="cluster", base="torchelastic")
 class ClaimsTooLow(TorchElasticEnvironment):
-    """The claim of a torchrun process has a lower priority than a scheduler's claim, so torchrun is not detected inside a scheduler's
-    job."""
+    """The claim has a lower priority than a scheduler's claim, so torchrun is not detected inside a scheduler's job."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         claim = super().detect_cluster(environ)

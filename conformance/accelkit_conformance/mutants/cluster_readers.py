@@ -1,4 +1,4 @@
-"""Cluster environments that accept missing, invalid or contradictory variables, or report such variables with a wrong error."""
+"""Cluster environments that accept missing, invalid or contradictory variables, or raise the wrong error for them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ErrorNamesNothing(TorchElasticEnvironment):
 
 @mutant("cluster_errors", "error_forms", kind="cluster", base="torchelastic")
 class RankIsNotCompared(TorchElasticEnvironment):
-    """If the rank is not less than the world size, ``global_rank`` returns it instead of raising an error."""
+    """``global_rank`` does not raise an error if the rank is greater than or equal to the world size."""
 
     @property
     def global_rank(self) -> int:

@@ -1,7 +1,7 @@
 """Cluster environments with wrong properties.
 
 Some of these environments return wrong types, ranks, sizes, rendezvous addresses or ports. Others read or write state that does not belong
-to the instance, do not declare that the launcher created the processes, or accept all settings.
+to the instance, accept all settings, or do not declare that the launcher created the processes.
 """
 
 from __future__ import annotations

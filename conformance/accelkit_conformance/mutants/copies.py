@@ -1,4 +1,4 @@
-"""Faults of copies, deep copies, pinned batches, saved files, pickled tensors and in-place foreach operators."""
+"""Faults in copies, deep copies, pinned batches, saved files, pickled tensors and in-place foreach operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _is_to_host(name: str, args: Any, kwargs: Any) -> bool:
 
 @mutant("transfer", "bits")
 class CanonicalisesNan(Broken):
-    """A copy to the host replaces every NaN by the default quiet NaN."""
+    """A copy to the host replaces every NaN with the default quiet NaN."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -9,7 +9,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 
 class _Functions(Broken):
-    """The base class of mutants that change calls of torch's functions before autograd records them."""
+    """The base class of mutants that change calls to torch's functions before autograd records the calls."""
 
     def install(self) -> None:
         changed = self.change
@@ -41,7 +41,8 @@ def _place_of_dropout(args: Any) -> int:
     """Return the index of ``dropout`` in the arguments of ``lstm``. The next argument is ``train``.
 
     ``lstm`` has two overloads, each with nine arguments. The overload for packed sequences takes a tensor of batch sizes as its second
-    argument, so its ``dropout`` comes one place later. It does not take ``batch_first``, which is the last argument of the other overload.
+    argument, so its ``dropout`` comes one place later than in the other overload. Only the other overload takes ``batch_first``, which is
+    its last argument.
     """
     import torch
 

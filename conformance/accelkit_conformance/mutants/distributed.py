@@ -68,7 +68,7 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """``all_to_all_single`` with split sizes sends only the first element of each rank's input to every rank.
+    """In ``all_to_all_single`` with split sizes, each rank sends all ranks only the first element of its input.
 
     Each rank repeats the elements that it receives until its output is full.
     """
@@ -93,7 +93,7 @@ class SplitsEvenly(_Collectives):
 
 @mutant("collectives", "ranks")
 class GathersInReverse(_Collectives):
-    """``all_gather`` of floating-point tensors that all have the same shape returns them in reverse order of the ranks."""
+    """``all_gather`` of floating-point tensors that all have the same shape returns them in reverse rank order."""
 
     def install(self) -> None:
         def all_gather(original: Any, tensors: Any, tensor: Any, *rest: Any, **named: Any) -> Any:

@@ -47,7 +47,7 @@ class ForwardKeepsBuffers(Broken):
 
 @mutant("ddp", "batch statistics")
 class WeighsRanksEqually(Broken):
-    """The statistics of SyncBatchNorm weigh all ranks equally, even if their batches differ in size."""
+    """SyncBatchNorm gives all ranks the same weight in its statistics, even if their batches differ in size."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "batch_norm_gather_stats_with_counts":

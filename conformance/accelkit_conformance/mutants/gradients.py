@@ -1,4 +1,7 @@
-"""Gradients that are wrong only in some cases: for some output gradients or inputs, on some devices, or in training mode or ``no_grad``."""
+"""Gradients that are wrong only in some cases.
+
+The gradients are wrong for some output gradients or inputs, on some devices, in training mode, or under ``no_grad``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of copies, conversions of dtypes, pinned memory, and the exchange of values with Python and NumPy."""
+"""Faults in copies, dtype conversions, pinned memory, and the exchange of values with Python and NumPy."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class DetachesQueuedCopies(Broken):
 
 @mutant("interchange", "results of copies")
 class ReadsFortranArraysInMemoryOrder(Broken):
-    """``as_tensor`` of a NumPy array in Fortran order puts the values in memory order, and therefore in the wrong places."""
+    """``as_tensor`` of a NumPy array in Fortran order reads the values in memory order, so they end up in the wrong places."""
 
     def install(self) -> None:
         import torch

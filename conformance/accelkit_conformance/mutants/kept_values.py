@@ -51,7 +51,7 @@ class KeepsBooleanBuffers(Broken):
 
 @mutant("dataloader", "pinned batches")
 class ReusesPinnedMemory(Broken):
-    """A DataLoader with ``pin_memory=True`` copies all batches of one shape and dtype to four pinned tensors in turn.
+    """A DataLoader with ``pin_memory=True`` reuses the same four pinned tensors for all batches of one shape and dtype.
 
     This overwrites earlier batches, even if they are still in use.
     """

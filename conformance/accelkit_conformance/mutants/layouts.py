@@ -155,7 +155,7 @@ class ReadsFromAlignedAddresses(Broken):
 
 @mutant("layout", "conversions")
 class ConvertsToContiguous(Broken):
-    """A conversion to another dtype on the device returns a contiguous tensor for a transposed or channels_last tensor."""
+    """If a transposed or channels_last tensor is converted to another dtype on the same device, the result is contiguous."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -176,7 +176,7 @@ class CreatesContiguous(Broken):
 
 @mutant("layout", "scalars on the CPU")
 class ReadsTheFirstElementOnTheCPU(Broken):
-    """``add`` and ``mul`` of a tensor on the device and a 0-d tensor on the CPU ignore the storage offset of the 0-d tensor."""
+    """``add`` and ``mul`` ignore the storage offset of a 0-d tensor on the CPU if the other operand is on the device."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name not in ("add.Tensor", "mul.Tensor", "add_.Tensor", "mul_.Tensor"):

@@ -1,5 +1,8 @@
-"""Faults that appear only in conversions or rare operators, or only for certain sizes, on a device that is not current, after many calls,
-or in invalid calls."""
+"""Faults that appear only in less common cases.
+
+The cases are dtype conversions, rare operators, certain sizes, a device that is not the current device, long series of calls, and invalid
+calls.
+"""
 
 from __future__ import annotations
 

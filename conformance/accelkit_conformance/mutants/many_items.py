@@ -44,7 +44,7 @@ class TrainsThePadding(Broken):
 
 @mutant("arguments", "numbers")
 class NumbersInFloat32(Broken):
-    """``mul`` and ``add`` of a float64 tensor round a Python number and ``alpha`` to float32."""
+    """``mul`` and ``add`` of a float64 tensor round Python numbers, including ``alpha``, to float32."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

@@ -38,7 +38,7 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """In-place foreach addcmul and addcdiv read some operands of a transposed tensor in the wrong order.
+    """If in-place foreach addcmul or addcdiv updates a transposed tensor, it reads some other operands in the wrong order.
 
     An operand is affected if it has the same strides as the transposed tensor.
     """

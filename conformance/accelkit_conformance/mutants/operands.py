@@ -68,7 +68,7 @@ class ReadsOneRow(Broken):
 
 @mutant("arguments", "operands in one memory")
 class WritesBeforeItReads(Broken):
-    """``sub`` and ``div`` copy their first argument into the tensor of ``out=`` before they read their second argument."""
+    """``sub`` and ``div`` copy their first argument into the ``out=`` tensor before they read their second argument."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         out = kwargs.get("out")

@@ -205,9 +205,7 @@ class WaitsOnItsDeviceOnly(Slow):
 
 @mutant("streams", "other devices")
 class ForgetsTheOtherStream(Broken):
-    """After the context of a stream exits, the stream remains current on its own device. This happens only if the exit makes another device
-    current again.
-    """
+    """If leaving a stream context makes another device current again, the stream remains current on its own device."""
 
     def install(self) -> None:
         import torch
@@ -239,8 +237,10 @@ class BackwardIgnoresStreams(Broken):
 
 @mutant("streams", "the current stream")
 class StreamsAreEnteredOnce(Broken):
-    """A stream of the device's module remembers only one previous stream: if the stream is entered again inside its own context, the stream
-    remains current after both contexts have ended."""
+    """A ``Stream`` of the device's module remembers only one previous stream.
+
+    If it is entered again inside its own context, it remains current after both contexts have ended.
+    """
 
     def install(self) -> None:
         import torch

@@ -24,8 +24,9 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """If ``to`` gets a device without an index, a tensor that is already on a device of this type stays there, even if that is not the
-    current device.
+    """If ``to`` gets a device without an index, a tensor on any device of this type is not moved.
+
+    The tensor stays where it is even if its device is not the current device.
     """
 
     def install(self) -> None:

@@ -128,7 +128,10 @@ class SavesTheScaleBeforeItsUpdate(Float16Mixed):
 
 @mutant("precision_state", "checkpoints", kind="precision", base="16-mixed")
 class NeedsItsState(Float16Mixed):
-    """``load_state_dict`` resets the scale to 1 if the state is empty. A precision without a scaler saves an empty state."""
+    """``load_state_dict`` resets the scale to 1 if the state is empty.
+
+    The state is empty if it was saved by a precision without a scaler.
+    """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({**super().state_dict(), "scale": 1.0, "_growth_tracker": 0, **state})

@@ -83,7 +83,7 @@ class StepsTwice(Float32):
 
 @mutant("precision_gradients", "the step", kind="precision", base="bf16-mixed")
 class NeverSteps(BFloat16Mixed):
-    """The gradients are computed and checked, but the optimizer's step is not called."""
+    """``optimizer_step`` does not call the optimizer's step."""
 
     def optimizer_step(self, optimizer: Any, step: Any, closure: Any = None) -> Any:
         return None

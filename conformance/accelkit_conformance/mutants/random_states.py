@@ -43,7 +43,7 @@ class SeedKeepsTheSeed(Broken):
 
 @mutant("random", "seeds that stay")
 class KeepsASpareNumber(Broken):
-    """A draw of an odd number of values from the normal distribution stores a spare value.
+    """If ``randn`` or ``normal_`` draws an odd number of values, it also stores a spare value.
 
     The next draw of a single normally distributed value returns the spare value, even if a seed or a state has been set in between.
     """

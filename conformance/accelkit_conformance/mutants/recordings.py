@@ -77,7 +77,7 @@ class RecordsNoFreedMemory(_Recorded):
 
 @mutant("profiling", "results")
 class ComputesDifferentlyWhileRecorded(Broken):
-    """While torch.profiler records, floating-point results are too large by a thousandth."""
+    """While torch.profiler records, floating-point results are multiplied by 1.001."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

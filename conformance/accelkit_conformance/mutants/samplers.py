@@ -1,4 +1,4 @@
-"""Faults of samplers and dropout that appear only for some parameters, dtypes or inputs, and faults of generators."""
+"""Faults in samplers and dropout that appear only for some parameters, dtypes or inputs, and faults in generators."""
 
 from __future__ import annotations
 

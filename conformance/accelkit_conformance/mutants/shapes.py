@@ -18,7 +18,10 @@ class HasFourDimensions(Broken):
 
 @mutant("operators", "dimensions")
 class CountsRowsIn16Bits(Broken):
-    """Along the first dimension of a result of ``bmm`` or ``softmax``, the entries after the first 65,536 repeat the first entries."""
+    """If a result of ``bmm`` or ``softmax`` has more than 65,536 rows, row ``65536 + i`` repeats row ``i``.
+
+    A row is an entry along the first dimension.
+    """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -46,7 +46,7 @@ class KeepsFirstBuffers(DDPStrategy):
 
 @mutant("strategy_steps", "clipping", kind="strategy", base="ddp")
 class ClipsEachParameter(DDPStrategy):
-    """Clips each parameter by its own norm."""
+    """Clips each parameter's gradient by the norm of this gradient, instead of the norm of all gradients."""
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float, **kwargs: Any) -> torch.Tensor:
         import torch
@@ -117,7 +117,7 @@ class HidesErrorsInNoSync(DDPStrategy):
 
 @mutant("strategy_processes", "errors", kind="strategy", base="ddp")
 class ReplacesErrors(DDPStrategy):
-    """Replaces a LookupError that is raised inside ``no_sync`` with a KeyError, which is a subclass of LookupError."""
+    """Turns a LookupError that is raised inside ``no_sync`` into a KeyError, which is a subclass of LookupError."""
 
     @contextlib.contextmanager
     def no_sync(self, module: torch.nn.Module) -> Any:

@@ -1,4 +1,4 @@
-"""Faults of streams and events, of functions that report memory, and of the profiler."""
+"""Faults in streams and events, in functions that report memory, and in the profiler."""
 
 from __future__ import annotations
 

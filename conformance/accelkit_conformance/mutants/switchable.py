@@ -187,7 +187,7 @@ def _base(name: str) -> str:
 def _is_plain(leaf: Any) -> bool:
     """Return whether a tensor is on the fake XPU, is strided, and is neither empty nor expanded.
 
-    In an expanded tensor, a change of one element changes other elements too.
+    In an expanded tensor, a change to one element changes other elements too.
     """
     import torch
 

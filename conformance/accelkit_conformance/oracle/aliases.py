@@ -72,7 +72,7 @@ _LACKS_DLPACK = ("Cannot pack tensors on", "Unsupported device_type")  # in the 
 
 
 def check_aliases(subject: Subject) -> None:
-    """Check that each call returns its argument itself, a tensor that shares memory with it, or a copy, as it should.
+    """Check that each call returns the right kind of result: its argument, a tensor that shares memory with it, or a copy.
 
     A failure is recorded in the subject if a result is on the wrong device or has wrong values. A failure is also recorded if a result is
     not of the right kind, for example if it is a copy but should share memory with the argument.

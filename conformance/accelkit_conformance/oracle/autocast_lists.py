@@ -65,11 +65,11 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare the results of an operator under autocast on the device with its results on the CPU.
 
     On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. The
-    results and the gradients of all floating-point arguments are compared, for a few samples of torch's ``op_db``. Operators that are
+    results are compared, and also the gradients of all floating-point arguments, for a few samples of torch's ``op_db``. Operators that are
     computed in the autocast dtype are called once more after autocast has ended.
 
-    Failures are recorded in the subject. ``Absent`` is recorded if a result has the wrong dtype, and this dtype is float32 or ``dtype``.
-    These are the dtypes of the floating-point arguments, so autocast seems to have no effect on the operator.
+    Failures are recorded in the subject. If a result has the wrong dtype, and the wrong dtype is float32 or ``dtype``, the failure is
+    recorded as ``Absent``. The floating-point arguments have these dtypes, so autocast seems to have no effect on the operator.
 
     Args:
         subject: The plugin under test, with its device.

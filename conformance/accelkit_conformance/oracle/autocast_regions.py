@@ -260,7 +260,7 @@ def check_region(subject: Subject, dtype: str, name: str) -> None:
 
     Raises:
         AssertionError: If a dtype, value or state is wrong.
-        Absent: If autocast does not compute in this dtype at all.
-        NotSupported: If the case needs another dtype that the device does not support, or does not support in autocast.
+        Absent: If autocast does not compute in ``dtype`` at all.
+        NotSupported: If the case also needs another dtype, and the device does not support that dtype, or does not support it in autocast.
     """
     CASES[name](_Region(subject, dtype))

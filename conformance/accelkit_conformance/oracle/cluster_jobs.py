@@ -35,9 +35,9 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
 
     Raises:
         NotSupported: If the plugin has no job with several processes, or if none of these jobs can run on this machine.
-        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. This error is also raised, instead of NotSupported, if
-            no job can run and at least two of the ports that ``main_port`` returned are in use, because the plugin itself probably listens
-            on these ports.
+        AssertionError: If ``main_address`` or ``main_port`` of a job cannot be read. This error also replaces NotSupported if no job can
+            run and at least two of the ports that ``main_port`` returned are in use. In this case, the plugin itself probably listens on
+            these ports.
     """
     recorded = large_jobs(subject)
     problem = "the plugin describes no job of several processes"

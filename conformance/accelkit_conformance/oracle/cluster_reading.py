@@ -41,7 +41,7 @@ def own_descriptions(subject: Subject) -> list[Description]:
 def own_jobs(subject: Subject) -> list[list[Process]]:
     """Return the jobs in the plugin's cluster environment.
 
-    The recorded jobs of which no process is missing come first, then the generated jobs. The processes of a job are ordered by rank, except
+    The jobs whose processes have all been recorded come first, then the generated jobs. The processes of a job are ordered by rank, except
     in recorded jobs whose ranks are not known until the processes have joined the process group. The processes of such a job are in the
     same order as in the JSON file.
 

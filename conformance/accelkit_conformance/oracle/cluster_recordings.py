@@ -64,7 +64,10 @@ class Process:
 
     @contextlib.contextmanager
     def variables(self) -> Iterator[dict[str, str]]:
-        """Context manager that yields all variables of the process. The files whose paths they contain exist until the block ends."""
+        """Context manager that yields all variables of the process.
+
+        Some variables contain the path of a file. These files exist until the block ends.
+        """
         if not self.files:
             yield dict(self.environ)
             return

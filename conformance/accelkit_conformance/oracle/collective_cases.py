@@ -83,8 +83,8 @@ class Case:
         """Call a collective and check its result. Does nothing on ranks outside the group.
 
         The device must support contiguous float32 tensors with the reduction SUM. With another dtype or reduction, or with ``strided``
-        tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. The reduction of the case
-        counts here even if the collective does not reduce. ``check_every_case`` therefore sets it to SUM for such collectives.
+        tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. Another reduction permits such
+        an error even if the collective does not reduce. ``check_every_case`` therefore sets the reduction to SUM for such collectives.
 
         Raises:
             AssertionError: If the result is wrong, or if the device rejects a call that it must support.

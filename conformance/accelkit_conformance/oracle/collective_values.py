@@ -14,8 +14,9 @@ _FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "floa
 def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
     """Return the tensor of a rank: numbers from 1 to 5, multiplied by the factor of their dtype in ``_FACTORS``.
 
-    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number, where 1 follows 5. A dtype that is
-    not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2 instead.
+    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number before the multiplication; numbers
+    above 5 start again at 1. A dtype that is not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2
+    instead.
 
     Sums of the tensors of three ranks are exact. If ``is_product``, the numbers are not multiplied by the factor, so that products over
     three ranks are exact too.
@@ -27,7 +28,7 @@ def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bo
 
 
 def reduced(tensors: Sequence[torch.Tensor], reduction: str) -> torch.Tensor:
-    """Return the reduction of ``tensors``, which has one tensor for each rank, in the dtype of the tensors.
+    """Return the reduction of ``tensors``, which has one tensor for each rank. The result has the dtype of the tensors.
 
     The tensors are combined in the order of the ranks, in int64, complex128 or float64.
     """

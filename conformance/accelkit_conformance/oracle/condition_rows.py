@@ -55,7 +55,7 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
 
 @functools.cache
 def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
-    """Return the combinations of conditions for calls with contiguous tensors, or for calls in which a tensor is not contiguous.
+    """Return the combinations of conditions for calls with contiguous tensors, or for calls with a non-contiguous tensor.
 
     For contiguous tensors, the layout is ``contiguous``, and no destination is strided. Otherwise, the layout is one of ``LAYOUTS``, and
     the destination is a new tensor or strided.
@@ -65,14 +65,17 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     no other combination.
 
     The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair, because a small
-    error may go unnoticed in these dtypes. There are also:
+    error may go unnoticed in these dtypes.
 
-    - two combinations in which the tensors have six dimensions
-    - for contiguous tensors, a combination with the size ``most rows``, which is used only for slow calls: their largest result has more
-      than 2^16 elements with ``most rows``, but only more than 2^14 with ``many rows``
-    - for tensors that are not contiguous, a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``, a
-      combination with gaps between the rows of the tensor that is passed as ``out=``, and a combination of the layout ``odd strides`` with
-      a last dimension of length 1
+    There are also two combinations in which the tensors have six dimensions. For contiguous tensors, there is one more combination, with
+    the size ``most rows``. It is used only for slow calls. With this size, the largest result of a slow call has more than 2^16 elements;
+    with ``many rows``, the lower limit is only 2^14.
+
+    For tensors that are not contiguous, there are also:
+
+    - a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``
+    - a combination with gaps between the rows of the tensor that is passed as ``out=``
+    - a combination of the layout ``odd strides`` with a last dimension of length 1
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

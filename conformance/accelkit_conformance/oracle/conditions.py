@@ -64,7 +64,10 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return the conditions. A condition that does not apply to the call or device is replaced by the first of its axis in ``AXES``."""
+        """Return a copy of ``conditions`` in which those that do not apply to the call or the device are replaced.
+
+        The replacement is the first value of the same axis in ``AXES``.
+        """
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
             found["destination"] = "a new tensor"
@@ -164,8 +167,9 @@ class ConditionedCall:
     def reduced(self, subject: Subject, conditions: Conditions) -> tuple[dict[str, str], int | None]:
         """Return the fewest conditions under which the call still fails, and the smallest length with which it fails.
 
-        An axis gets its ordinary value if the call still fails with that value. The length is that of the dimension that the size changes,
-        and is found by bisection. It is None if the size changes no dimension or the failure cannot be reproduced.
+        An axis gets its ordinary value if the call still fails with that value. The length is the new length of the dimension that the
+        returned condition ``size`` changes, and is found by bisection. It is None if this condition changes no dimension or the failure
+        cannot be reproduced.
         """
 
         def fails(tried: Conditions, length: int | None = None) -> bool:

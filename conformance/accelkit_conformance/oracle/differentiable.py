@@ -176,8 +176,8 @@ def _positive(like: torch.Tensor) -> torch.Tensor:
 def _pairs(like: torch.Tensor) -> torch.Tensor:
     """Return two rows of four indices, on the device of ``like``.
 
-    Every index occurs twice, to avoid an error of torch 2.13 and earlier: on the CPU, ``embedding_bag`` with ``scale_grad_by_freq`` may
-    divide the gradient of an index by the count of another index (pytorch#190063).
+    Every index occurs twice, to avoid a bug in torch 2.13 and earlier: on the CPU, ``embedding_bag`` with ``scale_grad_by_freq`` may divide
+    the gradient of an index by the count of another index (pytorch#190063).
     """
     return torch.tensor([[5, 0, 3, 5], [2, 0, 2, 3]]).to(like.device)
 

@@ -60,8 +60,10 @@ def _inputs(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[str, tor
 
 
 def check_dropout(subject: Subject, name: str) -> None:
-    """Check that dropout drops the right share of the elements, independently of one another, scales the others, and uses the same mask in
-    the backward pass.
+    """Check which elements dropout drops, how it scales the others, and that the backward pass uses the same mask.
+
+    The right share of the elements must be dropped. If a kind of dropout drops whole channels, channels must be dropped independently of
+    each other. With any other kind, elements must be dropped independently of each other.
 
     The expected mask is found by calling the same function with an input of ones and the same seed. Zeros in the actual input reveal a
     backward pass that takes its mask from the result. Failures are recorded in the subject.
@@ -111,12 +113,13 @@ def _check(subject: Subject, name: str, x: torch.Tensor) -> None:
 
 
 def _check_mask(mask: torch.Tensor, num_together: int) -> None:
-    """Check that elements are dropped independently of each other, and with the probability ``_P`` everywhere.
+    """Check that elements or whole channels are dropped independently of each other, with the probability ``_P`` everywhere.
 
     Args:
         mask: A tensor of 64 samples with 48 channels of 12 elements: 1 for each element that is kept, and 0 for each that is dropped.
-        num_together: The number of trailing dimensions along which elements are dropped together. If it is not 0, the elements of a channel
-            must be dropped together, and channels must be dropped independently of each other, with the probability ``_P``.
+        num_together: The number of trailing dimensions along which elements are dropped together. If it is 0, elements must be dropped
+            independently of each other. Otherwise, the elements of a channel must be dropped together, and channels must be dropped
+            independently of each other.
     """
     if num_together:
         single = mask.flatten(2)[..., 0]

@@ -77,12 +77,13 @@ class HookCalls:
         return self._limited(self._with_second_plugin(hook, function), hook, {})
 
     def call_with_failing_plugin(self, hook: str) -> Any:
-        """Call a hook that the plugin under test implements or wraps. A second plugin's implementation of the hook raises an error.
+        """Call a hook that the plugin under test implements or wraps, while a second plugin's implementation fails.
 
-        Return the hook's result if the error does not reach the caller, for example because a wrapper of the plugin under test catches it.
+        The second plugin's implementation of the hook raises an error. Return the hook's result if the error does not reach the caller, for
+        example because a wrapper of the plugin under test catches it.
 
         Raises:
-            HookError: If the error reaches the caller, as in a Runtime.
+            HookError: If the error reaches the caller. A Runtime also converts such an error to a HookError.
         """
 
         def fail() -> None:
@@ -93,7 +94,9 @@ class HookCalls:
             return self._limited(manager, hook, {})
 
     def call_confined(self, hook: str) -> Any:
-        """Like ``call``, but any attempt of the implementation to start a program, send a signal or connect to anything raises an OSError.
+        """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
+
+        Any attempt by the implementation to do so raises an OSError.
 
         Returns None if the implementation raises an AccelkitError. Also returns None if the implementation makes such an attempt before it
         raises any other error or exceeds the time limit.
@@ -157,7 +160,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
 
 def inner_result(hook: str) -> Any:
-    """Return a valid result for the implementation that a hook wrapper wraps, or None if the hook's results are ignored."""
+    """Return a valid result for an implementation of the hook to return, or None if the hook's results are ignored."""
     from accelkit import Precision
 
     results: dict[str, Any] = {

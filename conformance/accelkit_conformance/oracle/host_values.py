@@ -185,7 +185,7 @@ def _arrays(dtype: str) -> dict[str, Any]:
 def check_arrays(subject: Subject) -> None:
     """Check that NumPy arrays in several layouts are converted to tensors on the device.
 
-    The arrays are of float32 and of every declared dtype except bfloat16, which NumPy lacks. A failure is recorded in the subject if a
+    There are arrays of float32 and of every declared dtype except bfloat16, which NumPy lacks. A failure is recorded in the subject if a
     tensor is not on the device or has a wrong dtype, shape or value. Unless the device is the CPU, also check that a tensor does not change
     if its array changes later.
 

@@ -118,13 +118,13 @@ def check_two_devices(subject: Subject, place: str) -> None:
 
 
 def check_batches_of_matrices(subject: Subject) -> None:
-    """Check that functions of linear algebra report a singular matrix, wherever it is in a batch.
+    """Check that linear algebra functions report a singular matrix, wherever it is in a batch.
 
     A failure is recorded in the subject if ``cholesky``, ``inv``, ``solve`` or ``lu_factor`` does not raise RuntimeError.
 
     Raises:
         AssertionError: If ``cholesky_ex`` or ``inv_ex`` reports no matrix or the wrong matrices.
-        NotSupported: If the device lacks int32, the dtype in which torch's kernels say which factorisations failed.
+        NotSupported: If the device lacks int32. torch's kernels report failed factorisations in a tensor of this dtype.
     """
     subject.needs("int32")
     linalg = torch.linalg

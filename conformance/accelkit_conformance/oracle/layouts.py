@@ -15,7 +15,7 @@ GUARD = 17
 
 
 def canary(dtype: torch.dtype) -> float:
-    """Return the value with which a buffer is filled around the tensor that it holds.
+    """Return the value that fills the part of a buffer outside the tensor stored in it.
 
     The value shows whether a call has read or written outside the tensor.
     """

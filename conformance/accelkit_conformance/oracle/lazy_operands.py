@@ -62,10 +62,10 @@ def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 
 def lazy(one: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that is equal to ``one`` and has the conjugate bit (if ``one`` is complex) or the negative bit (otherwise) set.
+    """Return a tensor that is equal to ``one`` and has the conjugate or negative bit set.
 
-    The memory of the returned tensor contains the conjugated or negated values. torch conjugates or negates them again when it reads the
-    tensor.
+    The bit is the conjugate bit if ``one`` is complex, and the negative bit otherwise. The memory of the returned tensor contains the
+    conjugated or negated values. torch conjugates or negates them again when it reads the tensor.
     """
     if one.is_complex():
         return one.conj().resolve_conj().conj()

@@ -82,7 +82,8 @@ def check_copies_elsewhere(subject: Subject, place: str) -> None:
 
     Args:
         subject: The plugin under test, with its device.
-        place: The condition under which the copies are made, such as ``another stream``: a value that ``places.run_at`` accepts.
+        place: Where or when the copies are made, such as ``another stream`` or ``after an error``. It must be a value that
+            ``places.run_at`` accepts.
 
     Raises:
         NotSupported: If ``place`` requires streams or a second device, but there are none.

@@ -81,8 +81,10 @@ def _compare(subject: Subject, name: str, train: Train, expected: Train | None =
 
 
 def _random(name: str, count: int, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
-    """Return ``count`` lists of random tensors on the CPU, each with one tensor of each of these shapes. If ``name`` is Muon, which updates
-    only matrices, every shape that is not two-dimensional is replaced by (5, 3)."""
+    """Return ``count`` lists of random tensors on the CPU, each with one tensor for every shape in ``shapes``.
+
+    If ``name`` is Muon, which updates only matrices, every shape that is not two-dimensional is replaced by (5, 3).
+    """
     generator = torch.Generator().manual_seed(6)
     chosen = [shape if len(shape) == 2 or name != "Muon" else (5, 3) for shape in shapes]
     return [[torch.randn(shape, generator=generator) for shape in chosen] for _ in range(count)]

@@ -130,7 +130,11 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _others(argument: Any, value: Any, *, is_internal: bool) -> list[Any]:
-    """Return values of an argument other than ``value``. If ``is_internal`` is True, only booleans have other values."""
+    """Return values of an argument other than ``value``.
+
+    If ``is_internal`` is True, the call is one that only torch itself is expected to make. In this case, the list is empty unless ``value``
+    is a boolean or a list of booleans.
+    """
     kind = str(argument.type).removeprefix("Optional[").removesuffix("]")
     if isinstance(value, bool):
         return [not value]

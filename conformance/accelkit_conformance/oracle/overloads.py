@@ -88,7 +88,7 @@ class Variant:
         call: A function that takes the arguments of the recorded call and calls the overload. If the overload needs it, the function adds
             ``out=`` tensors or replaces tensors with Python numbers.
         functional: A function that takes the same arguments, changes none of them, and returns the result that ``call`` should return. If
-            ``is_in_place`` is True, the dtype may differ.
+            ``is_in_place`` is True, the result of ``call`` may have another dtype.
         is_in_place: Whether ``call`` writes into its first argument.
     """
 
@@ -99,8 +99,11 @@ class Variant:
 
 
 def variants(func: Any) -> Iterator[Variant]:
-    """Yield the variants of an overload: the overload itself, its aliases, and overloads that take a number in place of a tensor. Each is
-    yielded in its functional, ``out=`` and in-place form."""
+    """Yield the variants of an overload.
+
+    The variants are the overload itself, its aliases, and overloads that take a number in place of a tensor. Each is yielded in its
+    functional form and, if they exist, in its ``out=`` and in-place forms.
+    """
     same = [func, *_aliases(func)]
     for functional, numbers in [*((one, _NO_NUMBERS) for one in same), *(found for one in same for found in _with_numbers(one))]:
         given = _converting(numbers)
@@ -214,10 +217,10 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 
 
 def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return functional ATen calls that the forward and backward pass of an operator of torch's database make on the CPU.
+    """Return functional ATen calls made on the CPU by the forward and backward passes of an operator.
 
-    The operator is run in float32 or, if it does not support float32, in the first dtype of ``DTYPES`` that it supports. For an operator on
-    lists of tensors, only the forward pass is run.
+    The operator is from torch's database. It is run in float32 or, if it does not support float32, in the first dtype of ``DTYPES`` that it
+    supports. For an operator on lists of tensors, only the forward pass is run.
 
     Args:
         name: The name of the operator.

@@ -143,10 +143,13 @@ def check_failed_selections(subject: Subject) -> None:
 
 
 def check_devices_of_backward(subject: Subject) -> None:
-    """Check that the device of a gradient is current while a backward pass calls hooks and custom functions with this gradient.
+    """Check that the right device is current while a backward pass calls hooks and the ``backward`` of custom functions.
+
+    During each of these calls, the device of the gradient must be current. After the backward pass, the previous device must be current
+    again.
 
     Raises:
-        AssertionError: If the wrong device is current in these calls, or after the backward pass.
+        AssertionError: If the wrong device is current during these calls, or after the backward pass.
         NotSupported: If there is only one device.
     """
     module = subject.module

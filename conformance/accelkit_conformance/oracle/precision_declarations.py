@@ -45,7 +45,8 @@ def declaration_of(precision: Precision) -> Declaration:
     """Return what a precision declares by its name or, if the name states no dtypes, by its required capabilities.
 
     The tolerance is eight times the largest machine epsilon of the declared dtypes. If the required capabilities name quantised formats
-    (such as ``fp8``) with a larger relative rounding error, the tolerance is eight times the largest of these rounding errors.
+    (such as ``fp8``) whose relative rounding errors are larger than this epsilon, the tolerance is eight times the largest of these
+    rounding errors.
     """
     required = precision.required_capabilities
     if named := re.fullmatch(r"(16|bf16|32|64)-(true|mixed)", precision.name):

@@ -107,7 +107,7 @@ class Trainer:
         raise AssertionError(f"the gradients of {_MOST_SKIPPED} passes are infinite or nan")
 
     def step(self, clip: Callable[[], object] | None = None) -> None:
-        """Run training steps until the optimizer step of one of them is not skipped by the precision.
+        """Run training steps until the precision performs an optimizer step instead of skipping it.
 
         ``clip`` is called before each optimizer step.
 

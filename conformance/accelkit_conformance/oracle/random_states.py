@@ -71,8 +71,8 @@ def check_initial_seeds(subject: Subject) -> None:
 def check_state_of_a_device(subject: Subject, way: str) -> None:
     """Check that the random state of a device can be saved and restored while another device is current.
 
-    Restoring the state must not change the numbers that the current device draws, unless ``way`` is ``all``: the states of all devices
-    are then restored.
+    Restoring the state must not change the numbers that the current device draws. These numbers may change only if ``way`` is ``all``,
+    because the states of all devices are restored in this case.
 
     Args:
         subject: The plugin under test, with its device.
@@ -81,8 +81,8 @@ def check_state_of_a_device(subject: Subject, way: str) -> None:
             one device, called with the name of the device. ``module``: the same functions, called with the ``torch.device``.
 
     Raises:
-        AssertionError: If the restored device does not repeat its numbers, or if the current device draws other numbers although ``way``
-            is not ``all``.
+        AssertionError: If the restored device does not repeat its numbers, or if ``way`` is not ``all`` and restoring the state changes the
+            numbers that the current device draws.
         NotSupported: If there is only one device, or if the device's module does not have the functions.
     """
     mine, other = subject.device, subject.second_device()

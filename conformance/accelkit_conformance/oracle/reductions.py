@@ -59,7 +59,7 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Compare the results of a call along one dimension of a tensor on the device with its results on the CPU.
+    """Make a call along one dimension of a tensor, on the device and on the CPU, and compare the results.
 
     The call is made along each dimension of a tensor with six dimensions, along two dimensions of a tensor with eleven dimensions, and
     along the rows or the columns of matrices that contain a NaN. Differences are recorded in the subject.

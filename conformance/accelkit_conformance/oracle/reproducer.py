@@ -21,7 +21,7 @@ _SMALL = 64
 def facts_of(given: Any, dtype: str) -> dict[str, Any]:
     """Return variables that describe an input: ``shape``, ``ndim``, ``args``, ``kwargs``, ``dtype`` and ``input``.
 
-    An expected failure may select inputs by an expression of these variables (``Expectation.sample``).
+    An expected failure may select inputs with an expression that uses these variables (``Expectation.sample``).
     """
     first = given[0]
     shape = tuple(first.shape) if isinstance(first, torch.Tensor) else ()

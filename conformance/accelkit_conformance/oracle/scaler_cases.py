@@ -59,13 +59,15 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
 
 
 def check_recomputation(subject: Subject, dtype: str, *, is_reentrant: bool) -> None:
-    """Check that the repeated forward pass of activation checkpointing uses the same dtypes as the first pass, and gives the same
-    gradients.
+    """Check that activation checkpointing repeats the forward pass in the same dtypes and gives the same gradients.
+
+    The dtypes and the gradients are compared with those of a training step without checkpointing.
 
     Args:
         subject: The plugin under test, with its device.
         dtype: The dtype of autocast.
-        is_reentrant: Whether the forward pass is repeated by a nested call of autograd, as with ``use_reentrant=True``.
+        is_reentrant: The argument ``use_reentrant`` of ``checkpoint``. If it is True, the backward pass repeats the forward pass and then
+            makes a nested call to autograd.
 
     Raises:
         AssertionError: If a dtype or a gradient differs, or if autocast is still enabled after the backward pass.

@@ -73,7 +73,9 @@ def _numbers(dtype: torch.dtype) -> list[int]:
 
 
 def check_special_integers(subject: Subject, dtype: str) -> None:
-    """Compare the results of pointwise, copying and indexing operators for special integers with those on the CPU.
+    """Compare the results of pointwise, copying and indexing operators with those on the CPU.
+
+    The inputs are special integers, such as the largest and the smallest integer of the dtype.
 
     No integer is divided by zero, because the result is undefined. The smallest integer is divided only by 2 and 4, because dividing it by
     -1 overflows. The smallest integer is also never used as a divisor. Differences are recorded in the subject.
@@ -114,8 +116,11 @@ _SUMS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 
 def check_sums_of_small_integers(subject: Subject, dtype: str) -> None:
-    """Compare the results of ``sum``, ``cumsum`` and similar functions of a matrix of small integers or booleans with those on the CPU. For
-    bool, uint8 and int8, most sums do not fit into the dtype of the matrix. Differences are recorded in the subject."""
+    """Compare the results of ``sum``, ``cumsum`` and similar functions with those on the CPU.
+
+    The argument of each function is a matrix of small integers or booleans. For bool, uint8 and int8, most sums do not fit into the dtype
+    of the matrix. Differences are recorded in the subject.
+    """
     numbers = (torch.arange(3 * 333).view(3, 333) * 7) % 121
     x = (numbers % 3 > 0) if dtype == "bool" else numbers.to(getattr(torch, dtype))
     calls = {name: (call, (x,)) for name, call in _SUMS.items() if dtype != "bool" or "prod" not in name}

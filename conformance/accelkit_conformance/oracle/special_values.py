@@ -1,4 +1,4 @@
-"""Comparison of the results of pointwise operators for special values, such as NaN, with the results on the CPU."""
+"""Comparison of the results of pointwise operators with those on the CPU, for special values such as NaN."""
 
 from __future__ import annotations
 

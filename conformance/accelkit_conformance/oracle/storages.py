@@ -46,7 +46,10 @@ def _fresh(device: torch.device) -> torch.Tensor:
 
 
 def _resized(device: torch.device) -> _Cases:
-    """Return functions that resize a tensor or a storage, by name, with the results that they must return."""
+    """Return a dict of functions that resize a tensor or a storage.
+
+    The keys are the names of the cases. Each value is a pair of a function and the result that it must return.
+    """
 
     def grown_storage() -> Any:
         x = _fresh(device)
@@ -90,7 +93,10 @@ def _resized(device: torch.device) -> _Cases:
 
 
 def _copied(device: torch.device) -> _Cases:
-    """Return functions that write, copy or create storages, by name, with the results that they must return."""
+    """Return a dict of functions that write, copy or create storages.
+
+    The keys are the names of the cases. Each value is a pair of a function and the result that it must return.
+    """
 
     def filled_storage() -> Any:
         x = _fresh(device)

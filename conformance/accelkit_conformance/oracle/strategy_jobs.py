@@ -127,8 +127,8 @@ def saving() -> Iterator[None]:
     """Return a context manager for a block that saves the strategy's state.
 
     Raises:
-        NotSupported: If the block raises a CheckpointError, as when the strategy refuses to save its state. The result of the check is
-            then ``unsupported``.
+        NotSupported: If the block raises a CheckpointError, for example because the strategy refuses to save its state. The result of the
+            check is then ``unsupported``.
     """
     try:
         yield

@@ -206,7 +206,10 @@ class ModelPair:
             return weights_of(self.rt.unwrap_model(self.model))
 
     def problem(self) -> str:
-        """Return how ``model`` differs from ``single``, and the likely mistake; "" if their weights agree. Every process must call this."""
+        """Return a message that says how ``model`` differs from ``single`` and names the likely mistake.
+
+        The message is empty if their weights agree. Every process must call this.
+        """
         names = [name for name, _ in self.single.named_parameters()]
         ours, theirs, own = self.weights(), weights_of(self.single), weights_of(self._own)
         if len(ours) != len(theirs):
@@ -265,8 +268,11 @@ def is_engine(subject: Subject) -> bool:
 
 
 def dtype_of(subject: Subject) -> torch.dtype:
-    """Return the dtype of models: float64, or float32 if the device lacks float64 or the engine of the strategy does not support
-    float64."""
+    """Return the dtype of models.
+
+    The dtype is float64 unless the device lacks float64 or the engine of the strategy does not support it. In these cases, the dtype is
+    float32.
+    """
     return torch.float32 if subject.lacks("float64") or _refuses_float64(subject) else torch.float64
 
 

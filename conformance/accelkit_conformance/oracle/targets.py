@@ -15,7 +15,12 @@ class Target:
     """A tensor into which a call writes."""
 
     def __init__(self, tensor: torch.Tensor, *between: torch.Tensor) -> None:
-        """``between`` are views of elements of the storage of ``tensor`` that are not elements of ``tensor`` itself."""
+        """Create a Target for ``tensor``.
+
+        Args:
+            tensor: The tensor into which a call writes.
+            between: A view of other elements in the same storage. They contain a canary, which the call must not overwrite.
+        """
         self.tensor, self._between = tensor, between
         self._place = _place(tensor)
 
@@ -34,10 +39,11 @@ class Target:
         return cls(inside, buffer[..., :2], buffer[..., -3:])
 
     def check_gaps(self) -> None:
-        """Check that the tensor has kept its place in memory and its strides, and that the memory between its elements was not overwritten.
+        """Check that a call did not move the tensor, change its strides, or overwrite the memory between its elements.
 
         Raises:
-            AssertionError: If the tensor has another place or other strides, or if the memory between its elements was overwritten.
+            AssertionError: If the tensor was moved in memory, if its strides were changed, or if the memory between its elements was
+                overwritten.
         """
         if self._place is not None and self.tensor.numel():
             assert _place(self.tensor) == self._place, "after the call, the given tensor has another place in memory or other strides"

@@ -65,8 +65,8 @@ class ConvolutionalNetwork(nn.Module):
 class DiffusionUNet(nn.Module):
     """A U-Net with one downsampling level that predicts the noise in images, as in diffusion models.
 
-    Its batch consists of noisy images of shape (batch, 3, height, width) with even height and width, of noise of the same shape, and of
-    times from 0 to 1 of shape (batch,).
+    Its batch consists of noisy images of shape (batch, 3, height, width), noise of the same shape, and times from 0 to 1 of shape (batch,).
+    The height and the width are even.
     """
 
     def __init__(self, channels: int = 16) -> None:
@@ -110,8 +110,8 @@ class RecurrentNetwork(nn.Module):
 class GraphNetwork(nn.Module):
     """A graph network that computes attention over edges with gather and scatter operators.
 
-    Its batch consists of node features of shape (nodes, features), of edges of shape (2, edges), whose rows are the source
-    nodes and the target nodes, and of target values of shape (nodes,).
+    Its batch consists of node features of shape (nodes, features), edges of shape (2, edges), and target values of shape (nodes,). The two
+    rows of the edges are the source nodes and the target nodes.
     """
 
     def __init__(self, features: int = 8, width: int = 16) -> None:

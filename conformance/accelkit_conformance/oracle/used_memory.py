@@ -1,4 +1,4 @@
-"""Fill memory with NaN before a call may use it for its results.
+"""Fill memory with NaN before a call that may use this memory for its results.
 
 If a kernel reads this memory before writing to it, the results are wrong.
 """

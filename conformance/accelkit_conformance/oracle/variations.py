@@ -75,7 +75,7 @@ class Variations:
 
     @property
     def takes_special_values(self) -> bool:
-        """Whether the results of the call for NaN and infinities are well defined."""
+        """Whether the results of the call are well defined if its arguments contain NaN or infinities."""
         return not UNDEFINED_FOR_NAN.search(self._name)
 
     def _find_arguments(self, size: str, values: str, length: int | None = None) -> Any:

@@ -33,10 +33,10 @@ def check_written_operands(subject: Subject, overload: str) -> None:
     in its in-place form. The call with ``out=`` is made once for each argument that has the shape and dtype of the result, and this
     argument is the output tensor.
 
-    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. A call that
-    writes into an argument may also have no right result, because it can read elements that it has already overwritten. Such a call is left
-    out if, on the CPU, its result differs from that of the same call with a new tensor for the result. Overloads that ``_LEFT_OUT`` matches
-    are left out, too. Differences are recorded in the subject.
+    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. If a call
+    writes into an argument, its result can be undefined, because the call can read elements that it has already overwritten. Such a call is
+    left out if, on the CPU, its result differs from that of the same call with a new tensor for the result. Overloads that ``_LEFT_OUT``
+    matches are left out, too. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.

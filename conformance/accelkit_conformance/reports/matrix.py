@@ -57,8 +57,8 @@ def by_kind(found: Sequence[tuple[Path, Report]]) -> dict[str, list[tuple[Path, 
 def markdown(found: Sequence[tuple[Path, Report]]) -> str:
     """Return the matrix as Markdown, with a section for each kind of plugin.
 
-    Each section has tables of facts about the subjects (such as device, versions and verdict), of areas, of capabilities, and of expected
-    failures.
+    Each section starts with a table of facts about the subjects (such as device, versions and verdict). Tables of areas, capabilities and
+    expected failures follow.
     """
     return "\n".join(line for heading, group in by_kind(found).items() for line in _section(heading, group))
 

@@ -22,9 +22,9 @@ _LEFT_OUT = ("results", "benchmarks")
 def of(report: Report) -> Report:
     """Return the summary of a report.
 
-    The summary has no results of individual tests, no benchmarks, and no platform among the versions. Of the expected failures, it has only
-    those that explain at least one result, each with the number of results that it explains. For each area, the summary also has the number
-    of results that are unsupported because a capability is declared ``none``.
+    The summary leaves out the results of individual tests, the benchmarks, and the entry ``platform`` of the versions. It keeps only the
+    expected failures that explain at least one result, each with the number of results that it explains. For each area, the summary also
+    has the number of results that are unsupported because a capability is declared ``none``.
     """
     kept = {name: value for name, value in report.items() if name not in _LEFT_OUT}
     kept["versions"] = {name: version for name, version in report["versions"].items() if name != "platform"}  # platform names the kernel

@@ -49,8 +49,8 @@ def reason_of(error: Exception) -> str:
 def size_as_text(num_bytes: int) -> str:
     """Return a size for the name of a measurement, such as ``64KiB``.
 
-    The size must be a whole number of B, KiB, MiB or GiB. For example, 1.5 KiB is not allowed, because the plots would misread a name that
-    contains ``1.5KiB``.
+    The size must be a whole number in the largest unit (B, KiB, MiB or GiB) that is not larger than the size. For example, 1536 bytes are
+    not allowed, because the plots would misread a name that contains ``1.5KiB``.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 

@@ -93,7 +93,7 @@ def _copy_from_peer(target: Target, plan: Plan, *, size: int) -> list[float]:
 
 
 def _overlap(target: Target, plan: Plan) -> list[float]:
-    """Return samples of how much a copy to the device and matmuls overlap, in percent.
+    """Measure how much matmuls overlap with a copy to the device. Return the samples in percent.
 
     The overlap is the part of the shorter operation that runs during the longer one and therefore takes no extra time. Each sample is ``100
     * (copy + matmuls - both) / min(copy, matmuls)``. ``copy`` and ``matmuls`` are the times of the two when they run separately, and

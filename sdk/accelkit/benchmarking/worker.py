@@ -116,8 +116,8 @@ def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
 def _measure(case: Case, target: Target, plan: Plan, peaks: dict[str, float]) -> tuple[Samples | None, str]:
     """Measure a case on a target. Return the samples and "", or None and the reason why there are no samples.
 
-    If the case measures the rate of a resource (``case.peak_of``), ``peaks`` is updated. It has the highest rate of each resource so far,
-    in bytes or FLOP per second.
+    ``peaks`` contains the highest rate that has been measured so far for each resource, in bytes or FLOP per second. It is updated if the
+    case measures the rate of a resource (``case.peak_of``).
 
     Raises:
         AccelkitError: If a method of the plugin fails.

@@ -1,7 +1,7 @@
 """The command line. Each command has its own module, which is imported when the command is invoked.
 
-Except for ``launch``, no command imports torch or a plugin in its own process. Plugin code runs in child processes, so that nothing that a
-plugin prints reaches standard output or standard error. ``launch`` imports the accelerator of its job to count the devices. Data goes to
+Except for ``launch``, no command imports torch or a plugin in its own process. Plugin code runs in child processes, so text printed by a
+plugin does not reach standard output or standard error. ``launch`` imports the accelerator of its job to count the devices. Data goes to
 standard output, and messages go to standard error.
 """
 

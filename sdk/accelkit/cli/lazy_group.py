@@ -19,7 +19,7 @@ class LazyGroup(click.Group):
 
     Args:
         package: The package that contains the modules.
-        lines: The help line of each command, by the command's name.
+        lines: A mapping from the name of each command to its help line.
     """
 
     def __init__(self, *, package: str, lines: Mapping[str, str], **attributes: Any) -> None:

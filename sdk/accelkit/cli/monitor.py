@@ -138,7 +138,10 @@ def _without_unit(name: str) -> str:
 
 
 def _spell(name: str, value: float | None) -> str:
-    """Return the value of a statistic as text, with its unit if the last part of ``name`` is a known unit. Empty if there is no value."""
+    """Return the value of a statistic as text, with its unit if the last part of ``name`` is a known unit.
+
+    Returns "" if ``value`` is None.
+    """
     if value is None:
         return ""
     unit = name.rpartition(".")[2]

@@ -25,7 +25,7 @@ def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
 
     Args:
         old: The version of accelkit to compare with, or the path of a JSON file (see ``snapshot.read``).
-        plugin: The plugin for which to print only the changes that affect it. None prints all changes.
+        plugin: If given, only the changes that affect this plugin are printed. None prints all changes.
         is_json: Whether to print JSON instead of a table.
 
     Raises:

@@ -18,8 +18,8 @@ _VERSION = r"([0-9]+(?:\.[0-9]+)*)(?:(?:a|b|rc|\.post|\.dev)[0-9]+)*(?:\+[A-Za-z
 def objection(requirements: Sequence[str], version_of: Callable[[str], str | None]) -> tuple[PluginStatus, str, str] | None:
     """Return (status, reason, hint) if a plugin's requirements are not met or cannot be read, else None.
 
-    Only requirements of accelkit and torch are checked against the installed versions. ``version_of`` returns the installed version of a
-    package, or None if the package is not installed.
+    Only the plugin's requirements for accelkit and torch are checked against the installed versions. ``version_of`` returns the installed
+    version of a package, or None if the package is not installed.
 
     Markers are evaluated for this interpreter. Suffixes of the installed version are ignored: a vendor's own build of torch with version
     ``2.13.0a0+acme`` counts as 2.13.0, and so satisfies ``torch>=2.13``.

@@ -69,7 +69,10 @@ def retirement(name: str) -> tuple[str, str] | None:
 
 
 def vendors() -> Mapping[str, Mapping[str, Any]]:
-    """Return what accelkit knows about vendors' accelerators, by the name of the accelerator: its device type, its package and so on."""
+    """Return what accelkit knows about each vendor accelerator, such as its device type and its package.
+
+    The keys are the names of the accelerators.
+    """
     found: Mapping[str, Mapping[str, Any]] = _known_devices().VENDORS
     return found
 

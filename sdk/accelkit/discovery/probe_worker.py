@@ -116,7 +116,7 @@ def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Ava
 
 
 def _read_definitions(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
-    """Import the plugin's class, and store what the class adds or overrides in ``facts["definitions"]``. No member is called."""
+    """Import the plugin's class, and list in ``facts["definitions"]`` what the class adds or overrides. No member is called."""
     from accelkit.specs.api_snapshot.snapshot import definitions
 
     reached("import")
@@ -252,7 +252,7 @@ def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict
 
 
 def _remedy(reason: str, accelerator: Any) -> str:
-    """Return the remedy for an accelerator whose ``probe()`` reports it as usable but whose ``check()`` failed for this ``reason``."""
+    """Return the remedy for an accelerator that ``probe()`` reports as usable, but whose ``check()`` failed for ``reason``."""
     words = reason.lower()
     if "expected one of" in words and "device type" in words:
         package = accelerator.torch_package or "its package"

@@ -196,9 +196,10 @@ class _Child:
         return self._process.poll() is not None
 
     def _show_stack(self, process: subprocess.Popen[bytes]) -> None:
-        """Make the child append its stack to its report file. Wait until it has done so or has ended, but at most two seconds.
+        """Make the child append its stack to its report file.
 
-        Without the wait, the SIGINT that the caller sends next might reach another thread instead of the child's main thread.
+        Wait until it has done so or has ended, but for at most two seconds. Without the wait, the SIGINT that the caller sends next might
+        reach another thread instead of the child's main thread.
         """
         if child_processes.SHOW_STACK is None:
             return
@@ -262,10 +263,10 @@ class _Child:
 
 
 def _place(stack: str) -> str:
-    """Return a place in the code from a stack, in the form ``file.py:3 (function)``.
+    """Return where a process was, according to its stack, in the form ``file.py:3 (function)``.
 
-    The place is that of the innermost frame outside the standard library. If all frames are in the standard library, it is that of the
-    innermost frame. The result is "" if ``stack`` contains no frame.
+    The innermost frame outside the standard library is used. If all frames are in the standard library, the innermost frame is used. The
+    result is "" if ``stack`` contains no frame.
     """
     frames = list(_FRAME.finditer(stack))
     own = [frame for frame in frames if "site-packages" in frame["file"] or not frame["file"].startswith((_STANDARD_LIBRARY, "<frozen"))]

@@ -82,13 +82,13 @@ class ElasticAgent(Agent):
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
-        """Return how another machine made a process on this machine fail, or "" if no other machine did.
+        """Return the change on another machine that may have caused a failure on this machine, or "" if there is none.
 
         For example, the other machine was lost. If the loss of a machine may have caused the failure, this waits long enough to detect the
         loss. The result is also "" if another machine has ended the job.
 
-        If no other machine caused the failure and restarts remain, this asks the other machines to stop for a new rendezvous. ``size`` is
-        the number of machines in the current round.
+        If no such change is found and restarts remain, this asks the other machines to stop for a new rendezvous. ``size`` is the number of
+        machines in the current round.
         """
         assert self._ranks is not None
         if size == 1:

@@ -36,8 +36,8 @@ class Ending:
             while the process runs.
         at: The time at which the launcher saw the process end, in seconds since the epoch.
         sent: The signal with which the launcher ended the process. None if the process ended by itself.
-        record: What the process wrote about its error (see ``worker_main.write_error``). None if it wrote nothing, or if
-            a signal of the launcher caused the error.
+        record: What the process wrote about its error (see ``worker_main.write_error``). None if it wrote nothing, or if a signal that the
+            launcher sent caused the error.
     """
 
     rank: int
@@ -79,7 +79,7 @@ class Ending:
 
     @property
     def names_a_peer(self) -> bool:
-        """Whether the error is a ``CollectiveError``, which says which other ranks did not take part."""
+        """Whether the error is a ``CollectiveError``, which names the other ranks that did not take part."""
         return self.record is not None and str(self.record["error"]).startswith("CollectiveError: ")
 
     @property
@@ -170,8 +170,8 @@ def first(endings: Sequence[Ending]) -> Ending | None:
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
     """Return the traceback of the cause, followed by how each process ended.
 
-    If the cause raised no exception, the last lines of its standard error replace the traceback. If it lost a peer, a final line says for
-    which ranks it was possibly waiting.
+    If the cause raised no exception, the last lines of its standard error replace the traceback. If the cause lost a peer, a final line
+    names the ranks that the cause may have been waiting for (see ``_awaited``).
     """
     lines = ["", *_evidence(cause), ""]
     for ending in sorted(endings, key=lambda ending: ending.rank):

@@ -54,7 +54,7 @@ class Screen:
             self._show_waiting()
 
     def flush(self, has_to_end: bool = False) -> None:
-        """End rank 0's unfinished line, and show the lines of other ranks that are waiting for it to end.
+        """End rank 0's unfinished line, and show the waiting lines of other ranks.
 
         Does nothing if no line is waiting, or if ``has_to_end`` is False and no line has waited for more than 0.3 seconds.
         """

@@ -105,7 +105,7 @@ class Members:
         self._read_at = now
 
     def lost(self) -> str:
-        """Return the names of the watched machines whose heartbeats have stopped, separated by commas, or "".
+        """Return the comma-separated names of the watched machines whose heartbeats have stopped, or "" if there are none.
 
         Reads the heartbeats at most once a second. A call less than a second after the last reading returns "", even if machines are lost.
         """

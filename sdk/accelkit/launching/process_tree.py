@@ -48,7 +48,10 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def end_descendants() -> None:
-    """End all descendants of this process, including those that are started in the meantime, in at most ``_ROUNDS`` rounds."""
+    """End all descendants of this process, including those that are started in the meantime.
+
+    This is repeated until no descendants are left, but for at most ``_ROUNDS`` rounds.
+    """
     for _ in range(_ROUNDS):
         left = descendants()
         if not left:

@@ -243,10 +243,10 @@ def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return the IP address of this machine on the route to ``endpoint`` (``host:port``), for other machines to connect to.
+    """Return this machine's IP address on the route to ``endpoint`` (``host:port``). Other machines connect to this address.
 
-    The host name and the route are looked up, but nothing is sent to the endpoint. If one of them cannot be resolved, the host of the
-    endpoint is returned instead.
+    The host name and the route are looked up, but nothing is sent to the endpoint. If either lookup fails, the host of the endpoint is
+    returned instead.
     """
     host, port = parse_rendezvous_endpoint(endpoint, default_port=1)
     try:

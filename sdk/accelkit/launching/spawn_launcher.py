@@ -51,9 +51,9 @@ def launch(
         accelerator, devices: The accelerator and devices, as in ``Runtime``. If neither ``devices`` nor the environment variable
             ACCELKIT_DEVICES specifies devices, all devices are used.
         runtime: Further arguments for each process's ``Runtime``.
-        start_method: The method that starts the processes. ``spawn`` starts new interpreters, to which the function and its arguments are
-            sent by pickle. ``fork`` copies this process, and is the default for functions that exist only in a notebook or an interactive
-            session.
+        start_method: The method that starts the processes. ``spawn`` starts new interpreters, and uses pickle to send the function and its
+            arguments to them. ``fork`` copies this process, and is the default for functions that exist only in a notebook or an
+            interactive session.
 
     Returns:
         The function's return value on rank 0, with tensors on the CPU. The value must be picklable.

@@ -88,9 +88,9 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group if the program has not done so, and wait until torch's threads are idle.
+    """Destroy the process group unless the program has done so or has failed, and wait until torch's threads are idle.
 
-    After an error, the process group is not destroyed, because other ranks may be waiting in a collective.
+    If the program has failed, the process group is kept, because other ranks may be waiting in a collective.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():

@@ -206,9 +206,9 @@ class Checkpointing:
         """Wait until every process of the job has made the call that ``call`` names, and return a ``Ranks`` of these processes.
 
         Raises:
-            CheckpointError: If a process makes a different call, or none before the process group's timeout. Also if a process has died and
-                the separate process group of ``Ranks`` does not exist yet. If that group already exists, this method returns a ``Ranks``,
-                and the methods of that ``Ranks`` raise the error about the dead process.
+            CheckpointError: If a process makes a different call, if a process makes no call before the process group's timeout, or if a
+                process has died and the separate process group of ``Ranks`` does not exist yet. If a process has died and that group
+                already exists, this method returns a ``Ranks``, whose methods raise the error about the dead process.
         """
         from accelkit.runtime.checkpoints.coordinator import Ranks
 
@@ -241,7 +241,7 @@ class Checkpointing:
             ranks.each(blame, lambda: unverified.start(modules, self._objects.optimizers))
 
     def _saved_objects(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name in the checkpoint and the object, for each object whose state dict is shared by all processes."""
+        """Yield ``(name, object)`` for each object whose state dict all processes share. ``name`` is its name in the checkpoint."""
         call(self._strategy, "check_state")
         objects, engines = self._objects, self._engines()
         for index, module in enumerate(objects.modules):
@@ -254,7 +254,7 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _engines(self) -> dict[str, Any]:
-        """Return a dict from names in the checkpoint to the engines that the strategy, rather than this class, saves and loads."""
+        """Return the engines that the strategy, rather than this class, saves and loads, by their names in the checkpoint."""
         from accelkit.runtime.checkpoints.engine_files import Engine, saver_of
 
         strategy = self._strategy

@@ -146,7 +146,10 @@ def strategy_or_default(given: str | Strategy | None, default: str) -> str | Str
 
 
 class _NamedPrecision:
-    """The default implementation of the hook ``make_precision``, called if all others return None. It returns the selected precision."""
+    """The default implementation of the hook ``make_precision``. It returns the selected precision.
+
+    It is called only if all other implementations return None.
+    """
 
     def __init__(self, precision: Precision) -> None:
         self._precision = precision

@@ -63,7 +63,9 @@ class Accumulation:
 
 
 class Gradients:
-    """The gradients of the prepared models. Most methods implement the method of ``Runtime`` with the same name, which documents them.
+    """The gradients of the prepared models.
+
+    Most methods implement the method of the same name in ``Runtime``. See ``Runtime`` for their documentation.
 
     Args:
         session: The device in use, with its precision.

@@ -236,8 +236,8 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie again all tensors that were tied before a move.
 
-    If several slots held the same tensor before the move, the new tensor of the first slot is now stored in the others too. A slot whose
-    own new tensor has a different type, dtype or shape is left unchanged.
+    If several slots held the same tensor before the move, the new tensor of the first of these slots is stored in the others too. A slot
+    keeps its own new tensor if that tensor differs in type, dtype or shape from the first slot's.
     """
     first: dict[int, torch.Tensor] = {}
     for path in (path for path in before if path in after):

@@ -135,7 +135,10 @@ class Stepping:
             self._inside = before
 
     def has_to_wait(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether a scheduler of this optimizer must not step now: gradients are being accumulated, or the last step was skipped."""
+        """Return whether a scheduler of this optimizer must not step now.
+
+        This is the case while gradients are being accumulated, or if the optimizer's last step was skipped.
+        """
         return not self.accumulation.is_complete or id(optimizer) in self._skipped
 
     def _step_in_precision(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:

@@ -117,10 +117,10 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let the processes tell each other where they run, if the cluster environment does not know it. Creates no process group.
+    """Let the processes tell each other where they run, unless the cluster environment already knows.
 
-    Every process of the job must call this function before it uses a device. If an exchange is needed, the function returns after all
-    processes have called it.
+    Creates no process group. Every process of the job must call this function before it uses a device. If an exchange is needed, the
+    function returns after all processes have called it.
 
     Args:
         cluster: The cluster environment, which gives the rendezvous address. The exchange sets its ``placement``.
@@ -131,8 +131,8 @@ def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
 
     Raises:
         UnavailableError: If the processes cannot reach each other.
-        ContradictionError: If the placements contradict each other. Also if a process group exists already, and its number of processes or
-            the rank of this process in it differs from what the cluster environment gives.
+        ContradictionError: If the placements contradict each other, or if a process group exists already and the cluster environment gives
+            a different number of processes or a different rank for this process.
     """
     if not cluster.needs_placement_exchange():
         return False
@@ -169,7 +169,8 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
     """Return a store through which the processes of the job exchange data. Each call returns a store with a new key prefix.
 
     The prefix hides the keys of earlier process groups. All processes must make the same calls in the same order. All stores at the same
-    address share one connection until the process exits: a new one could reach the server of an earlier group that is shutting down.
+    address share one connection until the process exits. A new connection could reach the server of an earlier group while that server is
+    shutting down.
 
     Args:
         what: The purpose of the store, which is part of the prefix.
@@ -280,7 +281,7 @@ def _leave_at_exit() -> None:
 
 
 def leave(user: object) -> None:
-    """End the use of the process group by the Runtime ``user``.
+    """Record that the Runtime ``user`` no longer uses the process group.
 
     Destroys the group if ``join`` created it and no other Runtime uses it. Does not wait for the other processes.
     """

@@ -501,11 +501,14 @@ class Runtime:
         return self._gradients.clip_grad_norm_(parameters, max_norm, norm_type, **kwargs)
 
     def clip_grad_value_(self, parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float) -> None:
-        """Clamp the gradients of ``parameters`` in place to ``[-clip_value, clip_value]``, after ``unscale_gradients`` if necessary."""
+        """Clamp the gradients of ``parameters`` in place to ``[-clip_value, clip_value]``.
+
+        If the precision scales gradients, this method calls ``unscale_gradients`` first.
+        """
         self._gradients.clip_grad_value_(parameters, clip_value)
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None) -> None:
-        """Divide gradients by the loss scale, in place. In ``16-mixed``, ``backward`` leaves gradients scaled.
+        """Divide gradients by the loss scale, in place. With ``16-mixed``, ``backward`` leaves gradients scaled.
 
         The clipping methods call this method themselves. A second call before the optimizer step changes nothing.
 
@@ -513,14 +516,14 @@ class Runtime:
             optimizer: The optimizers whose gradients are unscaled; None means all prepared optimizers.
 
         Raises:
-            UsageError: With a precision that scales gradients: if ``backward`` did not compute the gradients, or if the current micro-batch
-                of ``accumulate`` does not complete an optimizer step. In the second case, the backward passes of the remaining
-                micro-batches would add scaled gradients to the unscaled gradients.
+            UsageError: If ``backward`` did not compute the gradients, or if the current micro-batch of ``accumulate`` does not complete an
+                optimizer step. In the second case, the backward passes of the remaining micro-batches would add scaled gradients to the
+                unscaled gradients. This error is raised only if the precision scales gradients.
         """
         self._gradients.unscale_gradients(optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return the context manager inside which the Runtime's precision runs forward passes.
+        """Return the context manager that the Runtime's precision uses for forward passes.
 
         Use it for computations outside prepared modules, for example to compute a loss.
         """
@@ -600,10 +603,10 @@ class Runtime:
         """Reduce ``tensor`` element-wise over all processes and multiply the result by ``scale``.
 
         If several processes compute on the same samples (tensor parallelism), only one of these processes contributes, so that each sample
-        counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. Small integers and bools are reduced in a wider
-        integer type; a sum of bools is True if any bool is True. By default, CPU tensors with at most 103 bytes in total are sent in the
-        message with which the processes compare their calls, and are reduced in rank order. If ``ACCELKIT_VERIFY_COLLECTIVES`` restricts
-        the comparison, they are sent like larger tensors.
+        counts once. float16, bfloat16 and float8 are reduced in float32 and rounded once. bool, int16, uint16 and uint32 are reduced in a
+        wider integer type; a sum of bools is True if any bool is True. By default, CPU tensors with at most 103 bytes in total are sent in
+        the message with which the processes compare their calls, and are reduced in rank order. If ``ACCELKIT_VERIFY_COLLECTIVES``
+        restricts the comparison, they are sent like larger tensors.
 
         Args:
             tensor: Nested tensors with the same structure, dtypes and shapes on all processes.
@@ -612,7 +615,8 @@ class Runtime:
             group: A process group, such as ``dist.group.WORLD``. All its members contribute, even if some compute on the same samples.
 
         Returns:
-            ``tensor`` itself for ``none``, or in a job of one process if ``scale`` is 1. Otherwise, new tensors, equal on all processes.
+            ``tensor`` itself if ``reduction`` is ``none``, or if the job has one process and ``scale`` is 1. Otherwise, new tensors, equal
+            on all processes.
 
         Raises:
             TypeError: If a leaf of ``tensor`` is not a tensor, or if ``reduction`` is of an unsupported type. Also raised for the mean of
@@ -660,7 +664,7 @@ class Runtime:
         self._checkpointing.register(objects)
 
     def save_state(self, path: str | Path, *, is_async: bool = False, keep_last: int | None = None) -> Path:
-        """Save models, optimizers, schedulers, loaders, registered objects and random state as the next checkpoint in the folder ``path``.
+        """Save models, optimizers, schedulers, loaders, registered objects and random state as the next checkpoint in ``path``.
 
         All processes call this. ``path`` is a folder that all of them can access. Each process writes its shards and its random state.
 
@@ -676,7 +680,7 @@ class Runtime:
         Raises:
             CheckpointError: On every process, if a value has a type that cannot be loaded safely, if writing fails, or if a process dies.
             UsageError: If ``keep_last`` is less than 1.
-            UnsupportedError: If ``is_async`` is True under a strategy that saves its engine itself, such as ``deepspeed``.
+            UnsupportedError: If ``is_async`` is True and the strategy saves its engine itself, as ``deepspeed`` does.
         """
         return self._checkpointing.save_state(Path(path), is_async=is_async, keep_last=keep_last)
 
@@ -740,7 +744,8 @@ class Runtime:
             model: The model, prepared or not.
             save_directory: The folder to write to. It is created if it does not exist.
             max_shard_size: The maximum size of the weights in a file, in bytes or as a string such as ``"5GB"``. A larger model is split
-                into several files with an index, ``model.safetensors.index.json``. A weight that is larger gets a file of its own.
+                into several files with an index, ``model.safetensors.index.json``. A single weight that exceeds the maximum gets a file of
+                its own.
             safe_serialization: Whether to write safetensors. If False, ``torch.save`` writes ``pytorch_model.bin`` (split in the same way).
 
         Raises:
@@ -800,9 +805,9 @@ class Runtime:
     def is_preempted(self) -> bool:
         """Return whether any process of the job was told to stop, by a signal or by the cluster environment.
 
-        Every process must call this at the same step, and all get the same result. Before ``watch_preemption``, only the main thread may
-        call it. With several processes, the call reduces one number, which takes about 100 microseconds on the CPU. If steps are short,
-        call it only at every tenth step.
+        Every process must call this at the same step, and all get the same result. Until ``watch_preemption`` has been called, only the
+        main thread may call ``is_preempted``. With several processes, the call reduces one number, which takes about 100 microseconds on
+        the CPU. If steps are short, call ``is_preempted`` only at every tenth step.
         """
         return self._preemption.is_preempted()
 
@@ -862,20 +867,21 @@ class Runtime:
         with_stack: bool = False,
         memory_snapshot: bool = False,
     ) -> Profiler:
-        """Return a context manager that records some steps of a training loop with torch.profiler. Prepare the models before this call.
+        """Return a context manager that records some steps of a training loop with torch.profiler.
 
-        Call the method ``step`` of the result after each step of the loop. After the loop, ``print(profiler.summary)`` shows how long
-        loading, copies, the forward and the backward pass, the optimizer and collectives take, and points out anything unusual. Steps
-        that are recorded take longer than usual. The call starts the device.
+        Prepare the models before this call. Call the method ``step`` of the result after each step of the loop. After the loop,
+        ``print(profiler.summary)`` shows how long loading, copies, the forward and the backward pass, the optimizer and collectives take,
+        and points out anything unusual. Steps that are recorded take longer than usual. The call starts the device.
 
         Args:
             wait: The number of steps that pass before anything is recorded.
             warmup: The number of steps that are then recorded and discarded, because the first recorded steps are slower.
             active: The number of steps that are recorded after that and kept.
-            folder: The folder for the trace, ``rank<N>.<time>.pt.trace.json``, for Perfetto and TensorBoard. If None, no trace is written.
+            folder: The folder in which each process writes its trace as ``rank<N>.<time>.pt.trace.json``. Perfetto and TensorBoard can open
+                this file. If None, no trace is written.
             with_stack: Whether to record the Python stack of each operator.
             memory_snapshot: Whether to record the device's allocations during the ``active`` steps. Each process writes them to
-                ``rank<N>.<time>.memory.pickle`` in ``folder``, which https://docs.pytorch.org/memory_viz can open.
+                ``rank<N>.<time>.memory.pickle`` in ``folder``. https://docs.pytorch.org/memory_viz can open this file.
 
         Raises:
             UsageError: If a number of steps is invalid, or if ``memory_snapshot`` is True and ``folder`` is None.
@@ -1005,7 +1011,9 @@ class Runtime:
         return seed
 
     def synchronize(self) -> None:
-        """Wait until all work that was queued on the device of this process has finished, for example before reading a clock.
+        """Wait until all work that was queued on the device of this process has finished.
+
+        Call this before reading a clock, for example.
 
         Raises:
             UnsupportedError: If torch has no way to wait for the device.

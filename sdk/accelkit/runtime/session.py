@@ -126,7 +126,7 @@ class Session:
     def data_group(self) -> dist.ProcessGroup | None:
         """The data-parallel process group to which this process belongs. Each process of the group trains on different samples.
 
-        None if every process of the job trains on different samples, because the group would contain the whole job.
+        None if every process of the job trains on different samples: the group would then contain the whole job.
         """
         self.start()
         return self._data_group

@@ -126,12 +126,14 @@ def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
 
 
 def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRecord], tuple[Candidate, ...]]:
-    """Return the usable accelerators that are not simulated, in the order of ``records``, and every candidate with its verdict.
+    """Return the usable accelerators that are not simulated, in the order of ``records``, and each candidate with its verdict.
 
     Third-party plugins are probed in child processes, which end before this process loads a plugin. If ``is_fresh`` is False, a plugin for
-    which ``verdict_cache`` has a valid result is not probed. Then each usable plugin that runs third-party code (see
-    ``PluginRecord.is_foreign``) and is not simulated is tried: a child process loads the plugin and computes with it. A plugin for which
-    ``verdict_cache`` has the result of a successful trial is not tried again, even if ``is_fresh`` is True.
+    which ``verdict_cache`` has a valid result is not probed.
+
+    After the probes, this function tries each usable plugin that runs third-party code (see ``PluginRecord.is_foreign``), unless the plugin
+    is simulated: a child process loads the plugin and computes with it. A plugin for which ``verdict_cache`` has the result of a successful
+    trial is not tried again, even if ``is_fresh`` is True.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

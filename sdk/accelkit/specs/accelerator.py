@@ -294,8 +294,8 @@ class Accelerator:
         Returns:
             The iterator over the batches on ``device``, in the same order and structure. An override must not return None. The iterator
             must raise the errors that ``batches`` raises. If the iterator has a method ``close``, the runtime calls it when the user's loop
-            ends early. If ``upload`` is not overridden, or if rank 0 reads the data for all processes, the runtime does not call ``upload``
-            and copies the batches itself.
+            ends early. If ``upload`` is not overridden, or if rank 0 reads the data for all processes, the runtime copies the batches
+            itself and does not call ``upload``.
         """
         return None
 

@@ -134,18 +134,18 @@ class EngineStrategy(Strategy, abc.ABC):
         raise _incomplete(self, "save_engine")
 
     def load_engine(self, module: torch.nn.Module, folder: Path) -> None:
-        """Restore the state that ``save_engine`` wrote. ``Runtime.load_state`` calls this method on every process at the same point.
+        """Restore the state that ``save_engine`` wrote.
 
-        The Runtime has compared every file with its checksum. Checksums do not protect against forgery, so the method should not read files
-        in a way that can run code, such as ``pickle.load``.
+        ``Runtime.load_state`` calls this method on every process at the same point. The Runtime has compared every file with its checksum.
+        Checksums do not protect against forgery, so the method should not read files in a way that can run code, such as ``pickle.load``.
 
         Args:
             module: The module that ``wrap_training`` returned.
             folder: The folder that ``save_engine`` filled, perhaps in a job with a different number of processes or other options.
 
         Raises:
-            CheckpointError: If this job cannot use the files. In this case, all processes must raise the error, and no process may have
-                changed anything before.
+            CheckpointError: If this job cannot use the files. In this case, all processes must raise the error, and each process must raise
+                it before it changes anything.
             UnsupportedError: If a subclass overrides ``save_engine``, but not ``load_engine``.
         """
         raise _incomplete(self, "load_engine")

@@ -146,14 +146,15 @@ def port_for_job(job: int | str, step: int = 0) -> int:
 
     The port lies outside the range from which Linux assigns ephemeral ports (32768 and more).
 
-    If ``job`` is a number or a string of digits, another job with a number gets the same port only if the two numbers differ by a multiple
-    of 1250. Two steps of the job get the same port only if the numbers of the steps differ by a multiple of 16.
+    Two jobs whose identifiers are numbers or strings of digits get the same port only if these numbers differ by a multiple of 1250. Two
+    steps of such a job get the same port only if the numbers of the steps differ by a multiple of 16.
 
     If ``job`` is any other string, all steps of the job get the same port. The probability that another job gets this port is 1 in 20,000.
 
     Args:
         job: The scheduler's number for the job, or another name that is unique among the jobs on the machine.
-        step: The number of the job step (as in Slurm), or the index in a job array. Ignored if ``job`` is not a number.
+        step: The number of the job step (as in Slurm), or the index in a job array. Ignored if ``job`` is neither a number nor a string of
+            digits.
 
     Returns:
         A port from 10000 to 29999.

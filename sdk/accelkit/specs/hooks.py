@@ -1,9 +1,9 @@
 """The hook specifications, and the marker for their implementations in plugins.
 
-If a Runtime calls a function on one plugin only, the function is a method of a specification such as ``Strategy``. If several plugins of
-a Runtime can implement or wrap the function, it is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected
-accelerator, precision, cluster environment and strategy. The plugin manager also holds the hook plugins that the user named or passed as
-instances. An implementation of a hook declares only the arguments that it uses. The arguments are passed by name::
+A function that a Runtime calls on one plugin only is a method of a specification such as ``Strategy``. A function that several plugins of a
+Runtime can implement or wrap is a hook. Every ``Runtime`` has its own plugin manager, which holds the selected accelerator, precision,
+cluster environment and strategy. The plugin manager also holds the hook plugins that the user named or passed as instances. An
+implementation of a hook declares only the arguments that it uses. The arguments are passed by name::
 
     from accelkit import hookimpl
 
@@ -82,8 +82,8 @@ class PrecisionHooks:
         """Create the precision ``name`` for ``device``. Return None to leave this to the next implementation.
 
         On each process, the Runtime calls this hook whenever it has set up the device. The first result that is not None is used. The
-        accelerator's own implementation and those of hook plugins are called first, then the precision plugin named ``name``. A hook
-        wrapper may replace the result.
+        accelerator's own implementation and those of hook plugins are called first. If all of them return None, the precision plugin named
+        ``name`` is used. A hook wrapper may replace the result.
         """
 
 
@@ -92,19 +92,21 @@ class ClusterEnvironmentHooks:
 
     @hookspec
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
-        """Return a ``ClusterDetection`` if ``environ`` belongs to a cluster environment, otherwise None. Must not change ``environ``.
+        """Return a ``ClusterDetection`` if this process belongs to a cluster environment, otherwise None.
 
-        Called once on every process by a Runtime whose argument ``cluster`` is None, before any device is used. Unless ACCELKIT_CLUSTER
-        names a cluster environment, results are collected from the built-in environments and from the hook plugins that the user enabled,
-        and the ``ClusterDetection`` with the highest priority is used. A ``ClusterDetection`` with a negative priority is never used. Its
-        reason says why the environment does not apply.
+        The implementation reads the variables in ``environ``, and must not change ``environ``.
+
+        Called once on every process by a Runtime whose argument ``cluster`` is None, before any device is used. If ACCELKIT_CLUSTER names a
+        cluster environment, the results are ignored. Otherwise, the Runtime compares the results of the built-in environments and of the
+        hook plugins that the user enabled, and uses the ``ClusterDetection`` with the highest priority. A ``ClusterDetection`` with a
+        negative priority is never used. Its reason says why the environment does not apply.
         """
 
     @hookspec
     def job_preempted(self, path: Path) -> None:
-        """Called on every process of a job that was told to end, after the job's state was saved at ``path`` and before requeueing.
+        """Called on every process of a job that was told to end.
 
-        Results are ignored.
+        At this point, the job's state has been saved at ``path``, and the job has not been requeued yet. Results are ignored.
         """
 
     @hookspec(firstresult=True)

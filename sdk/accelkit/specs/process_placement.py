@@ -60,14 +60,15 @@ def this_machine() -> tuple[str, str]:
 def placements(places: Sequence[Place], plugin: str, launcher: str) -> list[Placement]:
     """Return the placement of each process, ordered by rank. The result depends only on the arguments.
 
-    If all processes report a node rank, processes with the same node rank are taken to be on the same machine. If a node rank is missing,
-    processes with the same machine identifier are taken to be on the same machine, and machines are numbered in the order of the lowest
-    rank on each machine.
+    If all processes report a node rank, processes with the same node rank are taken to be on the same machine.
 
-    Containers on one host may have the same machine identifier, but each container counts as a machine. If a node rank is missing, such
-    containers are told apart by the local ranks: if several processes have the same identifier and the same local rank, each of these
-    processes is taken to be in a different container. The process with the lowest rank is assigned to the first container, the process with
-    the next rank to the second container, and so on.
+    If a node rank is missing, processes with the same machine identifier are taken to be on the same machine, except for processes in
+    different containers. Machines are numbered in the order of the lowest rank on each machine.
+
+    Each container counts as a machine, although containers on one host may have the same machine identifier. Such containers are told apart
+    by the local ranks: if several processes have the same identifier and the same local rank, each of these processes is taken to be in a
+    different container. Among these processes, the one with the lowest rank is assigned to the first container, the one with the second
+    lowest rank to the second container, and so on.
 
     Args:
         places: The ``Place`` of every process, ordered by rank.

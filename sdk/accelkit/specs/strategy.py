@@ -210,8 +210,8 @@ class Strategy:
     def whole_parameters(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
         """Return a context manager inside which the module's parameters are unsharded, so that they can be read.
 
-        Parameters that are DTensors may stay sharded, because the caller can unshard DTensors itself. ``module`` may be wrapped or not. All
-        processes must enter and leave the context together.
+        Parameters that are DTensors may stay sharded, because the caller can unshard DTensors itself. ``module`` may or may not be wrapped.
+        All processes must enter and leave the context together.
         """
         return nullcontext()
 

@@ -13,14 +13,15 @@ from accelkit.tracking.tracker import Scalar
 
 
 class JSONLines(MetricsFileTracker):
-    """A tracker that writes two files: ``metrics.jsonl``, with one JSON object for each call of ``rt.log``, and ``hyperparameters.json``.
+    """A tracker that writes two files: ``metrics.jsonl`` and ``hyperparameters.json``.
 
-    Each line has ``step`` and the values. Infinities and NaN are written as ``Infinity`` and ``NaN``, as Python's ``json`` writes and
-    reads them. Each line is passed to the operating system at once, so it survives the death of the process.
+    ``metrics.jsonl`` has one JSON object for each call of ``rt.log``. Each line has ``step`` and the values. Infinities and NaN are written
+    as ``Infinity`` and ``NaN``, as Python's ``json`` writes and reads them. Each line is passed to the operating system at once, so it
+    survives the death of the process.
 
     If a program continues from a checkpoint, lines that were written after the checkpoint are removed. The file therefore has no duplicate
     lines, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a
-    ``metrics.jsonl``, that file is renamed to ``metrics.1.jsonl`` or, if this name is taken, gets the next free number.
+    ``metrics.jsonl``, that file is renamed to ``metrics.1.jsonl``. If this name is taken, the next free number is used.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

@@ -13,10 +13,11 @@ from accelkit.tracking.tracker import FolderTracker, Outcome
 class MetricsFileTracker(FolderTracker):
     """Base class of trackers that write two files in one folder: a file with the logged values, and ``hyperparameters.json``.
 
-    The method ``open`` of a subclass must open the file with the logged values and assign it to ``_file``. ``close`` closes the file.
+    The method ``open`` of a subclass must open the file for the logged values, and assign the file object to ``_file``. ``close`` closes
+    the file.
 
     Attributes:
-        file_name: The name of the file with the logged values. Set by the subclass.
+        file_name: The name of the file for the logged values. A subclass must set this attribute.
     """
 
     file_name: ClassVar[str]

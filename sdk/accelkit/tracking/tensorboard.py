@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 class TensorBoard(FolderTracker):
     """A tracker that writes event files for TensorBoard with ``torch.utils.tensorboard``. Needs the package ``tensorboard``.
 
-    Numbers become scalars, and strings become texts. Hyperparameters appear in the HPARAMS tab.
+    Numbers become scalars, and strings become text. Hyperparameters appear in the HPARAMS tab.
 
     If a program continues from a checkpoint, the tracker begins a new event file with a ``purge_step``. TensorBoard then ignores the events
-    that older event files contain for steps after the checkpoint. This works only if steps never decrease during the run. So log all values
-    with the number of the optimizer step; do not log some values with the number of the epoch. If a new run begins in a folder that has
-    event files, TensorBoard ignores the events in these files.
+    that older event files contain for steps after the checkpoint. This works only if steps never decrease during the run. So log every
+    value with ``step`` set to the number of the optimizer step; do not use the number of the epoch for some values. If a new run begins in
+    a folder that has event files, TensorBoard ignores the events in these files.
 
     Args:
         folder: The folder. None means the folder of the run, ``runs/<date>_<time>``.

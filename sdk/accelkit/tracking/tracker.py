@@ -54,9 +54,9 @@ class Tracker(abc.ABC):
         """Begin a new run, or continue an earlier one.
 
         Args:
-            state: The result of ``state()`` for the run to continue. It comes from the checkpoint that the program has loaded. If no
-                checkpoint was loaded, or if the run was closed after the load, it is the result from just before the last ``close``. None
-                for a new run, or if that result was empty.
+            state: What ``state()`` returned for the run that is to be continued. If the program has loaded a checkpoint and the run has not
+                been closed since, this is the result saved in the checkpoint. Otherwise, it is the result from just before the last
+                ``close``. None for a new run, or if the result was empty.
         """
 
     @abc.abstractmethod
@@ -65,7 +65,8 @@ class Tracker(abc.ABC):
 
         Args:
             values: The values by name. Every value is a plain bool, int, float or str.
-            step: The step to which the values belong, at least 0. It may be the same as in an earlier call, or less.
+            step: The step to which the values belong. It is at least 0. It may be equal to the step of an earlier call, or less than that
+                step.
         """
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:  # noqa: B027 # need not be overridden

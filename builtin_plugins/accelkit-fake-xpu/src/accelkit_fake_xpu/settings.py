@@ -1,15 +1,17 @@
-"""The environment variables of the fake XPU. This module reads all of them except FAKE_XPU_CACHE_DIR, which CppLibrary reads.
+"""The environment variables of the fake XPU.
+
+This module reads all of them except FAKE_XPU_CACHE_DIR, which CppLibrary reads.
 
 The module does not import torch.
 
-================================  =====================================================================================================
-``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
-``FAKE_XPU_VISIBLE_DEVICES``      visible devices, such as ``1,0`` (then device 1 is ``fake_xpu:0``); all by default
-``FAKE_XPU_MEMORY``               memory of each device, as a number of bytes or as in ``512MiB``; 16 GiB by default
-``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault; 0 by default
-``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``; none by default
-``FAKE_XPU_CACHE_DIR``            folder of the compiled library; a folder in the user's cache by default
-================================  =====================================================================================================
+================================ ====================================================================================== ``FAKE_XPU_DEVICES``
+number of devices of the machine; 2 by default ``FAKE_XPU_VISIBLE_DEVICES`` visible devices, such as ``1,0`` (then device 1 is
+``fake_xpu:0``); all by default ``FAKE_XPU_MEMORY`` memory of each device, in bytes or with a unit, such as ``512MiB``; 16 GiB by default
+``FAKE_XPU_PROTECT`` ``1``: accessing device memory outside kernels and copies causes a segmentation
+                                  fault; 0 by default
+``FAKE_XPU_FAULT`` faults to inject, see ``Faults.parse``; none by default ``FAKE_XPU_CACHE_DIR`` folder of the compiled library; a folder
+in the user's cache by default ================================
+======================================================================================
 """
 
 from __future__ import annotations
@@ -64,11 +66,11 @@ class Faults:
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration, in milliseconds, of each kernel's first call after the faults are injected, as on
             a device that compiles a kernel when it is first called.
-        recording: How torch.profiler's recording of the device is wrong. Empty if the recording is right. ``no_kernels``: the recording
-            contains no kernels. ``twice``: it contains each kernel and each copy twice. ``microseconds``: the recorded duration of each
-            kernel and copy is a thousandth of the true duration. ``early``: the recorded times of each kernel and copy are 5 ms too early.
-            ``caller``: each kernel or copy is attributed to the operator that called the previous kernel or copy. ``device``: each kernel
-            and copy is recorded on device 0. ``stale``: the recording also contains the kernels and copies of earlier recordings.
+        recording: The error in torch.profiler's recording of the device. Empty for none. The possible errors are: ``no_kernels``: the
+            recording contains no kernels. ``twice``: it contains each kernel and each copy twice. ``microseconds``: the recorded duration
+            of each kernel and copy is a thousandth of the true duration. ``early``: the recorded times of each kernel and copy are 5 ms too
+            early. ``caller``: each kernel or copy is attributed to the operator that called the previous kernel or copy. ``device``: each
+            kernel and copy is recorded on device 0. ``stale``: the recording also contains the kernels and copies of earlier recordings.
             ``no_frees``: the recording does not show when memory is freed.
     """
 

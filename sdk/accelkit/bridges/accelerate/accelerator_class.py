@@ -166,7 +166,8 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
         """Load state as Accelerate does, but read it into main memory first, because safetensors supports only some device types.
 
-        The keyword argument ``map_location`` overrides this. With DeepSpeed, this method loads state as Accelerate does.
+        The keyword argument ``map_location`` overrides this. With DeepSpeed, this method does not choose where the state is read to, and
+        loads it exactly as Accelerate does.
 
         Raises:
             UnsupportedError: If tensor parallelism is used.

@@ -73,8 +73,8 @@ def on(device: torch.device) -> Iterator[None]:
     """Inside the ``with`` block, make ``deepspeed.initialize`` use this device.
 
     DeepSpeed reads the index of its device from environment variables. Inside the block, LOCAL_RANK is therefore set to the index of the
-    device. If OMPI_COMM_WORLD_LOCAL_RANK was already set, it is set to the same value. If the device has no index and LOCAL_RANK was
-    already set, both variables are left unchanged.
+    device. OMPI_COMM_WORLD_LOCAL_RANK is also set to this index, but only if it was already set. If the device has no index and LOCAL_RANK
+    was already set, both variables are left unchanged.
 
     The block also prevents ``deepspeed.initialize`` from compiling a CPU operator that is used only for inference. DeepSpeed must already
     have been imported.

@@ -103,8 +103,8 @@ def _bridged_accelerator(self: Any, *arguments: Any, **named: Any) -> None:
 def _filled_state(self: Any, cpu: bool = False, **named: Any) -> None:
     """Initialise a PartialState, in place of ``PartialState.__init__``.
 
-    If Accelerate's state of this process is empty, it is filled from a Runtime before the original ``__init__`` is called. The original
-    ``__init__`` does not change a state that is already filled.
+    If Accelerate's shared state in this process is empty, it is filled from a Runtime before the original ``__init__`` is called. The
+    original ``__init__`` does not change a state that is already filled.
     """
     refuse_forks()
     if not PartialState._shared_state:

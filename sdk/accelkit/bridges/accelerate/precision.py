@@ -67,7 +67,7 @@ def wanted_precision(argument: object, environ: Mapping[str, str] = os.environ) 
 
 
 def check_precision(mixed: str, runtime: Runtime) -> None:
-    """Check that the device of the Runtime and torch support the precision ``mixed``: ``no``, ``fp16`` or ``bf16``.
+    """Check that torch and the Runtime's device support the precision ``mixed``: ``no``, ``fp16`` or ``bf16``.
 
     Raises:
         UnsupportedError: If the device or torch does not support the precision, or if the accelerator has its own implementation of the

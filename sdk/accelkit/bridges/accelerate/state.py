@@ -1,4 +1,4 @@
-"""Accelerate's state of this process, ``PartialState``, filled from a Runtime.
+"""Fill ``PartialState``, Accelerate's state in this process, from a Runtime.
 
 Accelerate would fill the state from a fixed list of device types and vendors' packages. Here a Runtime has already selected and checked the
 device and, in a job of several processes, joined the process group. There is only one such state in a process.
@@ -135,7 +135,8 @@ def ensure_state(wanted: Wanted, process_group: Mapping[str, Any] | None = None)
 def refuse_forks() -> None:
     """Check that no launcher forked this process from a process in which ``ensure_state`` had already been called.
 
-    Without this check, every process would inherit the parent's state, and would train alone on the same device.
+    Without this check, every forked process would inherit the parent's state. All of them would use the same device, and each would train
+    independently of the others.
 
     Raises:
         UsageError: If a launcher forked this process from such a process.

@@ -1,4 +1,7 @@
-"""A callback that saves and restores the device's random state, which ``transformers.Trainer`` itself does only for some device types."""
+"""A callback that saves and restores the device's random state.
+
+``transformers.Trainer`` itself saves and restores the random state only of some device types.
+"""
 
 from __future__ import annotations
 

@@ -143,7 +143,10 @@ def refuse_strategy(strategy: str, name: str) -> None:
 
 
 def refuse_lazy(name: str, plugin: str) -> UnsupportedError:
-    """Return the error for a device that traces lazily: it needs a call after each step, which Accelerate makes only for torch_xla."""
+    """Return the error for a device that traces lazily.
+
+    Such a device must be told when a step ends. Accelerate does this only for devices of torch_xla.
+    """
     return UnsupportedError(
         f"the bridge to Accelerate does not support {name}",
         plugin=plugin,

@@ -83,8 +83,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
     Raises:
         UnavailableError: If DeepSpeed is not installed.
-        UnsupportedError: If DeepSpeed does not know the device type and the accelerator overrides ``step_end``. An accelerator overrides
-            this method if the device traces lazily, but DeepSpeed does not mark the end of steps.
+        UnsupportedError: If DeepSpeed does not know the device type and the accelerator overrides ``step_end``. An override means that the
+            device traces lazily and must be told when a step ends. DeepSpeed does not do this.
     """
     if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(

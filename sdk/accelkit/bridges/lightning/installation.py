@@ -111,10 +111,11 @@ def _asking_accelkit(framework: Framework, original: Callable[..., None]) -> Cal
 
 
 def _from_environment(framework: Framework) -> dict[str, Any]:
-    """Return those of ``_ARGUMENTS`` that the environment variables ``PL_TRAINER_<ARGUMENT>`` set for Trainer.
+    """Return the arguments that environment variables set for Trainer.
 
-    As in Lightning, a value that is a Python literal is evaluated, and any other value is returned as a string. For Fabric, the dict is
-    empty. Arguments that the program passes to the constructor of Trainer take precedence over the returned ones.
+    The names of the arguments are those in ``_ARGUMENTS``, and the variables are named ``PL_TRAINER_<ARGUMENT>``. As in Lightning, a value
+    that is a Python literal is evaluated, and any other value is returned as a string. For Fabric, the dict is empty. Arguments that the
+    program passes to the constructor of Trainer take precedence over the returned arguments.
     """
     found: dict[str, Any] = {}
     for name in _ARGUMENTS if framework.is_trainer else ():

@@ -43,7 +43,10 @@ _REFUSED = {"fsdp": _FSDP, "ddp_": _IN_PROCESS, "dp": _CUDA_ONLY}
 if TYPE_CHECKING:
 
     class Theirs:
-        """For type checkers, the attributes and methods of Lightning's strategies that the mixins below use. All of them are public."""
+        """The attributes and methods of Lightning's strategies that the mixins below use, declared for type checkers.
+
+        All of them are public.
+        """
 
         accelerator: Any
         cluster_environment: Any

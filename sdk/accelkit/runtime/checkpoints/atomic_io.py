@@ -170,9 +170,10 @@ def disk_error(error: BaseException | None) -> OSError | None:
     When a write raises an OSError, torch closes its archive, and closing raises a second error. The OSError is then found only in the chain
     of exceptions that led to the second error.
 
-    An exception that was merely being handled when another was raised (``__context__``) counts only if its type is one that a write to an
-    open file raises. A FileNotFoundError, for example, does not count. It may be an error that a strategy plugin expected and handled while
-    it saved its files, before it failed for another reason.
+    Some exceptions in the chain are not explicit causes. They were merely being handled when the next exception was raised
+    (``__context__``). Such an exception counts only if it has one of the types that a write to an open file raises. A FileNotFoundError,
+    for example, does not count. It may be an error that a strategy plugin expected and handled while it saved its files, before it failed
+    for another reason.
     """
     is_cause = True
     while error is not None:

@@ -79,7 +79,7 @@ class Ranks:
 
     @staticmethod
     def has_group() -> bool:
-        """Return whether the process group that ``of_job`` creates exists already."""
+        """Return whether ``of_job`` has already created its process group."""
         return dist.is_initialized() and dist.group.WORLD in _groups
 
     def source_of_own_state(self, size: int, num_shares: int | None) -> tuple[int, int]:
@@ -102,10 +102,13 @@ class Ranks:
         return share, share * copies + copy % copies
 
     def through_main(self, blame: Blame, work: Callable[[], T], combine: Callable[[list[T]], Sequence[R]]) -> R:
-        """Run ``work`` on every process and ``combine`` on rank 0, and return this process's item of the list that ``combine`` returns.
+        """Run ``work`` on every process and ``combine`` on rank 0.
+
+        Return this process's item of the list that ``combine`` returns.
 
         Args:
-            blame: A function that converts an exception of ``work`` or ``combine`` to a CheckpointError. Not called for an AccelkitError.
+            blame: A function that converts an exception raised by ``work`` or ``combine`` to a CheckpointError. Not called for an
+                AccelkitError.
             work: The function that runs on this process.
             combine: The function that runs on rank 0 if ``work`` succeeded everywhere. It takes the results in the order of ranks and
                 returns one item per rank.

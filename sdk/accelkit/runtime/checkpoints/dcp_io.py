@@ -105,7 +105,9 @@ class TensorWriter:
         return self._writer.prepare_global_plan(planned)
 
     def plan_alone(self, plan: SavePlan, rank: int) -> SavePlan:
-        """Return a plan that lists the values that this process writes, without communicating with other processes. See ``shard_layout``.
+        """Return a plan that lists the values that this process writes. No communication with other processes is needed.
+
+        See ``shard_layout``.
 
         Args:
             plan: The local plan of this process.

@@ -62,8 +62,8 @@ class Index:
     Args:
         folder: The folder. None if there are no tensors.
         files: The names of all files in the folder, as listed in the manifest.
-        first: The ranks whose index files are read immediately. These files probably list everything that this process needs. A single
-            index file is always read immediately.
+        first: The ranks whose index files are read immediately. These files probably list everything that this process needs. If there is
+            one index file for all ranks, it is always read immediately.
         verify: A function that is called with the name of each rank's index file before the file is read.
 
     Attributes:
@@ -72,8 +72,8 @@ class Index:
     Raises:
         UnpicklingError: If an index file does not contain an index or lists the wrong data files, if a data file was written by a rank that
             has no index file, or if two index files list different sizes of a tensor. A rank's index file must list exactly the data files
-            that this rank wrote. A single index file must list all data files.
-        Exception: If the pickle in a single index file is damaged. The exception may be of any class.
+            that this rank wrote. An index file for all ranks must list all data files.
+        Exception: If there is one index file for all ranks and its pickle is damaged. The exception may be of any class.
     """
 
     def __init__(

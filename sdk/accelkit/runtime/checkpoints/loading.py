@@ -1,7 +1,7 @@
 """Load checkpoints. The module ``checkpoint`` describes the files of a checkpoint.
 
-``load`` and ``load_with_source`` return after everything is verified. ``load_unverified`` returns before some tensors are verified; each of
-these tensors is verified before its values are used.
+``load`` and ``load_with_source`` verify everything before they return. ``load_unverified`` may return while some tensors are still
+unverified; each of these tensors is verified before its values are used.
 """
 
 from __future__ import annotations

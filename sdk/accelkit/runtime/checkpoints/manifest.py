@@ -107,7 +107,7 @@ def _check_names(step: Path, files: Any, engines: Any) -> None:
 
 
 def check_sizes(step: Path, files: Mapping[str, Any]) -> None:
-    """Check that the files of a step exist and have the sizes that the manifest states, without reading them.
+    """Check that the files of a step exist and have the sizes that the manifest states. The files are not read.
 
     Args:
         step: The folder of the step.

@@ -86,11 +86,11 @@ def is_mapped(tensor: Any) -> bool:
 
 
 def copied_kinds(targets: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the kinds of parts of a checkpoint whose tensors can be loaded as mapped tensors: ``model_``, and usually ``optimizer_``.
+    """Return the kinds of checkpoint parts whose tensors can be loaded as mapped tensors.
 
-    The values of a mapped tensor have to be copied. Models copy the values when they load them. For optimizers, ``copy_mapped`` copies the
-    values. However, an optimizer with its own ``load_state_dict`` might keep tensors where ``copy_mapped`` does not find them. If there is
-    such an optimizer, ``optimizer_`` is left out.
+    These kinds are ``model_`` and usually ``optimizer_``. The values of a mapped tensor have to be copied. Models copy the values when they
+    load them. For optimizers, ``copy_mapped`` copies the values. However, an optimizer with its own ``load_state_dict`` might keep tensors
+    where ``copy_mapped`` does not find them. If there is such an optimizer, ``optimizer_`` is left out.
 
     Args:
         targets: The objects to load into, by name in the checkpoint.
@@ -102,13 +102,15 @@ def copied_kinds(targets: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def in_memory(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a mapped tensor in main memory. Return any other tensor itself."""
+    """Return ``tensor`` itself, or a copy of it in main memory if it is a mapped tensor."""
     return tensor.to(tensor.dtype, copy=True) if is_mapped(tensor) else tensor
 
 
 def copy_mapped(optimizer: torch.optim.Optimizer) -> None:
-    """Replace the mapped tensors in the state of an optimizer by copies in main memory. A tensor that occurs several times is copied
-    once."""
+    """Replace the mapped tensors in the state of an optimizer with copies in main memory.
+
+    A tensor that occurs several times is copied once.
+    """
     copies = _Copies()
     for key, values in list(optimizer.state.items()):
         optimizer.state[key] = tree_map(copies.replaced, values)
@@ -121,8 +123,11 @@ class _Copies:
         self._copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def replaced(self, value: Any) -> Any:
-        """Return the copy of a mapped tensor. Return a deque or a set with its mapped tensors replaced by their copies. Return any other
-        value itself."""
+        """Return the replacement for a value that may be, or may contain, mapped tensors.
+
+        For a mapped tensor, return its copy. For a deque or a set, return one in which the mapped tensors are replaced by their copies.
+        Return any other value itself.
+        """
         if isinstance(value, deque):
             return deque((tree_map(self.replaced, item) for item in value), value.maxlen)
         if isinstance(value, set | frozenset):

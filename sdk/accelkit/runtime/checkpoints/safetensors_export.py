@@ -140,9 +140,10 @@ def _without_ties(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Te
 # it accepts neither KiB or MiB nor a size without a unit, and returns no file name if there are no tensors. Importing huggingface_hub
 # takes 0.03 s, but it requires nine packages, of which five are not needed otherwise, and 27 MB of disk space.
 def _split(tensors: Mapping[str, torch.Tensor], limit: int) -> Iterator[list[str]]:
-    """Yield lists of consecutive keys. The tensors of a list have at most ``limit`` bytes in total.
+    """Yield lists of consecutive keys.
 
-    A tensor that is larger than ``limit`` gets a list of its own. If there are no tensors, one empty list is yielded.
+    The tensors of a list have at most ``limit`` bytes in total, unless the list has only one tensor. A tensor that is larger than ``limit``
+    gets a list of its own. If there are no tensors, one empty list is yielded.
     """
     keys: list[str] = []
     total = 0
@@ -167,9 +168,10 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _gather(value: Any, is_wanted: bool) -> Any:
-    """Return a whole tensor in main memory if ``is_wanted``, otherwise an empty placeholder. Other values are returned unchanged.
+    """Return a tensor whole and in main memory if ``is_wanted``. Otherwise, return an empty placeholder for it.
 
-    For a DTensor, every process must call this, because all of them take part in gathering it.
+    A value that is not a tensor is returned unchanged. For a DTensor, every process must call this, because all of them take part in
+    gathering it.
     """
     if not isinstance(value, torch.Tensor):
         return value

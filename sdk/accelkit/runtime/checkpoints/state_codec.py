@@ -46,8 +46,8 @@ class Encoder:
             path: The location of the value, used in errors and as the key of a tensor.
 
         Raises:
-            CheckpointError: For a value or key of any other type, and for a tensor that is not strided, is quantized, is on the meta device
-                or is a partial sum of several processes. The error gives the path.
+            CheckpointError: For a value or key of any other type, and for a tensor that is quantized, is on the meta device, is a partial
+                sum of several processes, or has a layout other than ``torch.strided``. The error gives the path.
         """
         if value is None or type(value) in (bool, int, str):
             return value
@@ -134,7 +134,8 @@ def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Return a key for the memory of a tensor. Two references to the same tensor, such as tied weights, have equal keys.
 
     The key is valid only while the tensor is alive. For a DTensor, the key contains the identity of the shard's storage object, not an
-    address: an empty shard has no address, so a process with empty shards would not find the tied tensors that the other processes find.
+    address. An empty shard has no address, so if keys contained addresses, a process with empty shards could not recognize the tied tensors
+    that the other processes recognize.
     """
     if isinstance(tensor, DTensor):
         local = tensor.to_local()

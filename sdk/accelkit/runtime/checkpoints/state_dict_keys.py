@@ -24,7 +24,7 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
             a parameter or buffer is unverified (see ``unverified_tensors``), detaching it waits for the verification.
 
     Raises:
-        CheckpointError: If two of these keys are equal.
+        CheckpointError: If two keys become equal when the prefixes of torch.compile are removed.
     """
     bare: dict[str, Any] = {}
     for key, value in module.state_dict(keep_vars=keep_vars).items():

@@ -65,7 +65,10 @@ def find(path: Path) -> Path:
 
 
 def latest(step: Path) -> str:
-    """Return the content of the file LATEST for this step: the step's name, and the CRC-32 of the name, to detect damage."""
+    """Return the text to write to the file LATEST so that it names this step.
+
+    The text contains the step's name and, to detect damage, the CRC-32 of the name.
+    """
     return f"{step.name} {zlib.crc32(step.name.encode()):08x}\n"
 
 

@@ -163,7 +163,10 @@ class UnverifiedTensors:
         return True
 
     def convert(self, tensor: torch.Tensor, key: str, arguments: Any, options: Any) -> torch.Tensor | None:
-        """While state is being restored, return ``tensor.to(...)``, which is unverified too. Otherwise, return None."""
+        """Call ``tensor.to`` with the given arguments without waiting for the verification, and return the result.
+
+        The result is unverified too. Outside a ``with`` block of ``restoring``, this method only returns None.
+        """
         if not self._is_restoring:
             return None
         _release(tensor)

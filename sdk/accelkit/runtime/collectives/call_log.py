@@ -2,12 +2,17 @@
 
 When a collective times out, the module ``desync_report`` reads the log and reports which ranks are missing.
 
-The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``: ``at`` (host and process ID), ``last`` (the last call, with a mark
-if ``fingerprint`` did not verify it), ``group`` (torch's name of the process group of the last call) and ``groups`` (the number of calls so
-far, by the name of the process group). All ranks together write at most ENTRIES_PER_SECOND entries per second, because one process hosts
-the store. If a rank makes calls faster than it may write entries, it skips entries, and a thread writes the newest one as soon as the limit
-allows. A rank's last call therefore appears in the log within ``seconds_between_entries``, even while the rank waits or computes. It
-appears later, or never, only if the process is killed or does not release the GIL.
+The entry of rank 3 is the JSON text under the key ``accelkit/calls/3``. It has these fields:
+
+- ``at``: The host and the process ID.
+- ``last``: The last call, with a mark if ``fingerprint`` did not verify it.
+- ``group``: The process group in which the last call was made, by torch's name for the group.
+- ``groups``: The number of calls so far in each process group, by torch's name for the group.
+
+All ranks together write at most ENTRIES_PER_SECOND entries per second, because one process hosts the store. If a rank makes calls faster
+than it may write entries, it skips entries, and a thread writes the newest one as soon as the limit allows. A rank's last call therefore
+appears in the log within ``seconds_between_entries``, even while the rank waits or computes. It appears later, or never, only if the
+process is killed or does not release the GIL.
 """
 
 from __future__ import annotations

@@ -154,7 +154,8 @@ def different(what: str, descriptions: Mapping[int, str], hint: str = _SAME_CALL
 def _summary(call: Call) -> Summary | None:
     """Return the summary of the call log for a call that failed.
 
-    None if the process group has no store (MPI), or if the summary cannot be read in time, for example because the store's host hangs.
+    Return None if the default process group has no store (MPI), or if the summary cannot be read in time, for example because the store's
+    host hangs.
     """
     found: list[Summary | None] = []
     store, rank, seconds = call_log.log_store(), dist.get_rank(), call_log.seconds_between_entries()
@@ -172,7 +173,7 @@ def _summary(call: Call) -> Summary | None:
 
 
 def _read_or_report(store: Any, call: Call, rank: int, seconds: float) -> Summary | None:
-    """Return the summary of the call log, or None if no rank writes it in time.
+    """Return the summary of the call log, or None if no rank writes a summary in time.
 
     The first rank that asks for the summary becomes the reporter, which reads the log and writes the summary. If the summary is not written
     in time, the first rank that asks again becomes the second reporter. Each reporter waits for ``seconds`` before it reads the log. By
@@ -227,8 +228,9 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
     - The same number of calls: The ranks' last call in the group takes the place of ``call``. The result is True if the log shows this call
       and its description differs from that of ``call``. The description says whether the call is verified. If the ranks have since made a
       call in another group, the log does not show this call, and the result is False.
-    - More calls: The result is True if ``call`` is verified and timed out on this process, and False otherwise. A verified call that the
-      ranks had finished too would not have timed out here.
+    - More calls: The result is True if ``call`` is verified and timed out on this process, and False otherwise. The ranks have already
+      finished the call that takes the place of ``call``. If it were the same verified call, this process would have finished it as well,
+      instead of timing out.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described
@@ -243,7 +245,8 @@ def is_timeout(error: BaseException) -> bool:
 def _plain(error: BaseException) -> str:
     """Return the first line of an error of torch.distributed, or the name of its class if that line is empty.
 
-    The location in torch's source code at the beginning, and the explanation that begins with "This is typically", are left out.
+    If the line begins with a location in torch's source code, the location is left out. The explanation that begins with "This is
+    typically" is left out too.
     """
     first = (str(error).splitlines() or [""])[0]
     return re.sub(r"^\[(?:enforce fail at )?[^\]\s]*:\d+\]\s*", "", first).partition(". This is typically")[0] or type(error).__name__

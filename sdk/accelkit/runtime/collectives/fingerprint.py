@@ -72,13 +72,13 @@ def verify(
         payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them. Processes that make the same
             call with the same outline must either all give a payload or all give None.
         differing: Hint for the error that is raised if the outlines differ. None if they may differ.
-        is_optional: Whether the communicator's mode decides if the call is verified. If False, or if there is a payload, the call is
-            always verified. An unverified call does not wait for the other processes.
+        is_optional: If True, a call without a payload is verified only if the communicator's mode requires it. All other calls are always
+            verified. An unverified call does not wait for the other processes.
 
     Raises:
         CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although
-            ``differing`` is given. Also if a process makes no call before the timeout of the group; the error then names the missing
-            processes and their last calls.
+            ``differing`` is given. The error is also raised if a process makes no call before the timeout of the group; it then names the
+            missing processes and their last calls.
     """
     what = f"{name} of {outline}" if outline else name
     history = communicator.history

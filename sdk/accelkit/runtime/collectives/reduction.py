@@ -1,8 +1,8 @@
 """Reductions over processes, including reductions of dtypes that a backend does not support.
 
 float16, bfloat16 and float8 are reduced in float32 and then rounded once. bool, int16, uint16 and uint32 are reduced in a wider integer
-type, and uint64 in int64. Complex numbers are reduced as pairs of real numbers. Only products of complex numbers are computed differently:
-the numbers are gathered and then multiplied. The sum of bools is True if any is True; their product is True if all are True.
+type, and uint64 in int64. Complex numbers are reduced as pairs of real numbers, except in products: for a product, the complex numbers are
+gathered and then multiplied. The sum of bools is True if any is True; their product is True if all are True.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ exchanges that found this name and this outline on all ranks, and the number of 
 not depend on the line of code that makes the call, because ranks may make the same call from different lines (the branches of ``if
 rt.is_main_process: ... else: ...``). Ranks therefore decide differently only if their calls differ. Then some ranks wait for the digests of
 an exchange, and the others wait for data. All these ranks wait until the timeout; the call log explains why. Digests and data cannot be
-mistaken for each other: over gloo, digests are sent in ways that are never used for data (with ``all_to_all``, or under a tag of their
-own).
+mistaken for each other: over gloo, digests are sent in ways that are never used for data (with ``all_to_all``, or with a tag of their own).
 
 Two ranks that make different calls without verifying them may compute wrong numbers. To find such calls at the next exchange, each rank
 keeps a digest of its calls since the last exchange and sends the digest with its next packet. In the mode ``first``, at most MAX_UNVERIFIED

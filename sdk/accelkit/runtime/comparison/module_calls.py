@@ -55,7 +55,7 @@ class ModuleCalls:
 
     It uses torch's global module hooks, because some modules choose another implementation if they have hooks of their own. A node of the
     autograd graph is assigned to the module whose forward pass created the node. To find the nodes that a module created, the graph is
-    followed back from the module's outputs until nodes are reached that are already assigned. The hooks see only positional arguments.
+    followed back from the module's outputs; the search stops at nodes that are already assigned. The hooks see only positional arguments.
     Therefore, if the caller of a module computes a keyword argument, the nodes of this argument are assigned to the module instead of the
     caller.
 
@@ -81,7 +81,7 @@ class ModuleCalls:
         self._places.clear()
 
     def place(self) -> ModulePlace:
-        """Return the place in the model of the operator call that is running in this thread."""
+        """Return the place in the model at which this thread's running operator was called."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or ModulePlace()

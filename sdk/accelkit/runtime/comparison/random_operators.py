@@ -50,7 +50,7 @@ def _wrong_dropout(values: torch.Tensor, p: float, is_training: bool, found: tor
     """Return a description of what is wrong with the results of a dropout, or an empty string if no error was found.
 
     In training, the mask must keep a share of about 1 - p of the elements. The kept elements must be scaled by 1 / (1 - p), and all other
-    elements must be 0. Otherwise, the mask must keep all elements, and they must not be scaled.
+    elements must be 0. Outside of training, the mask must keep all elements, and they must not be scaled.
     """
     scale = 1.0 if not is_training else 0.0 if p == 1.0 else 1.0 / (1.0 - p)
     truth = values.double() * mask.double() * scale

@@ -49,7 +49,7 @@ class NotCompared:
     Attributes:
         overload: The name of the operator with its overload.
         reason: Why these calls were not compared, or what was checked instead.
-        place: The place in the model of the first of these calls.
+        place: The place in the model at which the first of these calls was made.
         num_calls: The number of these calls.
     """
 

@@ -19,8 +19,8 @@ If t is 0 everywhere, these errors are not defined. In this case, max|x| may be 
 
 The bound C * max(e(c), eps) is raised in three cases:
 
-- A gradient with few elements is a poor sample of the rounding errors. Therefore, if e' is the largest e(c) among all gradients of the same
-  call, max(e(c), min(e', 8 eps)) replaces e(c).
+- If the result is a gradient, max(e(c), min(e', 8 eps)) replaces e(c), because a gradient with few elements is a poor sample of the
+  rounding errors. Here, e' is the largest e(c) among all gradients of the same call.
 - If a result passes through at least k operators one after another, as in a module, k * eps replaces eps, because each operator may be off
   by C * eps.
 - If an element of the result is a sum of n > 64 terms, sqrt(n) / C * eps replaces eps, also in the bound of each element. An error of this

@@ -31,9 +31,9 @@ def move(data: T, device: torch.device, non_blocking: bool = False) -> T:
 
 
 def _moves_itself(thing: Any) -> bool:
-    """Return whether an object has a ``to`` method, like a tensor, a packed sequence or a tokenizer's encoding.
+    """Return whether an object is not a class and has a ``to`` method.
 
-    False for a class, which may have a ``to`` method too, but is not data.
+    Tensors, packed sequences and tokenizers' encodings have a ``to`` method. A class may have one too, but is not data.
     """
     return callable(getattr(thing, "to", None)) and not isinstance(thing, type)
 

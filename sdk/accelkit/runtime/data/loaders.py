@@ -244,7 +244,7 @@ def laid_out(batch: T, strategy: Strategy) -> T:
 
 
 def innermost(loaders: Sequence[PreparedLoader]) -> PreparedLoader | None:
-    """Return the loader with the running loop that began last. None if no loop is running.
+    """Return the loader whose loop began last, among the loops that are still running. None if no loop is running.
 
     During an evaluation inside a training loop, this is the evaluation loader.
     """

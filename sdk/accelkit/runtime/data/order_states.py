@@ -81,12 +81,12 @@ class OrderStates:
     def drawing(self, *, is_resumed: bool) -> Iterator[None]:
         """Return a context manager inside which the host's generators have the states with which the order of this pass begins.
 
-        On exit, the generators normally get back the states that they had on entry. This is different when the order of a new pass is drawn
-        for the first time, because some generators then keep the states to which they have advanced:
+        On exit, the generators normally get back the states that they had on entry. When the order of a new pass is drawn for the first
+        time, some generators instead keep the states to which they have advanced inside the context:
 
-        - All host generators keep them on the ranks that get the first share of the data.
-        - All host generators keep them on every rank if ``rng_types`` does not contain ``generator``.
-        - torch's generator keeps its advanced state on every rank if ``rng_types`` contains ``torch``.
+        - On the ranks that get the first share of the data, all host generators keep their new states.
+        - On the other ranks, all host generators keep their new states if ``rng_types`` does not contain ``generator``.
+        - On every rank, torch's generator keeps its new state if ``rng_types`` contains ``torch``.
 
         Does nothing if no pass is active. Also does nothing if this process is the only one that gets batches of the loader, unless the
         pass continues a saved pass.

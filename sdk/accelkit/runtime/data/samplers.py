@@ -49,8 +49,8 @@ class ShardedBatches(Sharded, Sampler[Any]):
             because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
 
     Attributes:
-        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it. Without ``split_batches``, the
-            last round is then filled with whole batches, not with single samples.
+        batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it or ``holds_lists`` is False. If
+            it is None and ``split_batches`` is False, the last round is filled with whole items of ``batches``, not with single samples.
         remainder: The number of samples in the last round, not counting the repeated samples that fill the round. -1 if no samples are
             repeated, the number is not known, or the last round has not been reached.
     """
@@ -275,12 +275,12 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
 
 
 class SharedOrder(Sampler[Any]):
-    """Batches of another sampler, in an order that is drawn inside a context. The context makes the order equal on all processes.
+    """Batches of another sampler, in an order that is drawn inside a context. The context gives all processes the same order.
 
     Args:
         batches: Any sampler.
-        order: A function that creates the context. It is called for each pass. The context is left after the first batch is drawn,
-            because torch's samplers draw their order before they yield the first batch.
+        order: A function that creates the context. It is called for each pass. The context is left after the first batch is drawn, because
+            torch's samplers draw their order before they yield the first batch.
     """
 
     def __init__(self, batches: Any, order: Order) -> None:

@@ -19,7 +19,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def subtract(whole: Sequence[Interval], parts: Sequence[Interval]) -> list[Interval]:
-    """Return what remains of the set ``whole`` when the time that the set ``parts`` covers is removed."""
+    """Return the time that the set ``whole`` covers and the set ``parts`` does not, as a set of intervals."""
     left: list[Interval] = []
     first = 0
     for begin, end in whole:

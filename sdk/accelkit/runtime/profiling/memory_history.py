@@ -110,7 +110,10 @@ class MemoryHistory:
 
     @contextlib.contextmanager
     def _plugin_noted(self) -> Iterator[None]:
-        """If an error is raised in the ``with`` block, add a note to it that names the device's memory module and the plugin."""
+        """Return a context manager that adds a note to any error raised in its ``with`` block.
+
+        The note names the device's memory module and the plugin.
+        """
         try:
             yield
         except Exception as error:

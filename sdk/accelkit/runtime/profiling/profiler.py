@@ -24,10 +24,10 @@ class Profiler:
 
     Attributes:
         torch_profiler: The ``torch.profiler.profile`` that records the steps. It has further methods, such as ``key_averages``.
-        summary: The summary of the recorded steps. None until the last step to be recorded has ended or, if the ``with`` block ends
-            earlier, until the block has ended. It stays None if the block ends before the recording begins, or raises an error before the
-            last step to be recorded has ended.
-        memory_snapshot: The file with the memory snapshot. None until the file is written, and if no snapshot was requested.
+        summary: The summary of the recorded steps. It is set when the last step to be recorded ends or, if the ``with`` block ends earlier,
+            at the end of the block. Until then, it is None. It stays None if the block ends before the recording begins, or if the block
+            raises an error before the last step to be recorded has ended.
+        memory_snapshot: The file with the memory snapshot. None if no snapshot was requested or no file has been written.
     """
 
     def __init__(

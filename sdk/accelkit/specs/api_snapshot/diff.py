@@ -26,9 +26,9 @@ class Change:
         specification, member: The names of the specification and of its member, such as ``Strategy`` and ``step``. ``member`` is empty if
             the whole specification was added or removed, or if the order of its fields has changed.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
-        old, new: The member's signature in the old and in the new record. If the whole specification was added or removed, its name. If the
-            order of its fields has changed, the names of the fields. Empty for a record that does not contain the member or the
-            specification.
+        old, new: The member's signature in the old and in the new record. The string is empty for a record that does not contain the member
+            or the specification. If the whole specification was added or removed, its name is given in place of a signature. If the order
+            of its fields has changed, the names of the fields are given.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.
@@ -146,9 +146,9 @@ class _Comparison:
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
 
     def _fields_after(self, name: str) -> list[str]:
-        """Return those fields of the old record that come after the field called ``name`` in the new record.
+        """Return the fields that follow the field called ``name`` in the new record and that the old record also contains.
 
-        The list is empty if the new record has no field of this name.
+        The list is empty if the member called ``name`` is not a field.
         """
         if self._news[name]["form"] != "field":
             return []

@@ -57,8 +57,8 @@ def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]
     Only changes that concern ``who uses it`` can concern the plugin. Such a change concerns the plugin in these cases:
 
     - Plugins only receive objects of the class (``is_made`` is False), and the code mentions the member.
-    - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. Unless the change is to a field or removes
-      a member, the code must also mention the member.
+    - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. If the new record contains the member and
+      the member is not a field, the code must also mention the member.
     """
     if change.concerns != "who uses it":
         return False
@@ -86,8 +86,9 @@ def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
 def _takes(own: Member, now: Member) -> bool:
     """Return whether the plugin's method has the parameters of the specification.
 
-    Their names, order and kinds must be equal, and the same parameters must have defaults. An implementation of a hook may omit parameters,
-    and may have others that have a default.
+    The method must have the same parameters as the specification: the same names and kinds in the same order, and defaults for the same
+    parameters. The rule for an implementation of a hook is different: it may omit parameters of the specification, and it may have
+    additional parameters that have defaults.
     """
     mine, asked = own.get("parameters", []), now["parameters"]
     if now["form"] == "hook" or now.get("is_hook"):

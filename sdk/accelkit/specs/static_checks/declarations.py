@@ -90,7 +90,10 @@ def _meant(key: str) -> str:
 
 
 def _type_of(plugin: PluginClass, name: str) -> Any:
-    """Return the type that the specification declares for an attribute or property. None if it cannot be determined without torch."""
+    """Return the type that the specification declares for an attribute or property.
+
+    Return None if the type cannot be determined without torch.
+    """
     theirs = plugin.specified[name]
     if is_property(theirs):
         return _PROPERTY_TYPES.get(str(inspect.signature(theirs.fget).return_annotation))

@@ -32,9 +32,14 @@ _SET_BY_ACCELKIT = ("name", "plugin")
 def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
     """Find public members of a plugin that are probably misspelt.
 
-    A member is reported if three conditions hold: its name is neither in the specification nor the name of a hook, the plugin's own code
-    does not use the name, and the specification has a similar name that the plugin does not define. ``_ELSEWHERE`` maps names that other
-    frameworks use to the corresponding names in the specifications. Such names count as similar, too.
+    A member is reported if three conditions hold:
+
+    - Neither a member of the specification nor a hook has its name.
+    - The plugin's own code does not use the name.
+    - The specification has a similar name that the plugin does not define.
+
+    A name that another framework uses also counts as similar to the corresponding name in the specification. ``_ELSEWHERE`` lists these
+    pairs.
     """
     candidates = [name for name in plugin.specified if name not in plugin.own and name not in _SET_BY_ACCELKIT]
     for name in plugin.own:

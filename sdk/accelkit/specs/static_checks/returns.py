@@ -1,8 +1,8 @@
 """The rule about the values that methods return.
 
-It reports a method if the specification does not allow the type of a returned value. The rule reads the return annotation and the source of
-the method, and does not run the method. It reports a method only if the return annotation is a built-in type, or if the type of a returned
-value is certain, as in ``return None`` in a method that has to return a module.
+The rule reads the return annotation and the source of the method, and does not run the method. It reports a method in two cases: the return
+annotation is a built-in type that the specification does not allow, or a returned value certainly has such a type, as in ``return None`` in
+a method that has to return a module.
 """
 
 from __future__ import annotations
