@@ -26,7 +26,7 @@ class KnownVendorAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether the driver's library and the vendor's package are installed. The package is not imported.
 
-        If torch itself supports the device, looks for torch's own library for the device instead of a package.
+        If torch itself supports the device, this method looks for torch's own library for the device instead of a package.
         """
         if cls.torch_package and not _is_installed(cls.torch_package):
             return Availability.absent(f"the package {cls.torch_package} is not installed", cls.install_hint)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FourBitOptions:
-    """Options of the quantisation to 4 bits.
+    """Options for 4-bit quantisation.
 
     Args:
         quant_type: The 4-bit format: ``nf4``, whose 16 values suit normally distributed weights, or ``fp4``, a 4-bit float.

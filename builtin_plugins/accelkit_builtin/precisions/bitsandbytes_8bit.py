@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EightBitOptions:
-    """Options of the quantisation to 8 bits (LLM.int8).
+    """Options for 8-bit quantisation (LLM.int8).
 
     Args:
         threshold: If the absolute value of any element of an input feature is at least ``threshold``, the feature is multiplied in

@@ -154,7 +154,7 @@ class QuantizedPrecision(NarrowPrecision):
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for the message about cast inputs that bitsandbytes logs in every forward pass, and True for any other record."""
+    """Return False for the message that bitsandbytes logs in every forward pass about casting inputs, and True for any other record."""
     return not str(record.msg).startswith("MatMul8bitLt: inputs will be cast")
 
 

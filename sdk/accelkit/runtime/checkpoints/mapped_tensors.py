@@ -1,6 +1,6 @@
 """Tensors whose memory is a mapping of a file, so that loading them takes no main memory.
 
-The values of such a tensor must be copied before the program gets them, because a mapping may change when its file changes.
+The values of such a tensor must be copied before they are returned to the program, because a mapping may change when its file changes.
 """
 
 from __future__ import annotations
