@@ -47,7 +47,7 @@ class Case:
     depth: int = 1
     has_metric: bool = False
     is_logged: bool = False
-    batches: int = 100
+    batches: int = 300
 
     def loader(self) -> DataLoader[Any]:
         """Return a loader of stored batches, because collating 50 tensors takes longer than everything else in a step."""

@@ -11,6 +11,8 @@ from accelkit.errors import UsageError
 
 T = TypeVar("T")
 _DEEPEST = 100
+_MAPPINGS = (dict, Mapping)  # isinstance takes three times as long with ``dict | Mapping``, which is a new object each time
+_SEQUENCES = (tuple, list)
 
 
 def tree_map(function: Callable[[Any], Any], data: T, is_leaf: Callable[[Any], bool] | None = None) -> T:
@@ -41,11 +43,11 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
         )
     if is_leaf is not None and is_leaf(data):
         rebuilt = function(data)
-    elif isinstance(data, dict | Mapping):
+    elif isinstance(data, _MAPPINGS):
         items = {key: _mapped(function, value, is_leaf, levels - 1) for key, value in data.items()}
         if any(items[key] is not value for key, value in data.items()):
             rebuilt = _rebuild_mapping(data, items)
-    elif isinstance(data, tuple | list):
+    elif isinstance(data, _SEQUENCES):
         values = [_mapped(function, value, is_leaf, levels - 1) for value in data]
         if any(new is not old for new, old in zip(values, data, strict=True)):
             rebuilt = _rebuild_sequence(data, values)

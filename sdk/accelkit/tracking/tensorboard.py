@@ -57,7 +57,8 @@ class TensorBoard(FolderTracker):
                 writer.add_text(key, value, step)
             else:
                 writer.add_scalar(key, value, step)
-        self._next_step = max(self._next_step, step + 1)
+        if step >= self._next_step:
+            self._next_step = step + 1
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard.summary import hparams

@@ -57,9 +57,14 @@ class Trackers:
         if not self._active:
             return
         plain = plain_values(values)
-        number = self._next_step if step is None else checked_step(step)
-        self._open()
-        self._call_each("log", plain, number)
+        number = self._next_step if step is None else step if type(step) is int and step >= 0 else checked_step(step)
+        if self._process is None:
+            self._open()
+        for tracker in tuple(self._active):
+            try:
+                tracker.log(plain, number)
+            except Exception as error:
+                self._deactivate(tracker, "log", error, stacklevel=4)
         self._next_step = number + 1
 
     def log_hyperparameters(self, values: Any) -> None:
@@ -165,14 +170,17 @@ class Trackers:
         try:
             return getattr(tracker, method)(*arguments)
         except Exception as error:
-            self._active = [one for one in self._active if one is not tracker]
-            reason = shortened(one_line(f"{type(error).__name__}: {error}"), 500)
-            warnings.warn(
-                f"the tracker {tracker.name!r} failed and is not called again: {method}() raised {reason}. The run continues without it.",
-                RuntimeWarning,
-                stacklevel=5,
-            )
+            self._deactivate(tracker, method, error, stacklevel=6)
             return None
+
+    def _deactivate(self, tracker: Tracker, method: str, error: Exception, stacklevel: int) -> None:
+        self._active = [one for one in self._active if one is not tracker]
+        reason = shortened(one_line(f"{type(error).__name__}: {error}"), 500)
+        warnings.warn(
+            f"the tracker {tracker.name!r} failed and is not called again: {method}() raised {reason}. The run continues without it.",
+            RuntimeWarning,
+            stacklevel=stacklevel,
+        )
 
     def _close_at_exit(self) -> None:
         has_failed = getattr(sys, "last_value", None) is not None

@@ -12,6 +12,9 @@ from accelkit.errors import UsageError
 from accelkit.tracking.tracker import Scalar
 from accelkit.whole_number import whole_number
 
+_SCALARS = (bool, int, float, str)
+_MAPPINGS = (dict, Mapping)
+
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the values as plain bools, ints, floats and strings. Reading a tensor waits for its device.
@@ -20,20 +23,20 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
         UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if an element of ``values``
             is not a single bool, real number or string.
     """
-    if not isinstance(values, Mapping):
+    if not isinstance(values, _MAPPINGS):
         given = type(values).__name__
         raise UsageError(f"log() needs a dict of values by name, got {given}", hint='write rt.log({"loss": loss})')
-    for name in values:
+    plain: dict[str, Scalar] = {}
+    for name, value in values.items():
         if not isinstance(name, str) or not name:
             raise UsageError(f"log() got a value named {name!r:.80}", why="the name of a value must be a non-empty string")
-    if "step" in values:
+        plain[name] = value if isinstance(value, _SCALARS) else _plain(name, value)
+    if "step" in plain:
         raise UsageError("log() got a value named 'step'", why="trackers have a step of their own", hint="write rt.log({...}, step=step)")
-    return {name: _plain(name, value) for name, value in values.items()}
+    return plain
 
 
 def _plain(name: str, value: Any) -> Scalar:
-    if isinstance(value, bool | int | float | str):
-        return value
     if isinstance(value, numbers.Real):
         return float(value)
     why = f"its type is {type(value).__name__}"
