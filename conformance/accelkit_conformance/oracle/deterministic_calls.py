@@ -90,7 +90,7 @@ def check_deterministic_calls(subject: Subject) -> None:
     for dtype in ("float32", "int64"):
         here = torch.arange(120, dtype=getattr(torch, dtype)).view(5, 4, 6)
         for name, call in (*_assignments(), *_OTHERS.items()):
-            with subject.sample(f"{name}, {dtype}", {"dtype": dtype}):
+            with subject.sample(f"{name}, {dtype}", {"name": name, "dtype": dtype}):
                 torch.use_deterministic_algorithms(False)
                 expected = _results(call, here.clone())
                 torch.use_deterministic_algorithms(True)

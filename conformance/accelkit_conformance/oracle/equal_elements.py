@@ -37,10 +37,12 @@ def check_stable_order(subject: Subject, name: str, dtype: str) -> None:
     """
     sort = STABLE[name]
     for here in _tensors(getattr(torch, dtype)):
+        has_negative_nan = here.is_floating_point() and bool((here.isnan() & here.signbit()).any())
         for dim in range(here.ndim):
             for descending in (False, True):
                 order = "descending" if descending else "ascending"
-                with subject.sample(f"{name}, shape {list(here.shape)}, dimension {dim}, {order}", {"dim": dim, "dtype": dtype}):
+                facts = {"dim": dim, "length": len(here), "dtype": dtype, "descending": descending, "has_negative_nan": has_negative_nan}
+                with subject.sample(f"{name}, shape {list(here.shape)}, dimension {dim}, {order}", facts):
                     with may_be_missing(opdb.operators()["sort"], here):
                         found = sort(here.to(subject.device), dim, descending)
                     subject.assert_on_device(found)

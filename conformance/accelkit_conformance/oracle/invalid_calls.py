@@ -48,7 +48,7 @@ def check_current_device(subject: Subject) -> None:
         AssertionError: If another device or stream is current after an error, or if an operator raises neither RuntimeError nor IndexError.
         NotSupported: If there is only one device.
     """
-    module, other = subject.module, subject.second_device()
+    other, module = subject.second_device(), subject.module
     has_streams = subject.capabilities.can("streams")
     streams = [current_stream(subject, device) for device in subject.devices] if has_streams else []
     for name, mistake in _MISTAKES.items():

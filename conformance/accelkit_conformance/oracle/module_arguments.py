@@ -271,5 +271,5 @@ def check_example(subject: Subject, example: Example, dtype: str, name: str) -> 
         return
     for training in (True, False):
         mode = "training" if training else "evaluation"
-        with subject.sample(f"{name}, {module}, {mode}", {"training": training}):
+        with subject.sample(f"{name}, {module}, {mode}", {"name": name, "training": training}):
             compare_module(subject, make, (args, kwargs), training=training, seed=name)

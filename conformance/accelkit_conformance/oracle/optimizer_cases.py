@@ -42,12 +42,24 @@ def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
     if subject.lacks("bool"):
         return found  # torch compares a learning rate that is a tensor with 0
-    if _has(info, "capturable") and subject.device_type in _get_capturable_supported_devices():
-        found += [{"capturable": True, "foreach": is_foreach} for is_foreach in (False, True)]
-        found.append({"capturable": True, "foreach": True, "lr": torch.tensor(_RATE, device=subject.device)})
+    if _has(info, "capturable"):
+        if subject.device_type in _capturable_devices(info, is_foreach=False):
+            found.append({"capturable": True, "foreach": False})
+        if subject.device_type in _capturable_devices(info, is_foreach=True):
+            found.append({"capturable": True, "foreach": True})
+            found.append({"capturable": True, "foreach": True, "lr": torch.tensor(_RATE, device=subject.device)})
     if {"fused": True} in found:
         found.append({"fused": True, "lr": torch.tensor(_RATE, device=subject.device)})
     return found
+
+
+def _capturable_devices(info: Any, *, is_foreach: bool) -> list[str]:
+    """Return the device types for which torch's optimizer accepts ``capturable``.
+
+    XLA is one of them, except with ``foreach`` and with Adadelta. RMSprop and Rprop accept XLA with ``foreach`` too.
+    """
+    name = info.optim_cls.__name__
+    return _get_capturable_supported_devices(supports_xla=name in ("RMSprop", "Rprop") or (not is_foreach and name != "Adadelta"))
 
 
 def _has(info: Any, option: str) -> bool:
@@ -169,7 +181,8 @@ def check_layouts(subject: Subject, name: str) -> None:
         kinds = _KINDS if "fused" not in way else [("transposed" if one == "strided" else one,) * 2 for one, _ in _KINDS]
         placed = [_LAYOUTS[kind[0]](one.to(device=device, dtype=dtype)) for one, kind in zip(starts, kinds, strict=True)]
         parameters = [torch.nn.Parameter(one) for one in placed]
-        around = [_around(one) for one in placed]
+        expected = [_LAYOUTS[kind[0]](one) for one, kind in zip(starts, kinds, strict=True)]
+        around = [_around(*one) for one in zip(placed, expected, strict=True)]
         empty = [torch.nn.Parameter(torch.empty(0, dtype=dtype, device=device))] * has_empty
         optimizer = info.optim_cls([*parameters, *empty], **{"lr": _RATE, **way})
         for given in gradients:
@@ -186,21 +199,25 @@ def check_layouts(subject: Subject, name: str) -> None:
             for key, value in optimizer.state[parameter].items():
                 is_right = name == "Adafactor" or not isinstance(value, torch.Tensor) or value.shape in (parameter.shape, ())
                 assert is_right, f"the state {key} of a parameter of shape {tuple(parameter.shape)} has the shape {tuple(value.shape)}"
-        for one, before in zip(placed, around, strict=True):
-            assert torch.equal(_around(one), before), "a step wrote outside a parameter"
+        for one, like, before in zip(placed, expected, around, strict=True):
+            assert torch.equal(_around(one, like), before), "a step wrote outside a parameter"
         return [*parameters, *(parameter.grad for parameter in parameters if parameter.grad is not None)]
 
     _compare(subject, name, train)
 
 
-def _around(placed: torch.Tensor) -> torch.Tensor:
-    """Return a CPU copy of the elements of a view's base that are not in the view. Return an empty tensor if ``placed`` is not a view."""
+def _around(placed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a CPU copy of the elements of a view's base that are not in the view. Return an empty tensor if ``placed`` is not a view.
+
+    ``like`` is the same view on the CPU. Its strides show which elements are in the view, because the strides of a tensor without a memory
+    layout, as on XLA, do not.
+    """
     base = placed._base
-    if base is None:
+    if base is None or like._base is None:
         return torch.empty(0)
-    is_around = torch.ones(base.shape, dtype=torch.bool)
-    is_around.as_strided(placed.shape, placed.stride(), placed.storage_offset()).fill_(False)
-    return base.detach().cpu()[is_around]
+    is_around = torch.ones(like._base.shape, dtype=torch.bool)
+    is_around.as_strided(like.shape, like.stride(), like.storage_offset()).fill_(False)
+    return base.detach().cpu().flatten()[is_around.flatten()]
 
 
 def check_scaled(subject: Subject, name: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
+from torch.utils._foreach_utils import _device_has_foreach_support
 
 from accelkit_conformance.oracle.layouts import strided, transposed
 from accelkit_conformance.oracle.programs import Program
@@ -33,6 +34,15 @@ def _gradients(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
     return [one.grad for one in parameters if one.grad is not None]
 
 
+def _foreach(device: torch.device) -> tuple[bool, bool]:
+    """Return the values of ``foreach`` with which gradients are clipped on this device.
+
+    They are False and True. For a device type without ``foreach`` kernels, for which torch refuses True, they are False and False, so that
+    the number of results is the same.
+    """
+    return False, _device_has_foreach_support(device)
+
+
 def _norms(device: torch.device) -> Any:
     """Clip gradients with several kinds of norms and several limits.
 
@@ -42,7 +52,7 @@ def _norms(device: torch.device) -> Any:
     found = []
     for norm in (1.0, 2.0, 3.0, 0.5, math.inf):
         for limit in (0.5, 1e6):
-            for is_foreach in (False, True):
+            for is_foreach in _foreach(device):
                 parameters = _parameters(device, with_empty=math.isfinite(norm))
                 before = [one.clone() for one in _gradients(parameters)]
                 total = clip_grad_norm_(parameters, limit, norm_type=norm, foreach=is_foreach)
@@ -53,7 +63,7 @@ def _norms(device: torch.device) -> Any:
 
 def _norms_in_bfloat16(device: torch.device) -> Any:
     found = []
-    for is_foreach in (False, True):
+    for is_foreach in _foreach(device):
         parameters = [*_parameters(device), *_parameters(device, dtype=torch.bfloat16)]
         found.append((clip_grad_norm_(parameters, 2.0, foreach=is_foreach), _gradients(parameters)))
     return found
@@ -61,8 +71,9 @@ def _norms_in_bfloat16(device: torch.device) -> Any:
 
 def _special_norms(device: torch.device) -> Any:
     parameters = _parameters(device)
-    total = get_total_norm(_gradients(parameters), foreach=True)
-    clip_grads_with_norm_(parameters, 3.0, total, foreach=True)
+    is_foreach = _foreach(device)[1]
+    total = get_total_norm(_gradients(parameters), foreach=is_foreach)
+    clip_grads_with_norm_(parameters, 3.0, total, foreach=is_foreach)
     nothing = clip_grad_norm_([parameters[-1]], 1.0)
     one = clip_grad_norm_(parameters[0], 0.1)
     found = []
@@ -83,7 +94,7 @@ def _special_norms(device: torch.device) -> Any:
 
 def _values(device: torch.device) -> Any:
     found = []
-    for is_foreach in (False, True):
+    for is_foreach in _foreach(device):
         parameters = _parameters(device, with_empty=True)
         clip_grad_value_(parameters, 0.7, foreach=is_foreach)
         found.append(_gradients(parameters))

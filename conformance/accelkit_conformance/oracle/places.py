@@ -120,7 +120,8 @@ def check_failed_selections(subject: Subject) -> None:
         AssertionError: If no error is raised, or if the current device changes.
         NotSupported: If there is only one device.
     """
-    module, missing = subject.module, len(subject.devices) + 7
+    other, module = subject.second_device(), subject.module
+    missing = len(subject.devices) + 7
 
     def enter() -> None:
         with module.device(missing):
@@ -132,7 +133,7 @@ def check_failed_selections(subject: Subject) -> None:
     }
     if is_accelerator(subject):
         ways["torch.accelerator.set_device_index"] = lambda: torch.accelerator.set_device_index(missing)
-    for current in (subject.device, subject.second_device()):
+    for current in (subject.device, other):
         for way, select in ways.items():
             with module.device(current):
                 with raises(subject, RuntimeError, AssertionError, ValueError, doing=f"selecting device {missing} with {way}"):
@@ -152,7 +153,7 @@ def check_devices_of_backward(subject: Subject) -> None:
         AssertionError: If the wrong device is current during these calls, or after the backward pass.
         NotSupported: If there is only one device.
     """
-    module = subject.module
+    other, module = subject.second_device(), subject.module
     seen: dict[str, tuple[int, torch.device]] = {}
 
     def note(what: str) -> None:
@@ -168,7 +169,7 @@ def check_devices_of_backward(subject: Subject) -> None:
             note("the backward of a custom function")
             return gradients[0] * 2
 
-    for device in (subject.device, subject.second_device()):
+    for device in (subject.device, other):
         seen.clear()
         x = torch.ones(3, device=device, requires_grad=True)
         x.register_post_accumulate_grad_hook(lambda leaf: note("the hook of an accumulated gradient"))

@@ -74,7 +74,7 @@ def check_along_dimensions(subject: Subject, name: str) -> None:
     call = ALONG_A_DIMENSION[name]
     require_dtypes(subject, lambda: call(torch.ones(2, 2), 0))
     for description, here, dim in (*_of_many_dimensions(), *_with_nan()):
-        with subject.sample(f"{name}, {description}", {"dim": dim}):
+        with subject.sample(f"{name}, {description}", {"dim": dim, "length": here.shape[dim], "has_nan": bool(here.isnan().any())}):
             truth = tree_leaves(call(here.double(), dim))
             found, expected = tree_leaves(call(here.to(subject.device), dim)), tree_leaves(call(here, dim))
             for mine, theirs, true in zip(found, expected, truth, strict=True):

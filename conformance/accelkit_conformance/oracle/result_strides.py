@@ -31,7 +31,7 @@ def check_result_strides(subject: Subject, name: str) -> None:
     kwargs = next(opdb.samples(op, "float32", 1)).kwargs
     for description, operands in _operands(opdb.num_arguments(op)):
         require_dtypes(subject, lambda: op(*operands, **kwargs))  # noqa: B023
-        with subject.sample(f"{name}, {description}", {"name": name}):
+        with subject.sample(f"{name}, {description}", {"name": name, "layout": description}):
             compare_call(subject, lambda *given: op(*given, **to_device(kwargs, given[0].device)), operands, strides=True)
 
 

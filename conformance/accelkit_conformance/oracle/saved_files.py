@@ -82,7 +82,7 @@ def check_kinds_of_tensors(subject: Subject, way: str) -> None:
             here = here + torch.tensor([1j, -2j, 3j]).to(here.dtype)
         there = here.to(subject.device)
         for name, view, expected in _views(there, here):
-            with subject.sample(f"{name}, {dtype}", {"dtype": dtype}):
+            with subject.sample(f"{name}, {dtype}", {"dtype": dtype, "view": name}):
                 for back, device in _copies(view, expected, way, subject.device):
                     assert back.device == device, f"the copy is on {back.device}, not on {device}"
                     form, right = ((one.dtype, tuple(one.shape), one.requires_grad) for one in (back, expected))

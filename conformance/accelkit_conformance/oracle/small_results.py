@@ -68,6 +68,6 @@ def check_small_results(subject: Subject, name: str, dtype: str) -> None:
     require_dtypes(subject, lambda: function(numbers))
     for magnitude in magnitudes:
         here = magnitude * numbers
-        with subject.sample(f"{name}, numbers around {magnitude:g}", {"dtype": dtype}):
+        with subject.sample(f"{name}, numbers around {magnitude:g}", {"dtype": dtype, "magnitude": magnitude}):
             found = function(here.to(subject.device))
             check_result(found, function(here), function(here.double()), subject.device, num_stages=_STAGES)
