@@ -17,7 +17,7 @@ from typing import Any
 
 import peers
 import torch
-from measuring import Measure, arguments, clock_of, compare, report
+from measuring import Measure, Table, arguments, clock_of, compare, report
 from torch.utils.data import DataLoader, Dataset
 
 import accelkit
@@ -253,7 +253,7 @@ CONTESTANTS: dict[str, Callable[[Case, str, str], Epochs]] = {
 }
 
 
-def tables_of(cases: Sequence[Case], accelerator: str, rounds: int, seconds: float | None) -> list[Any]:
+def tables_of(cases: Sequence[Case], accelerator: str, rounds: int, seconds: float | None) -> list[Table]:
     clock, unit = clock_of(accelkit.Runtime(accelerator))
     tables = []
     for case in cases:

@@ -90,12 +90,12 @@ class Float16Mixed(AutocastPrecision):
         If the next backward pass is through another model, it leaves the gradients of a waiting optimizer unchanged. To detect this, this
         method records the versions of the gradients, and ``post_backward`` compares them with the later versions.
         """
-        waiting = {key: optimizer for key, reference in self._waiting.items() if (optimizer := reference()) and _gradients(optimizer)}
-        if any(key not in waiting for key in self._uncounted):
+        versions = {key: _gradient_versions(optimizer) for key, reference in self._waiting.items() if (optimizer := reference())}
+        self._versions_of_waiting = {key: some for key, some in versions.items() if some}
+        if any(key not in self._versions_of_waiting for key in self._uncounted):
             self._update()
-        self._unscaled = {key: self._unscaled[key] for key in waiting}
-        self._waiting = {key: self._waiting[key] for key in waiting}
-        self._versions_of_waiting = {key: _gradient_versions(optimizer) for key, optimizer in waiting.items()}
+        self._unscaled = {key: self._unscaled[key] for key in self._versions_of_waiting}
+        self._waiting = {key: self._waiting[key] for key in self._versions_of_waiting}
 
     def _forget_changed(self) -> None:
         """Forget the check results of waiting optimizers whose gradients were changed by the backward pass.

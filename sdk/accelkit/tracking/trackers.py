@@ -58,9 +58,8 @@ class Trackers:
             return
         plain = plain_values(values)
         number = self._next_step if step is None else step if type(step) is int and step >= 0 else checked_step(step)
-        if self._process is None:
-            self._open()
-        for tracker in tuple(self._active):
+        self._open()
+        for tracker in tuple(self._active):  # _call would take longer, and a program may log in every step
             try:
                 tracker.log(plain, number)
             except Exception as error:

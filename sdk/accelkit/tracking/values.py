@@ -13,7 +13,6 @@ from accelkit.tracking.tracker import Scalar
 from accelkit.whole_number import whole_number
 
 _SCALARS = (bool, int, float, str)
-_MAPPINGS = (dict, Mapping)
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -23,7 +22,7 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
         UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if an element of ``values``
             is not a single bool, real number or string.
     """
-    if not isinstance(values, _MAPPINGS):
+    if not isinstance(values, Mapping):
         given = type(values).__name__
         raise UsageError(f"log() needs a dict of values by name, got {given}", hint='write rt.log({"loss": loss})')
     plain: dict[str, Scalar] = {}
