@@ -27,7 +27,8 @@ def wait_for_late_errors(subject: Subject) -> None:
 
 
 def find_out_about_numbers(subject: Subject) -> None:
-    """Add the accelerator to ``subject.without_numbers`` if a float32 number cannot be copied to its device and back.
+    """Add the accelerator to ``subject.without_numbers`` if a zero-dimensional float32 tensor cannot be copied to its device and
+    back.
 
     Some devices hold only tensors of a certain shape or dtype. This function is called after the accelerator is loaded, before the first
     test.

@@ -84,7 +84,7 @@ class WorkerGroup:
     Args:
         order: The settings with which the workers are started.
         size: The number of worker processes.
-        number: The number of the first worker, counted over all groups.
+        number: The index of the first worker. The workers of all groups are numbered consecutively.
         needs_hardware: Whether the workers load the accelerators on which the tests run.
         folder: The folder for the logs of the workers.
 

@@ -51,7 +51,7 @@ class CPUAccelerator(Accelerator):
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Return one index for each process that ``devices`` requests. All processes compute on the same CPU.
+        """Return the indices of as many processes as ``devices`` requests, counted from 0. All of them compute on the same CPU.
 
         A number ``n`` requests ``n`` processes. ``-1``, ``"auto"`` and ``[0]`` request one process.
 

@@ -26,7 +26,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     """Write the state of a DeepSpeedEngine into an empty folder. All processes must call this function.
 
     Raises:
-        CheckpointError: If a value of the engine's state could be loaded only by running code.
+        CheckpointError: If a value of the engine's state could be loaded only by unpickling an object, which can run any code.
         UnsupportedError: If parameters or the optimizer's state are offloaded to NVMe.
         OSError, RuntimeError: On the process that cannot write a file. torch reports a failed write as RuntimeError.
     """

@@ -163,7 +163,7 @@ class FSDPStrategy(Strategy):
         return make_mesh(device.type, {"shard": dist.get_world_size()})
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return a context manager inside which gradients stay whole and unreduced on each process."""
+        """Return a context manager inside which gradients are neither reduced over the processes nor sharded."""
         from torch.distributed.fsdp import FSDPModule
 
         return _without_reduction(module) if isinstance(module, FSDPModule) else contextlib.nullcontext()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _trained(subject: Subject) -> Trainer:
-    """Return a trainer after three steps. If the precision skips steps with infinite gradients, one skipped step precedes the three."""
+    """Return a trainer that has taken three steps, after a skipped step if the precision skips steps with infinite gradients."""
     import torch
 
     from accelkit.specs.overrides import overrides

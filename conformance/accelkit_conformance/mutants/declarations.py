@@ -62,7 +62,7 @@ class ProbeSaysTrue(Broken):
 
 @mutant("contract", "probes")
 class ProbeKnowsItsProcess(Broken):
-    """When the probe runs in a forked child process, it aborts the child process."""
+    """The probe works in the parent process, but aborts a child process into which it was forked."""
 
     home: ClassVar[int] = 0
 

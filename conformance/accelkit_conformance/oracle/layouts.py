@@ -80,7 +80,10 @@ def transposed(one: torch.Tensor) -> torch.Tensor:
 
 
 def channels_last(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a four- or five-dimensional tensor with its channels last in memory; a ``transposed`` copy of any other tensor."""
+    """Return a copy of a four- or five-dimensional tensor with its channels last in memory.
+
+    For any other tensor, the result is that of ``transposed``.
+    """
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(one.ndim)
     if memory_format is None:
         return transposed(one)

@@ -48,7 +48,9 @@ def _assigned(device: Any) -> torch.Tensor:
 
 
 def _check_assigned(found: torch.Tensor, values: torch.Tensor) -> None:
-    """Check that each element of ``found`` has one of the values that were assigned to it.
+    """Check the result of an assignment in which several values were assigned to the same element.
+
+    Each element of ``found`` must have one of the values that were assigned to it.
 
     ``values[k]`` was assigned to ``found[index[k]]``, where ``index`` is ``_index("cpu", len(found), len(values))``.
     """

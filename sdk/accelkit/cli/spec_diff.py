@@ -50,7 +50,15 @@ def show(old: str, plugin: PluginRecord | None, is_json: bool) -> int:
 
 
 def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: PluginRecord) -> list[Change]:
-    """Return the changes that affect the plugin's class. The class is imported in a child process, even if the plugin is incompatible."""
+    """Return the changes that affect the plugin's class.
+
+    The class is imported in a child process, even if the plugin is incompatible with the installed version of accelkit.
+
+    Args:
+        changes: All changes of the specifications between two versions of accelkit.
+        then, now: The specifications of the older and of the newer version.
+        plugin: The plugin.
+    """
     if plugin.status in ("disabled", "conflict"):
         find(plugin.kind, plugin.qualified_name)
     verdict = probing.ask_definitions(plugin)

@@ -88,9 +88,10 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 
 
 def _leave_process_group() -> None:
-    """Destroy the process group unless the program has done so or has failed, and wait until torch's threads are idle.
+    """Destroy the process group, and then wait until torch's threads are idle.
 
-    If the program has failed, the process group is kept, because other ranks may be waiting in a collective.
+    If the program has failed, the process group is not destroyed: other ranks may be waiting in a collective, and destroying the group could
+    then hang.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():

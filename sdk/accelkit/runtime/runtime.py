@@ -871,7 +871,7 @@ class Runtime:
 
         Prepare the models before this call. Call the method ``step`` of the result after each step of the loop. After the loop,
         ``print(profiler.summary)`` shows how long loading, copies, the forward and the backward pass, the optimizer and collectives take,
-        and points out anything unusual. Steps that are recorded take longer than usual. The call starts the device.
+        and points out anything unusual. Steps that are recorded take longer than usual. The call starts the device (see ``device``).
 
         Args:
             wait: The number of steps that pass before anything is recorded.
@@ -1031,7 +1031,10 @@ class Runtime:
         call(self.accelerator, "empty_cache")
 
     def device_stats(self) -> dict[str, Any]:
-        """Return statistics of the device from the accelerator and hook plugins, with the unit in each key. The call starts the device."""
+        """Return statistics of the device from the accelerator and hook plugins, with the unit in each key.
+
+        The call starts the device (see ``device``).
+        """
         return self._session.device_stats()
 
     def teardown(self) -> None:
