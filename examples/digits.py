@@ -2,8 +2,8 @@
 
     python examples/digits.py --accelerator auto --precision bf16-mixed
 
-After training, saves the state, loads it into a new Runtime, and evaluates the model again. Exits with 1 if the two accuracies differ, or
-if the model recognises fewer than 97 % of the held-out digits.
+After training, the program saves the state, loads it into a new Runtime, and evaluates the model again. Its exit status is 1 if the two
+accuracies differ, or if the model recognises fewer than 97 % of the held-out digits.
 """
 
 import argparse
@@ -39,9 +39,10 @@ def make_model() -> nn.Module:
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images of 8 x 8 numbers between 0 and 1, and their labels.
+    """Return images of 8 x 8 pixels, with values from 0 to 1, and their labels.
 
-    They come from scikit-learn or, if the environment variable DIGITS_FILE is set, from the copy of scikit-learn's file that it names.
+    The images come from scikit-learn. If the environment variable DIGITS_FILE is set, they come from the copy of scikit-learn's file whose
+    path is the value of this variable.
     """
     if file := os.environ.get("DIGITS_FILE"):
         import numpy as np
@@ -55,7 +56,7 @@ def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_loaders() -> tuple[DataLoader, DataLoader]:
-    """Return a loader of 1,438 of the 1,797 digits to train on, and one of the 359 that are held out. The division is always the same."""
+    """Return a data loader for the 1,438 training digits, and one for the 359 held-out digits. The split is the same in every call."""
     dataset = TensorDataset(*read_digits())
     train, held_out = random_split(dataset, [0.8, 0.2], torch.Generator().manual_seed(0))
     return DataLoader(train, batch_size=64, shuffle=True), DataLoader(held_out, batch_size=256)

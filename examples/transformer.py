@@ -5,8 +5,8 @@
     accelkit launch --devices 4 examples/transformer.py --parallel context=2,shard=2
 
 The model reads bytes and predicts the next byte. With ``--checkpoints``, the program saves a checkpoint after each epoch. If it is started
-again, it continues from the last checkpoint, even on other devices or with a different ``--parallel``. Exits with 1 if the model predicts
-the held-out text no better than the frequencies of the bytes do.
+again, it continues from the last checkpoint, even on other devices or with a different ``--parallel``. The exit status is 1 if the model
+predicts the held-out text no better than the frequencies of the bytes do.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class LanguageModel(nn.Module):
 
 
 class Curve:
-    """The loss of training, in bits per byte, by step. It is part of the checkpoint."""
+    """The training loss at every tenth step, in bits per byte. The curve is part of the checkpoint."""
 
     def __init__(self) -> None:
         self.points: dict[int, float] = {}
@@ -84,7 +84,7 @@ class Curve:
 
 
 def read_text(length: int, limit: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the text to train on and the held-out text, which is one row in ten, both in rows of ``length + 1`` bytes."""
+    """Return the training text and the held-out text, both in rows of ``length + 1`` bytes. One row in ten is held out."""
     text = torch.tensor(list("\n".join(topics.values()).encode()[:limit]), dtype=torch.uint8)
     rows = text.unfold(0, length + 1, length)
     is_held_out = torch.arange(len(rows)) % 10 == 9
@@ -110,7 +110,7 @@ def strategy(text: str | None) -> ParallelStrategy | None:
     """Return the strategy that ``--parallel`` describes, such as ``shard=2,tensor=2``.
 
     Raises:
-        UsageError: If the text does not consist of sizes of dimensions.
+        UsageError: If the text is not a list of dimensions with their sizes.
     """
     if text is None:
         return None

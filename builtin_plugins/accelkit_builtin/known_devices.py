@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 HOST = "cpu"
-"""The device of the machine that runs Python, which ``auto`` selects if no other accelerator is available."""
+"""The name of the accelerator for the CPU. ``auto`` selects it if no other accelerator is available."""
 
 RESERVED = frozenset(("auto", "gpu", "tpu", "torch", "cpu", "cuda", "mps", "xla"))
 """The accelerator names that no third party may use."""

@@ -1,4 +1,4 @@
-"""Measure the performance of a device. No test passes or fails because of the measured numbers.
+"""Measure the performance of a device. The measured numbers do not affect the result of any test.
 
 ``measure`` runs this module in a child process, which reads a request (JSON) from its standard input.
 """
@@ -36,7 +36,7 @@ def measure(record: PluginRecord) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Handle a request from ``measure``. Runs in the child process."""
+    """Handle a request from ``measure``, in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record = PluginRecord(**request["record"])
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _median_seconds(accelerator: Any, device: Any, call: Callable[[], Any], repeat: int) -> float:
-    """Return the time of one call in seconds.
+    """Return the time in seconds that one call takes.
 
     After a warm-up call, ``_ROUNDS`` rounds of ``repeat`` calls are timed. A round ends when the device has finished all of its calls. The
     result is the median of the rounds' average times.

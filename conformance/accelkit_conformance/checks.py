@@ -59,8 +59,8 @@ class Check:
         name: The name of the check within its area.
         function: The function that makes the assertion.
         profile: The first profile that includes the check. If ``cases`` is given, each case has its own profile instead.
-        requires: The capabilities without which there is nothing to assert. ``{0}`` in a capability stands for the first
-            parameter of the case.
+        requires: The capabilities that the check needs. If one of them is declared ``none``, the check does not run. ``{0}`` in a
+            capability stands for the first parameter of the case.
         probes: The capability whose presence the check determines, if any. The check runs even if the capability is declared ``none``; if
             the check then passes, the result is ``over-unsupported``.
         cases: A function that returns the cases. A case is a profile and the parameters of one run of the check. None for a check without
@@ -85,7 +85,7 @@ class Check:
     kind: str = "accelerator"
 
     def ids(self) -> list[tuple[Profile, str]]:
-        """Return the id of every case, with the first profile that includes it. May import torch."""
+        """Return the id of every case, with the first profile that includes it. This method may import torch."""
         if self.cases is None:
             return [(self.profile, f"{self.area}/{self.name}")]
         return [(profile, f"{self.area}/{self.name}[{','.join(parameters)}]") for profile, parameters in self.cases()]
@@ -143,7 +143,7 @@ def checks_of(area: str) -> list[Check]:
 
 
 def all_checks() -> list[Check]:
-    """Return all checks, ordered by area. Does not import torch."""
+    """Return all checks, ordered by area, without importing torch."""
     return [one for area in AREAS for one in checks_of(area)]
 
 

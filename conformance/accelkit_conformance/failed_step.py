@@ -9,7 +9,7 @@ from pathlib import Path
 _ROOT = str(Path(__file__).parent)
 _MUTANTS = str(Path("accelkit_conformance", "mutants"))
 _HELPERS = ("sample_transfer", "layouts", "cotangents", "opdb", "layers", "places", "device_streams", "subject", "reproducer")
-"""Modules whose functions prepare a test on the device, such as by copying its inputs."""
+"""Modules whose functions prepare a test on the device, for example by copying its inputs."""
 _COMPARISONS = ("tolerance", "testing")
 """The suite's module and torch's package that compare results."""
 

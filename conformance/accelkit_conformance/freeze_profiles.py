@@ -10,7 +10,7 @@ from accelkit_conformance.profiles import FOLDER
 
 
 def current() -> list[tuple[Profile, str]]:
-    """Return the id of every test for the installed torch, with the first profile that includes it. Imports torch."""
+    """Return the id of every test for the installed torch, with the first profile that includes it. This function imports torch."""
     return [entry for one in checks.all_checks() for entry in one.ids()]
 
 

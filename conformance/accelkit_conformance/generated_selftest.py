@@ -142,7 +142,7 @@ def score(outcomes: Sequence[Outcome], key: Callable[[Outcome], str]) -> list[tu
 
 
 def report(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the outcomes in the format that a kill matrix (schema ``accelkit.conformance.selftest/1``) has in its field ``generated``."""
+    """Return the outcomes in the format of the field ``generated`` of a kill matrix (schema ``accelkit.conformance.selftest/1``)."""
     return [
         {
             "id": one.mutant.id,

@@ -113,7 +113,7 @@ class Journal:
         self._write({"hello": self.hello})
 
     def add(self, result: Result, at: float) -> None:
-        """Record a result. ``at`` is the duration of the run so far in seconds, without the time for which it was interrupted."""
+        """Record a result. ``at`` is the duration of the run so far in seconds, excluding interruptions."""
         self.results[result.id] = result
         self.seconds = at
         self._write(result.as_dict() | {"at": round(at, 2)})
@@ -150,7 +150,7 @@ def _opened_for_owner(path: str, flags: int) -> int:
 
 
 def nothing_to_continue(what: str, option: str) -> UsageError:
-    """Return an error which says that ``option`` cannot be used, because there is no earlier run to continue.
+    """Return an error that says that ``option`` cannot be used, because there is no earlier run to continue.
 
     ``what`` names the missing run, such as ``interrupted run``.
     """

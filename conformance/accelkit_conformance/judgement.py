@@ -1,4 +1,5 @@
-"""Determine the result of a check from the expected failures and from the error that the check raised. Runs in worker processes."""
+"""Determine the result of a check from the expected failures and from the error that the check raised. This module runs in worker
+processes."""
 
 from __future__ import annotations
 

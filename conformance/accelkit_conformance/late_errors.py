@@ -14,8 +14,8 @@ def wait_for_late_errors(subject: Subject) -> None:
     """Wait, if possible, until the device has finished a test, so that a late error of this test does not make the next test fail.
 
     This function calls the accelerator's ``synchronize``. If the accelerator does not support ``synchronize``, this function copies a
-    number from the device to the host. If such a copy is not possible either, this function does not wait. If the device reports an error
-    during the wait, this function raises it.
+    zero-dimensional tensor from the device to the host. If such a copy is not possible either, this function does not wait. If the device
+    reports an error during the wait, this function raises it.
     """
     if not subject.is_loaded:
         return
@@ -35,7 +35,7 @@ def find_out_about_numbers(subject: Subject) -> None:
     """
     try:
         _copy_number(subject)
-    except Exception:  # whatever the error is, a copy of a number cannot be used to wait for the device
+    except Exception:  # whatever the error is, copying a tensor cannot be used to wait for the device
         subject.without_numbers.add(subject.accelerator.name)
 
 
@@ -54,7 +54,7 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
     Args:
         subject: The plugin under test.
         errors: The classes of errors that the block may raise.
-        about: A text that the error must contain. Upper and lower case are not distinguished.
+        about: Text that the error message must contain. The case of letters is ignored.
         doing: What the block does, for the message of a failure.
         may_be_absent: Whether a missing error can mean that the device lacks the tested capability. If True and no error is raised,
             this function raises ``Absent``.

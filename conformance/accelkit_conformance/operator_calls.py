@@ -64,9 +64,10 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, which initialises the driver. Return the second step and the operators that it calls.
+    """Train a model for two steps in a new process, and return the second step and the operators that this step calls.
 
-    If the model cannot be trained within the time limit, ``error`` of the ModelRun says why, and the list of operators is empty.
+    The new process initialises the driver. If the model cannot be trained within the time limit, ``error`` of the ModelRun says why, and
+    the list of operators is empty.
 
     Args:
         record: The accelerator.
@@ -154,8 +155,10 @@ def _devices(event: Any) -> set[str]:
 
 @functools.cache
 def _computes(name: str, overload: str) -> bool:
-    """Return whether an operator computes values itself. False if the operator returns a view, or is composite (implemented with other
-    operators)."""
+    """Return whether an operator computes values itself.
+
+    The result is False if the operator returns a view, or is composite (implemented with other operators).
+    """
     import torch
 
     schema: Any = torch._C._get_schema(name, overload)
@@ -165,7 +168,7 @@ def _computes(name: str, overload: str) -> bool:
 
 
 def _train(record: PluginRecord, model_name: str) -> dict[str, Any]:
-    """Train a model for two steps, and return the operator calls of the second step and its duration. Runs in the child process."""
+    """In the child process, train a model for two steps, and return the operator calls and the duration of the second step."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -210,7 +213,7 @@ def _summary(profiled: Any, device: torch.device) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Handle a request from ``measure``. Runs in the child process."""
+    """Handle a request from ``measure``, in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     try:

@@ -43,7 +43,7 @@ class Suite:
         self._executor: Executor | None = None
 
     def run(self, test: str) -> Result:
-        """Run a test and return its result. The first call starts a worker, which ends with this process."""
+        """Run a test and return its result. The first call starts a worker, which is ended when this process exits."""
         if self._executor is None:
             folder = tempfile.TemporaryDirectory(prefix="accelkit-conformance-")
             self._executor = Executor(self._run.order(), Path(folder.name), reruns=self._run.options.reruns)

@@ -87,7 +87,7 @@ class Result:
         detail: The traceback, or the last lines of output of a process that died.
         reproducer: A program that reproduces the failure.
         attempts: The number of times that the test was run.
-        worker: The number of the worker process that ran the test.
+        worker: The index of the worker process that ran the test, counted from 1. If several processes ran it, the index of the first.
         notes: Remarks such as 'fell back to the CPU'.
         samples: The number of inputs that were tried.
         seen: The ATen overloads that were recorded for this test and for no earlier test of the same worker process.

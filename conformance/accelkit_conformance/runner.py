@@ -23,7 +23,7 @@ _AGAIN = "; when it was run again: "
 
 @dataclasses.dataclass(slots=True)
 class Started:
-    """Sent by an executor when it starts a test."""
+    """The event that an executor sends when it starts a test."""
 
     test: str
 
@@ -37,18 +37,20 @@ _Event = Result | Started | _Failed | None
 
 
 class Executor:
-    """Runs tests one at a time. Starts as many worker processes as each test needs, and replaces workers that have ended.
+    """An object that runs tests one at a time in worker processes.
+
+    It starts as many worker processes as each test needs, and replaces workers that have ended.
 
     Args:
         order: The settings with which workers are started.
         folder: The folder for the logs of the workers.
         reruns: The maximum number of times that a failed test is run again.
-        numbers: An iterator that gives each new worker its number. All executors of a ``Runner`` use the same iterator.
+        numbers: An iterator over the indices of new workers. All executors of a ``Runner`` use the same iterator.
 
     Attributes:
         hello: The description of the device, from the first worker that loaded the plugin.
-        peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. Updated when workers are replaced and
-            in ``close``; 0 until then.
+        peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. It is updated when workers are
+            replaced and in ``close``, and is 0 until then.
         num_workers: The number of worker processes that were started.
         is_stopped: Whether ``stop`` has been called.
     """
@@ -134,7 +136,7 @@ def combined(attempts: Sequence[Result]) -> Result:
 
 
 class Runner:
-    """Runs tests in several executors.
+    """An object that runs several tests at a time, each in its own executor.
 
     Args:
         order: The settings with which workers are started.
@@ -162,7 +164,7 @@ class Runner:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest resident memory, in bytes, that a worker had at the end of a test. 0 while the first workers are running."""
+        """The largest resident memory, in bytes, that a worker had at the end of a test. It is 0 while the first workers run."""
         return max(executor.peak_bytes for executor in self.executors)
 
     @property

@@ -107,7 +107,7 @@ def _run(module: str, request: Mapping[str, Any], seconds: float, variables: Map
 
 
 def answer(found: Mapping[str, Any]) -> None:
-    """Print the answer that ``ask`` reads. Runs in the child process.
+    """Print the answer that ``ask`` reads. This function runs in the child process.
 
     The answer is on its own line, even if the plugin has printed an unfinished line.
     """
@@ -115,7 +115,7 @@ def answer(found: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Handle a request from ``in_child`` or ``check_exit``. Runs in the child process."""
+    """Handle a request from ``in_child`` or ``check_exit``. This function runs in the child process."""
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]
     record, steps = PluginRecord(**request["record"]), request["steps"]

@@ -66,8 +66,10 @@ def main() -> None:
 
 
 class Worker:
-    """Run tests on one subject. The constructor imports the plugin and, if the tests need hardware, also loads the accelerators on which
-    they run."""
+    """An object that runs tests on one subject, in a worker process.
+
+    The constructor imports the plugin and, if the tests need hardware, also loads the accelerators on which they run.
+    """
 
     def __init__(self, request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
         """Import the plugin and, if the request says that the tests need hardware, load the accelerators on which they run.
@@ -188,7 +190,7 @@ class Worker:
         return [checks.capability(key, parameters) for key in found.requires]
 
     def _call(self, test: str) -> BaseException | None:
-        """Run a check on each device of its test. Return the first error, or None if there is none.
+        """Run the check of a test on each device on which the test runs. Return the first error, or None if there is none.
 
         The error is NotSupported only if the check is unsupported on every device.
         """
@@ -244,7 +246,7 @@ class Worker:
         """Load the accelerators on which the tests run.
 
         Args:
-            records: The records of these accelerators. If the plugin under test is an accelerator, only the plugin's own record.
+            records: The records of these accelerators. If the plugin under test is an accelerator, this is only its own record.
         """
         if records:
             import torch

@@ -58,7 +58,7 @@ class Order:
 
         Args:
             needs_hardware: Whether the worker loads the accelerators on which the tests run.
-            worker: The number of the worker.
+            worker: The index of the first worker of the group. All processes of the group get the same index.
             rank: The rank of the process in its group.
             world_size: The number of processes of the group.
             rendezvous: The path of the file through which the processes of the group find each other.
@@ -248,7 +248,7 @@ class WorkerGroup:
     def _answers(self, deadline: float) -> list[dict[str, Any]] | None:
         """Wait for an answer from every process and return the answers in rank order.
 
-        Returns None if a process died or the deadline passed. Messages of three other kinds are stored in attributes: ``_if_it_dies`` (a
+        Return None if a process died or the deadline passed. Messages of three other kinds are stored in attributes: ``_if_it_dies`` (a
         crash is expected), ``_doing`` (a call to the plugin begins or ends) and ``_hung`` (a call does not return).
         """
         found: dict[int, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Train a generative adversarial network on points of a ring, with accelkit. This is gan_fabric.py after the migration."""
+"""Train a generative adversarial network on points near a circle, with accelkit. This is gan_fabric.py after the migration."""
 
 import argparse
 

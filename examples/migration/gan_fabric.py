@@ -1,4 +1,4 @@
-"""Train a generative adversarial network on points of a ring, with Lightning Fabric."""
+"""Train a generative adversarial network on points near a circle, with Lightning Fabric."""
 
 import argparse
 import os

@@ -38,7 +38,7 @@ class Transformer(nn.Module):
 
 
 class Progress:
-    """The number of batches, including those before a resumption."""
+    """The number of batches trained on so far, including those before the run was resumed."""
 
     def __init__(self):
         self.step = 0

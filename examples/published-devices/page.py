@@ -20,7 +20,7 @@ REPOSITORY = HERE.parents[1]
 RESULTS = REPOSITORY / "docs" / "published-devices"
 PAGE = REPOSITORY / "docs" / "published-devices.md"
 NOT_PASSED = "not_passed.jsonl"
-"""The name of the file with those results of a device that are not passes, one per line."""
+"""The name of the file with the results of a device's tests that did not pass, one per line."""
 _WIDTH = 100
 _MOST_CAUSES = 12
 _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
@@ -92,7 +92,7 @@ def _section(name: str) -> list[str]:
 
 
 def _unsupported(name: str) -> list[str]:
-    """Return a table of the causes for which tests are not supported, the commonest first."""
+    """Return a section with a table of the causes of unsupported results, the most frequent cause first."""
     results = map(json.loads, (RESULTS / name / NOT_PASSED).read_text("utf-8").splitlines())
     found = groups([result["reason"] for result in results if result["kind"] == "unsupported"])
     if not found:
@@ -104,7 +104,7 @@ def _unsupported(name: str) -> list[str]:
 
 
 def groups(reasons: Sequence[str]) -> list[tuple[int, str]]:
-    """Group reasons of unsupported results by cause. Returns the number of results of each group and an example, largest group first."""
+    """Group reasons of unsupported results by cause. Return the size of each group and an example of its cause, largest group first."""
     causes = [cause_of(reason) for reason in reasons]
     counted = collections.Counter(_VARYING.sub("", one) for one in causes)
     return [(number, next(one for one in causes if _VARYING.sub("", one) == group)) for group, number in counted.most_common()]

@@ -5,7 +5,7 @@
 
 A failure is reproduced by a program in ``defects``, if ``[shown_by]`` in ``device.toml`` names one for the failure's test or reason.
 Otherwise, it is reproduced by the program in the suite's report, which must raise an error or print different results on the device and on
-the CPU. Run ``make devices`` first. Exits with 1 if a failure is not reproduced.
+the CPU. Run ``make devices`` first. The exit status is 1 if a failure is not reproduced.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEVICE = re.compile(r",?\s*device='[^']*'")
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """A failed test of a device. ``program`` is the program that reproduces it according to the report. It may be empty."""
+    """A failed test of a device. ``program`` is the program that the report gives to reproduce the failure, or empty if it gives none."""
 
     device: str
     test: str
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def failures(name: str) -> list[Failure]:
-    """Return the failed tests of a device, as ``make devices`` has kept them."""
+    """Return the failed tests of a device from the results that ``make devices`` has written."""
     results = map(json.loads, (page.RESULTS / name / page.NOT_PASSED).read_text("utf-8").splitlines())
     return [Failure(name, one["id"], one["reason"], one.get("reproducer", "")) for one in results if one["kind"] in BAD]
 

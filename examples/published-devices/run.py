@@ -1,4 +1,4 @@
-"""Run the conformance suite on PyTorch devices that others publish, each installed in an environment of its own, as its users would.
+"""Run the conformance suite on PyTorch devices that others publish, each installed in its own environment, as its users would install it.
 
     python examples/published-devices/run.py             every device
     python examples/published-devices/run.py rgpu        one device
@@ -6,7 +6,7 @@
 
 The folder of a device contains its plugin, ``device.toml`` (what is installed, and how its server is started, if it has one) and a program
 in plain torch for each of its defects. The results are kept in docs/published-devices: a summary of the report, the tests that did not
-pass, and what each program and examples/digits.py printed. Runs with the environment of accelkit's repository.
+pass, and what each program and examples/digits.py printed. Start this script in the environment of accelkit's repository.
 
 If a device is on no package index, its source must be in the folder that the environment variable DEVICE_SOURCES names.
 """
@@ -56,7 +56,7 @@ def run(name: str) -> None:
     """Install a device, run the suite, the programs for its defects and examples/digits.py on it, and keep the results.
 
     Raises:
-        SystemExit: If a program does not find its defect.
+        SystemExit: If a program does not find the defect that it is meant to show.
     """
     device = tomllib.loads((HERE / name / "device.toml").read_text("utf-8"))
     programs = install(name, device)
@@ -82,7 +82,7 @@ def run(name: str) -> None:
 
 
 def install(name: str, device: Mapping[str, Any]) -> Path:
-    """Create the environment of a device, unless it exists, and install what is missing. Returns its folder of programs.
+    """Create the environment of a device, unless it exists, and install what is missing. Return its ``bin`` folder.
 
     Raises:
         SystemExit: If the source of the device is needed and missing.
@@ -101,7 +101,7 @@ def install(name: str, device: Mapping[str, Any]) -> Path:
 
 
 def source_of(name: str) -> Path:
-    """Return the folder of the copy of a device's source, in which it is compiled."""
+    """Return the folder with the copy of a device's source. The source is compiled in this folder."""
     return BUILD / name / "source"
 
 
@@ -126,7 +126,7 @@ def conclusion(printed: str) -> str:
 
 
 def not_passed(report: Mapping[str, Any]) -> str:
-    """Return the results that are not passes, one per line of JSON, with the programs that reproduce failures."""
+    """Return the results of the tests that did not pass as JSON, one result per line, with the programs that reproduce failures."""
     lines = []
     for result in report["results"]:
         if result["kind"] != "pass":
@@ -174,9 +174,9 @@ def _accepts(port: int) -> bool:
 
 
 def output_of(command: list[Path | str], environment: Mapping[str, str], seconds: float = _PROGRAM_SECONDS) -> tuple[int, str]:
-    """Run a program in an empty folder. Returns its exit code and what it printed, without the colours.
+    """Run a program in an empty folder. Return its exit code and what it printed, without the colours.
 
-    If it takes longer than ``seconds``, it is ended. The exit code is then 124, and the last line of the output says so.
+    If the program takes longer than ``seconds``, it is ended. The exit code is then 124, and the last line of the output says so.
     """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         try:

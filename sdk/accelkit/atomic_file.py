@@ -17,7 +17,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
 
     Args:
         path: The file to replace. Its folder must exist.
-        writer: A name that distinguishes writers that may write the same path at the same time.
+        writer: A name that distinguishes writers that may write to the same path at the same time.
         is_durable: Whether to flush the file and its entry in the folder to disk. A file in a cache need not be flushed.
         mode: The permissions of the file, before the umask is applied.
 
@@ -45,7 +45,7 @@ def atomic_file(path: Path, *, writer: str = "", is_durable: bool = True, mode: 
 def is_replaceable(path: Path) -> bool:
     """Return whether ``path`` is a regular file or does not exist.
 
-    Anything else must not be replaced by a file: a device, a pipe, or a symbolic link, such as /dev/stdout.
+    Anything else, such as a device, a pipe or a symbolic link like /dev/stdout, must not be replaced by a file.
     """
     return not path.is_symlink() and (path.is_file() or not path.exists())
 

@@ -1,4 +1,4 @@
-"""Creation of device meshes for device types of any name."""
+"""Creation of device meshes for all device types, including those that torch's ``init_device_mesh`` rejects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_mesh_of_shape(
     mesh_dim_names: tuple[str, ...] | None = None,
     backend_override: Mapping[int | str, Any] | None = None,
 ) -> DeviceMesh:
-    """Like torch's ``init_device_mesh``, but for device types of any name. All processes must call this function.
+    """Create a device mesh as torch's ``init_device_mesh`` does, but accept any device type. All processes must call this function.
 
     ``init_device_mesh`` rejects device types that contain characters other than letters, such as the underscore in ``fake_xpu``
     (https://github.com/pytorch/pytorch/pull/124390). The class ``DeviceMesh`` accepts these device types.

@@ -148,7 +148,10 @@ def _anything(value: object) -> bool:
 
 
 def _is_of_torch(name: str) -> Callable[[object], bool]:
-    """Return a function that checks for instances of torch's class ``name``. If torch is not imported, that function returns False."""
+    """Return a function that checks whether a value is an instance of the class ``torch.<name>``, such as ``torch.nn.Module``.
+
+    If torch is not imported, that function returns False for every value.
+    """
 
     def check(value: object) -> bool:
         found: Any = sys.modules.get("torch")

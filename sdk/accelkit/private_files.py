@@ -138,8 +138,8 @@ def _not_private(path: Path, why: str, command: str) -> UntrustedFileError:
 def _outside_this_namespace() -> set[int]:
     """Return a set with the user id that stands for all users outside this user namespace.
 
-    In a rootless container, for example, folders that belong to the user root on the host have this owner. The set is empty if no user is
-    outside the namespace, or if the operating system does not provide this information.
+    In a rootless container, for example, the owner of folders that belong to root on the host is shown as this id. The set is empty if no
+    user is outside the namespace, or if the operating system does not provide this information.
     """
     try:
         is_whole = Path("/proc/self/uid_map").read_text("ascii").split() == ["0", "0", "4294967295"]

@@ -51,7 +51,7 @@ def wait_for_torch_threads() -> None:
     - After a backward pass, a thread of autograd may take the GIL again to release the objects of the backward pass.
 
     If Python shuts down before a thread has finished this work, the thread is terminated inside C++ code that cannot be unwound. The
-    process then aborts, although the program is complete: https://github.com/pytorch/pytorch/issues/190489.
+    process then aborts, although the program has finished: https://github.com/pytorch/pytorch/issues/190489.
 
     A process group that is still referenced (for example by a global model) keeps its threads after ``destroy_process_group``, so such
     threads may still exist at exit.

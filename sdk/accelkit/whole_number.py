@@ -7,7 +7,7 @@ from typing import Any
 
 
 def whole_number(value: Any) -> int | None:
-    """Return the value as an int, or None if ``operator.index`` does not accept it. It accepts NumPy's integers, but not 2.0."""
+    """Return the value as an int, or None if ``operator.index`` does not accept it. NumPy's integers are accepted, but 2.0 is not."""
     try:
         return operator.index(value)
     except TypeError:

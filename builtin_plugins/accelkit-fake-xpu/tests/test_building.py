@@ -24,7 +24,7 @@ BUILD = "from accelkit_fake_xpu.build import LIBRARY; print(LIBRARY.build())"
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Return an empty cache folder, which the device uses."""
+    """Return the path of the device's cache folder in this test. The folder does not exist yet."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(folder))
     return folder
@@ -67,7 +67,7 @@ def test_the_wheel_is_python_and_source(tmp_path):
 
 
 def test_many_processes_at_once_compile_once(cache, compiler):
-    """The compiler replaces each source by an empty file. Only the number of compilations is tested, and real sources take a minute."""
+    """The test only counts compilations. Real sources would take a minute, so the compiler compiles an empty file in place of each."""
     log = compiler('case "$*" in *csrc*) for out; do :; done; exec c++ -x c++ -c /dev/null -o "$out";; esac')
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([sys.executable, "-c", BUILD], **pipes) for _ in range(4)]
@@ -101,7 +101,7 @@ def test_a_killed_build_is_begun_anew(cache, compiler):
 
 @pytest.fixture
 def small(tmp_path, monkeypatch):
-    """Return the source folder of a library, and a function that builds it and returns the names of the compiled files.
+    """Return the source folder of a library, and a function that builds the library and returns the names of the compiled files.
 
     The sources are two files that include the same header.
     """

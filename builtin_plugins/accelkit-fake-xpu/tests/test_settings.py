@@ -1,4 +1,4 @@
-"""The environment variables."""
+"""How the environment variables of the fake XPU are read."""
 
 import pytest
 from accelkit_fake_xpu.settings import DEFAULT_MEMORY, Faults, SettingsError, read

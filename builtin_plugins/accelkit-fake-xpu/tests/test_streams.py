@@ -1,4 +1,4 @@
-"""Streams, events, and copies that run later."""
+"""Streams, events and non-blocking copies."""
 
 import threading
 

@@ -51,9 +51,9 @@ class CPUAccelerator(Accelerator):
         return 1
 
     def parse_devices(self, devices: int | str | Sequence[int]) -> list[int]:
-        """Return the indices of as many processes as ``devices`` requests, counted from 0. All of them compute on the same CPU.
+        """Return one index for each process that ``devices`` requests. All processes compute on the same CPU.
 
-        A number ``n`` requests ``n`` processes. ``-1``, ``"auto"`` and ``[0]`` request one process.
+        A number ``n`` requests ``n`` processes, which have the indices 0 to n - 1. ``-1``, ``"auto"`` and ``[0]`` request one process.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed, is a number less than 1 other than -1, or is a list other than ``[0]``.

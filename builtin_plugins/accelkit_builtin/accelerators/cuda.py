@@ -138,8 +138,8 @@ class CUDAAccelerator(Accelerator):
     def probe(cls) -> Availability:
         """Return whether GPUs can be used. Creates no context on a device and does not import torch.
 
-        If torch was built for ROCm, reads files of the Linux kernel (sysfs). Otherwise, queries NVML and, if there is no NVIDIA driver,
-        also reads sysfs to detect AMD GPUs that this build of torch cannot use.
+        If torch was built for ROCm, the method reads files of the Linux kernel (sysfs). Otherwise, it queries NVML and, if there is no
+        NVIDIA driver, also reads sysfs to detect AMD GPUs that this build of torch cannot use.
         """
         build = _torch_build()
         if build == "hip":
@@ -184,9 +184,9 @@ class CUDAAccelerator(Accelerator):
             return 0
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return ``declared_capabilities``.
+        """Return ``declared_capabilities`` and, if ``device`` is not None, also the capabilities of the device's architecture.
 
-        With ``device``, initialises CUDA and adds the capabilities of the device's architecture.
+        If ``device`` is not None, the method initialises CUDA.
 
         On NVIDIA GPUs, bfloat16 is native with compute capability 8.0 or higher, and emulated on older GPUs; float8 and Transformer Engine
         are native with compute capability 8.9 or higher. On AMD GPUs, bfloat16 is native, float8 is native in the families gfx94, gfx95 and

@@ -192,7 +192,7 @@ class XLAAccelerator(Accelerator):
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this process, which ``torch.manual_seed`` does not do."""
+        """Seed the generators of all devices of this process. ``torch.manual_seed`` does not seed them."""
         import torch_xla
         import torch_xla.core.xla_model as xm
 

@@ -11,7 +11,7 @@ _ADDRESS, _PORT = ("PET_MASTER_ADDR", "MASTER_ADDR"), ("PET_MASTER_PORT", "MASTE
 
 
 class KubeflowEnvironment(ClusterEnvironment):
-    """Kubeflow: this process is the only process in its pod, which belongs to a PyTorchJob (v1) or a TrainJob (v2).
+    """The environment of a process that runs alone in a pod of a Kubeflow PyTorchJob (v1) or TrainJob (v2).
 
     Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the rank of the pod), WORLD_SIZE (the number
     of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,

@@ -8,7 +8,7 @@ from accelkit import ClusterDetection, ClusterEnvironment, ContradictionError
 
 
 class LocalEnvironment(ClusterEnvironment):
-    """A single process on this machine, without a launcher."""
+    """The environment of a single process on this machine, started without a launcher."""
 
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection:
         """Return a ``ClusterDetection`` of priority 0, the lowest that is ever used.

@@ -59,7 +59,7 @@ _PLAIN = _Dialect("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK", "PMI_LOCAL_SI
 
 
 class MPIEnvironment(ClusterEnvironment):
-    """MPI: this process was started by mpirun of Open MPI, MPICH, Intel MPI or MVAPICH2, or by another launcher that uses PMI.
+    """The environment of a process started by mpirun (of Open MPI, MPICH, Intel MPI or MVAPICH2) or by another launcher that uses PMI.
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MVAPICH2 (MV2_COMM_WORLD_*),
     MPICH's Hydra (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK, PMI_LOCAL_SIZE).
@@ -174,7 +174,7 @@ class MPIEnvironment(ClusterEnvironment):
     def main_address(self) -> str:
         """Value of MASTER_ADDR if set, else 127.0.0.1.
 
-        Warns once if MASTER_ADDR is not set and the job may have processes on other machines.
+        If MASTER_ADDR is not set and the job may have processes on other machines, reading the value also warns once.
         """
         is_alone = self.known("local_world_size") == self.world_size
         return self.address("MASTER_ADDR", default="127.0.0.1" if is_alone else None)
@@ -183,7 +183,7 @@ class MPIEnvironment(ClusterEnvironment):
     def main_port(self) -> int:
         """Value of MASTER_PORT, else a port derived from PMIX_NAMESPACE (Open MPI's name for this run).
 
-        If neither variable is set, returns 12910 and warns once.
+        If neither variable is set, the value is 12910, and reading it warns once.
         """
         run = self.text("PMIX_NAMESPACE")
         return self.port("MASTER_PORT", default=None if run is None else port_for_job(run))

@@ -9,7 +9,7 @@ from accelkit import ClusterDetection, ClusterEnvironment
 
 
 class RayEnvironment(ClusterEnvironment):
-    """Ray: this process is a worker of a Ray cluster. It trains alone, or it runs an actor that trains together with other actors.
+    """The environment of a worker of a Ray cluster, which trains alone or runs an actor that trains together with other actors.
 
     Protocol: Ray sets RAY_RAYLET_PID in each worker, but no variable for the worker's rank. ``ray.train``'s TorchTrainer sets RANK,
     WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. Other actors that train
@@ -44,7 +44,7 @@ class RayEnvironment(ClusterEnvironment):
             port: A TCP port that is free on the first actor's machine.
 
         Returns:
-            The variables of each actor, in the order of ``actors``. Ranks are numbered machine by machine, and the first actor has rank 0.
+            The variables of each actor, in the order of ``actors``. Ranks are assigned machine by machine, and the first actor has rank 0.
         """
         nodes = list(dict.fromkeys(node for node, _ in actors))
         order = sorted(range(len(actors)), key=lambda index: nodes.index(actors[index][0]))

@@ -17,7 +17,7 @@ _REQUEUE_SECONDS = 60
 
 
 class SlurmEnvironment(ClusterEnvironment):
-    """SLURM: srun started this process in a step of a job.
+    """The environment of a process that srun started in a step of a SLURM job.
 
     Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over the
     variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other

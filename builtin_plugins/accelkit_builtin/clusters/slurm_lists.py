@@ -33,7 +33,7 @@ def tasks_on(node: int, written: str) -> tuple[int, int, int]:
         written: A list of the number of tasks on each node. ``2(x3),1`` means 2 tasks on each of three nodes, and 1 task on a fourth.
 
     Raises:
-        ValueError: If ``written`` is not a list of this form, or does not give the node at least one task.
+        ValueError: If ``written`` is not a list of this form, or lists no tasks for the node.
     """
     here, nodes, total = 0, 0, 0
     for part in written.split(","):

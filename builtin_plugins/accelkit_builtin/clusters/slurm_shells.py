@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class _Process(NamedTuple):
-    """IDs of a process's parent, process group and session, and the number of its terminal, from ``/proc/<pid>/stat``.
+    """IDs of a process's parent, process group and session, and the device number of its terminal, from ``/proc/<pid>/stat``.
 
     Without a terminal, ``terminal`` is 0.
     """

@@ -12,11 +12,13 @@ _NODE, _NODES = ("GROUP_RANK", "CROSS_RANK", "NODE_RANK"), ("GROUP_WORLD_SIZE", 
 
 
 class TorchElasticEnvironment(ClusterEnvironment):
-    """torchrun, accelkit launch or any other launcher that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+    """The environment of a process started by torchrun, by accelkit launch or by any other launcher that sets torch's variables.
+
+    These variables are RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
     Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
     CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
-    sizes, the processes tell each other which machine they are on when they join the process group. They also do this if
+    sizes, each process tells the others on which machine it runs when it joins the process group. The processes also do this if
     TORCHELASTIC_RUN_ID is not set, because the variables may then have been set by hand.
     """
 
@@ -110,9 +112,9 @@ class TorchElasticEnvironment(ClusterEnvironment):
     def needs_placement_exchange(self) -> bool:
         """Return whether the processes have to tell each other where they run.
 
-        False for a job with one process, and after the exchange. Otherwise, the result is True if the environment variables of this process
-        do not give all ranks and sizes, or if TORCHELASTIC_RUN_ID is not set. Without TORCHELASTIC_RUN_ID, the other variables may have
-        been set by hand, and a process on another machine may lack variables that this process has.
+        The result is False for a job with one process, and after the exchange. Otherwise, it is True if the environment variables of this
+        process do not give all ranks and sizes, or if TORCHELASTIC_RUN_ID is not set. Without TORCHELASTIC_RUN_ID, the other variables may
+        have been set by hand, and a process on another machine may lack variables that this process has.
         """
         return (
             self.placement is None and self.world_size > 1 and (super().needs_placement_exchange() or not self.text("TORCHELASTIC_RUN_ID"))
@@ -136,5 +138,5 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     @property
     def restart_count(self) -> int:
-        """Value of TORCHELASTIC_RESTART_COUNT, the restarts counted by this machine's agent. Other agents may have other counts."""
+        """Value of TORCHELASTIC_RESTART_COUNT if set, else 0. Each agent counts its own restarts, so machines may have different values."""
         return self.number("TORCHELASTIC_RESTART_COUNT", default=0)

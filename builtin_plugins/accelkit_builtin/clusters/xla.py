@@ -12,7 +12,9 @@ _PORT = 12355
 
 
 class XLAEnvironment(ClusterEnvironment):
-    """torch_xla.launch, with one process per TPU chip, or a single process that uses the CPU.
+    """The environment of a process that torch_xla.launch started.
+
+    torch_xla.launch starts one process per TPU chip. If XLA uses the CPU, torch_xla.launch runs the program in a single process.
 
     Protocol: the variables that torch_xla._internal.tpu.configure_topology and torch_xla._internal.pjrt.initialize_multiprocess set in
     each process.

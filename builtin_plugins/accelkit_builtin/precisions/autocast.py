@@ -30,7 +30,9 @@ class AutocastOptions:
 
 
 class AutocastPrecision(Precision):
-    """Autocast in a dtype narrower than float32, with float32 parameters.
+    """Base class of precisions that run forward passes under autocast, in a dtype narrower than float32.
+
+    Parameters are in float32 unless a subclass or a strategy stores them in another dtype.
 
     Args:
         autocast: Options of autocast.
@@ -60,8 +62,8 @@ class AutocastPrecision(Precision):
     def _rejected_by_torch(self, accelerator: Accelerator, call: str, hint: str) -> Iterator[None]:
         """Context manager that raises UnsupportedError if the torch call inside it fails.
 
-        A call fails if it raises a RuntimeError or an AssertionError. Unless ``allow_warnings`` is True, a call also fails if it issues a
-        UserWarning. For example, torch only warns about an autocast dtype that it does not support, and then computes in float32.
+        The call fails if it raises a RuntimeError or an AssertionError, or issues a UserWarning. For example, torch only warns about an
+        autocast dtype that it does not support, and then computes in float32.
         """
         try:
             with warnings.catch_warnings():

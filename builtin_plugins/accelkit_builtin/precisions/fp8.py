@@ -30,7 +30,7 @@ class Float8Options:
 
     Args:
         recipe: The granularity of the scales. ``tensorwise`` uses one scale per tensor and is the fastest. ``rowwise`` uses one scale per
-            row and is more exact. Output gradients are in e5m2 with ``tensorwise`` and in e4m3 with ``rowwise``.
+            row and is more accurate. Output gradients are in e5m2 with ``tensorwise`` and in e4m3 with ``rowwise``.
         ignore: Names of ``Linear`` layers that compute in bfloat16 instead of float8. The name of a module selects all layers inside the
             module. Instead of a full dotted name, one or more consecutive components of the name can be given: ``blocks.0`` also
             selects ``encoder.blocks.0``.
@@ -66,7 +66,7 @@ class Float8(AutocastPrecision):
             raise UsageError(f"Float8Options(recipe={self.options.recipe!r}) is invalid", why=why, hint="omit it to use the fastest recipe")
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check float8 on the device by multiplying two small matrices.
+        """Check that the device can compute in float8, by multiplying two small matrices.
 
         Raises:
             UnavailableError: If torchao is not installed.

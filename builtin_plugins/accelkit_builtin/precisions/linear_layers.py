@@ -22,8 +22,8 @@ def choose_linears(
 ) -> Mapping[str, torch.nn.Linear]:
     """Return the layers to convert, by name.
 
-    Only layers of the class ``torch.nn.Linear`` itself are chosen, because a subclass may override ``forward``. Warns about names in
-    ``ignore`` that match nothing.
+    Only layers of the class ``torch.nn.Linear`` itself are chosen, because a subclass may override ``forward``. If a name in ``ignore``
+    matches no layer or module, this function warns.
 
     Args:
         module: The module to search. It is not changed.

@@ -29,8 +29,8 @@ class GradScalerOptions:
         growth_interval: The number of consecutive steps without an infinite or NaN gradient after which the scale grows.
 
     Raises:
-        UsageError: If ``init_scale`` is not a positive number in float32, ``growth_factor`` is not greater than 1, ``backoff_factor`` is
-            not between 0 and 1, or ``growth_interval`` is less than 1.
+        UsageError: If ``init_scale`` is not positive or is outside the range of float32, ``growth_factor`` is not greater than 1,
+            ``backoff_factor`` is not between 0 and 1, or ``growth_interval`` is less than 1.
     """
 
     init_scale: float = 65536.0
@@ -56,7 +56,7 @@ class GradScalerOptions:
 
 
 class GradientCheck:
-    """Whether a gradient of an optimizer was infinite or NaN. The answer stays on the device until it is first read.
+    """The result of checking whether a gradient of an optimizer is infinite or NaN. It stays on the device until it is first read.
 
     Args:
         flags: For each device that has gradients, a tensor of shape () that is 1 if a gradient was infinite or NaN, else 0.
@@ -96,7 +96,7 @@ class LossScaler:
         return loss * (self._factors.get(loss.device) or self._copy_to(loss.device))[0]
 
     def divide(self, gradients: Iterable[torch.Tensor]) -> GradientCheck:
-        """Divide gradients by the scale in place, and check them. Does not wait for the device.
+        """Divide gradients by the scale in place, and check them. This method does not wait for the device.
 
         Args:
             gradients: Dense tensors, which may have different devices and dtypes.
@@ -158,7 +158,8 @@ class LossScaler:
         """Return the state, with the entries of ``GradScaler.state_dict``.
 
         Args:
-            has_found_infinity: If this is not None, the state is the one after ``update(has_found_infinity)``.
+            has_found_infinity: If this is not None, the result is the state that ``update(has_found_infinity)`` would lead to. ``update``
+                itself is not called.
         """
         scale, tracker = (self._scale, self._growth_tracker) if has_found_infinity is None else self._after(has_found_infinity)
         return {
@@ -182,7 +183,7 @@ class LossScaler:
 
 
 def _in_float32(number: float) -> float:
-    """Return the number rounded to float32, the dtype of the scale on the device; ``inf`` if it is too large."""
+    """Return the number rounded to float32, the dtype of the scale on the device, or ``inf`` if the number is too large."""
     import torch
 
     return torch.tensor(number, dtype=torch.float32, device="cpu").item()

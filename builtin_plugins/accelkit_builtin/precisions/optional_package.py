@@ -19,7 +19,7 @@ def load_package(precision: Precision, module: str, *, distribution: str, minimu
         precision: The precision that needs the module, named in errors.
         module: The full name of the module, such as ``torchao.float8``.
         distribution: The name of the distribution that provides the module.
-        minimum: The oldest supported version of the distribution. Not checked if the distribution has no metadata.
+        minimum: The oldest supported version of the distribution. The version is not checked if the distribution has no metadata.
         install: The command that installs the distribution, shown in errors.
 
     Raises:

@@ -46,7 +46,7 @@ class Float16Mixed(AutocastPrecision):
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
         super().setup(accelerator, device)
         self._make_scaler()
-        # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. It is usually empty.
+        # The versions of the gradients of each optimizer whose gradients have never been divided by the scale. The dict is usually empty.
         self._versions: dict[weakref.ref[torch.optim.Optimizer], dict[int, int]] = {}
 
     @property
@@ -82,7 +82,7 @@ class Float16Mixed(AutocastPrecision):
         return any(check.has_found_infinity() for check in self._uncounted.values())
 
     def _update_except_waiting(self) -> None:
-        """Like ``_update``, but keep the check results that waiting optimizers still need for their steps.
+        """Adapt the scale as ``_update`` does, but keep the check results that waiting optimizers still need for their steps.
 
         An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. The result of its check is
         kept if the optimizer still has gradients. If all results since the last update belong to such optimizers, the scale is not updated.
@@ -141,9 +141,9 @@ class Float16Mixed(AutocastPrecision):
 
         Raises:
             UsageError: If the optimizer has gradients that ``Runtime.backward`` did not compute, or if the gradients are in float16 because
-                the model was converted to float16. The first error is raised if ``Runtime.backward`` has never been called. It is also
-                raised if the optimizer had no gradients after the last call of ``Runtime.backward``, but this is checked only until the
-                optimizer's gradients have been divided for the first time.
+                the model was converted to float16. The first case is detected if ``Runtime.backward`` has never been called. It is also
+                detected if the optimizer had no gradients after the last call of ``Runtime.backward``, but only until the optimizer's
+                gradients have been divided for the first time.
         """
         key = id(optimizer)
         if key in self._unscaled or not (gradients := _gradients(optimizer)):
@@ -172,7 +172,7 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. Waits for the device.
+        """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. This waits for the device.
 
         Raises:
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.
@@ -244,7 +244,7 @@ class Float16Mixed(AutocastPrecision):
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the gradients of the optimizer's parameters. Of a sparse gradient, the result has the tensor of its values."""
+    """Return the gradients of the optimizer's parameters. For a sparse gradient, the list contains the tensor of its values."""
     gradients = []
     for group in optimizer.param_groups:
         for parameter in group["params"]:

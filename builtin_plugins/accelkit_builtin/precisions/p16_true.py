@@ -1,4 +1,4 @@
-"""``16-true``: parameters, inputs and arithmetic in float16. Needs half the memory of float32, but values easily overflow or vanish."""
+"""``16-true``: parameters, inputs and arithmetic in float16, which needs half the memory of float32. Values easily overflow or vanish."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ ComputeDtype = Literal["bfloat16", "float16", "float32"]
 
 
 class QuantizedPrecision(NarrowPrecision):
-    """Quantised weights of ``Linear`` layers. All other floating-point parameters, buffers and inputs have one dtype.
+    """Base class of precisions that quantise the weights of ``Linear`` layers and use one dtype for all other floating-point tensors.
+
+    These tensors are the other parameters, the buffers and the inputs.
 
     Args:
         compute_dtype: The dtype of computation, and of all floating-point tensors that are not quantised.

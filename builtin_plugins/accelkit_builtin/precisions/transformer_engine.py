@@ -39,7 +39,7 @@ class TransformerEngineOptions:
 
 
 class TransformerEngine(NarrowPrecision):
-    """float8 matrix products of Transformer Engine, with bfloat16 parameters.
+    """float8 matrix products computed by Transformer Engine, with bfloat16 parameters.
 
     Args:
         options: Options of Transformer Engine.
@@ -52,7 +52,7 @@ class TransformerEngine(NarrowPrecision):
         self.options = options or TransformerEngineOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check that Transformer Engine can compute in float8 on this GPU. Initialises CUDA.
+        """Check that Transformer Engine can compute in float8 on this GPU. This initialises CUDA.
 
         Raises:
             UnsupportedError: If Transformer Engine cannot compute in float8 on this GPU, or the device is not a CUDA device.
@@ -74,8 +74,8 @@ class TransformerEngine(NarrowPrecision):
 
         A ``Linear`` layer is replaced if its ``in_features`` and ``out_features`` are multiples of 16. A ``LayerNorm`` layer is replaced if
         it has a weight and a bias. Instances of subclasses, and layers that ``ignore`` selects, are not replaced. A new layer gets copies
-        of the replaced layer's parameters, but not its hooks. Layers of Transformer Engine that the module already contains are kept. Warns
-        about names in ``ignore`` that match nothing.
+        of the replaced layer's parameters, but not its hooks. Layers of Transformer Engine that the module already contains are kept. If a
+        name in ``ignore`` matches no layer or module, this method warns.
 
         Raises:
             UnsupportedError: If the module has parameters, but contains no ``Linear`` layer that can be replaced and none of these layers

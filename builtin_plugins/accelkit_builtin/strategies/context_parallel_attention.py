@@ -24,7 +24,7 @@ from accelkit_builtin.strategies.context_parallel import ContextGroup
 
 _HINT = "call torch.nn.functional.scaled_dot_product_attention, or use context=1"
 _RECOMPUTING = frozenset({torch.utils.checkpoint.__file__, torch.autograd.function.__file__})
-"""The files of the functions that run code again, or not at all, in the backward pass."""
+"""The files of ``torch.utils.checkpoint`` and ``torch.autograd.Function``. The backward pass may run the code that they call again."""
 
 
 class _State(threading.local):
@@ -38,7 +38,8 @@ def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str
     """Make attention inside a module use the keys and values of all parts of each sequence. The module is changed in place.
 
     The ``forward`` of the module and of every module inside it enters the mode ``DividedAttention``, unless the mode is already active.
-    Inner modules must enter it too, because activation checkpointing runs only their forward passes again during the backward pass.
+    Inner modules must enter it too: if the model checkpoints activations of an inner module, the backward pass runs only the ``forward`` of
+    this module again, not that of the model.
 
     Args:
         module: The model.

@@ -68,7 +68,7 @@ class DDPStrategy(Strategy):
         self.options = checked_options(options, DDPOptions, "DDPStrategy(DDPOptions(static_graph=True))")
 
     def wrap_module(self, module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-        """Return the module wrapped in DistributedDataParallel. A module without trainable parameters is returned as it is.
+        """Return the module wrapped in DistributedDataParallel. A module without trainable parameters is not wrapped.
 
         Raises:
             UnsupportedError: If a parameter is on the meta device, where it has no values, or if torch does not support the communication

@@ -43,7 +43,7 @@ _LACKS_PRECISION = "is not supported on your device"  # in the text of DeepSpeed
 
 
 class DeepSpeedStrategy(EngineStrategy):
-    """DeepSpeed's ZeRO, for one module with one optimizer per Runtime.
+    """Sharded data parallelism with DeepSpeed's ZeRO, for one module with one optimizer per Runtime.
 
     Args:
         options: How to shard. None means ``DeepSpeedOptions()``.
@@ -61,7 +61,7 @@ class DeepSpeedStrategy(EngineStrategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that DeepSpeed is installed, is new enough, and can use this accelerator. Does not import DeepSpeed.
+        """Check that DeepSpeed is installed, is new enough, and can use this accelerator. This does not import DeepSpeed.
 
         Raises:
             UnavailableError: If DeepSpeed is missing or too old.

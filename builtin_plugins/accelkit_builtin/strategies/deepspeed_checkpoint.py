@@ -71,8 +71,8 @@ def load(engine: Any, folder: Path, plugin: str) -> None:
     """Load what ``save`` wrote. All processes must call this function.
 
     Raises:
-        CheckpointError: If DeepSpeed cannot load the files into this engine, in which case nothing has been changed. Also if a file is
-            damaged or cannot be read without running code; a part of the engine's state may then have been loaded.
+        CheckpointError: If DeepSpeed cannot load the files into this engine, or if a file is damaged or cannot be read without running
+            code. In the first case, nothing has been changed. In the other cases, a part of the engine's state may have been loaded.
     """
     import torch
 

@@ -27,7 +27,7 @@ class DeepSpeedOptions:
     Args:
         stage: The ZeRO stage. Stage 1 shards the optimizer's state, stage 2 also shards gradients, and stage 3 also shards parameters.
         offload_optimizer: Whether to keep the optimizer's state in host memory and run its step on the CPU.
-        offload_parameters: Whether to keep parameters in host memory. Requires stage 3.
+        offload_parameters: Whether to keep parameters in host memory. This requires stage 3.
         config: A configuration in DeepSpeed's JSON format, as a mapping or as the path of a JSON file. Its values take precedence over the
             options above. A setting that is ``"auto"`` gets its value from the options above or from the Runtime. If neither determines
             the value, DeepSpeed's default is used. The settings may differ between processes, for example in the paths of offloaded

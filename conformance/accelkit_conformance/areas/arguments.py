@@ -103,8 +103,8 @@ def _indices() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.int64", "dtype.int32", "dtype.bool"], over=_indices)
 def index_expressions(subject: Subject, name: str, dtype: str) -> None:
-    """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is a number, a slice, a list, a tensor of
-    integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
+    """``x[index]`` and ``x[index] = value`` give the same results as on the CPU. The index is an integer, a bool, a slice, a list, a tensor
+    of integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
     dtype of ``x``. If the index contains neither tensors nor lists, the value may also be an int32 tensor. If the index consists only of
     tensors, and ``x`` is not a bool tensor, ``index_put_`` with ``accumulate=True`` also gives the same result. ``x`` is contiguous,
     transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows.

@@ -164,8 +164,8 @@ def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def main_address_and_port_agree(subject: Subject) -> None:
-    """``main_address`` and ``main_port`` are the same on all processes of a job, unless a process raises an AccelkitError for one of them.
-    The port is from 1 to 65535. The address is not empty, and contains no port, bracket, slash, comma, space or newline."""
+    """``main_address`` and ``main_port`` are the same on all processes of a job, unless reading one of them raises an AccelkitError in any
+    process. The port is from 1 to 65535. The address is not empty, and contains no port, bracket, slash, comma, space or newline."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             places = [(_spelled(answers["main_address"]), _spelled(answers["main_port"])) for answers in everyone]
@@ -212,8 +212,8 @@ def launcher_starts_the_processes(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def settings_are_compared(subject: Subject) -> None:
-    """``validate_settings`` accepts None and the numbers of devices and machines with which a job was started, and raises a
-    ContradictionError for other numbers."""
+    """``validate_settings`` accepts None, and accepts the numbers of machines and of devices per machine with which a job was started. For
+    other numbers, it raises a ContradictionError."""
     for job in large_jobs(subject):
         first = job[0]
         devices, nodes = first.expected.get("local_world_size"), first.expected.get("num_nodes")

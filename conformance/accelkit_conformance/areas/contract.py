@@ -139,8 +139,8 @@ def probe_leaves_fork_usable(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def instance_has_its_name(subject: Subject) -> None:
-    """The class can be instantiated without arguments. An instance has the name under which it is selected, unless the plugin is a hook
-    plugin."""
+    """The class can be instantiated without arguments. Unless the plugin is a hook plugin, the ``name`` of the instance is the name under
+    which the plugin is selected."""
     instance = loading.instantiate(subject.cls, subject.record)
     if subject.record.kind != "hooks":
         assert instance.name == subject.record.name, f"its name is {instance.name!r} instead of {subject.record.name!r}"

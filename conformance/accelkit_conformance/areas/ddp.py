@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def model_and_batch(size: int) -> tuple[Any, Any]:
     """Return a model and the whole batch of a job with ``size`` processes (four samples for each), both on the CPU.
 
-    Seeds torch's default generator, so that both are the same on every rank.
+    The function seeds torch's default generator, so that both are the same on every rank.
     """
     import torch
 

@@ -107,8 +107,8 @@ def large_draws(subject: Subject) -> None:
 def permutations(subject: Subject) -> None:
     """In 400 permutations of 40 numbers, each number is in each place equally often: the chi-squared statistic is at most six standard
     deviations above its mean. Permutations of 100,000 numbers are tested in int64 and, if the device has the dtype, in int32. Such a
-    permutation contains each number once, and fewer than 30 pairs of neighbouring numbers differ by
-    1. Its correlations with the ascending numbers and with the next permutation are both between -0.019 and 0.019.
+    permutation contains each number once, and fewer than 30 of its pairs of neighbouring numbers have a difference of 1. Its correlations
+    with the ascending numbers and with the next permutation are both between -0.019 and 0.019.
     """
     from accelkit_conformance.oracle.large_draws import check_permutations
 

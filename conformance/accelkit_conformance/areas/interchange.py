@@ -29,7 +29,7 @@ def conversions(subject: Subject, dtype: str) -> None:
 def assignments(subject: Subject) -> None:
     """Assignments to elements, rows, slices and masked elements of a tensor write the same values as on the CPU, and change no other
     elements. The values are Python numbers or tensors. Tensors on the CPU are assigned only in calls in which torch itself copies them to
-    the device. The indices are numbers, slices, lists, NumPy arrays, or tensors and masks on the CPU. The following also give the same
+    the device. The indices are integers, slices, lists, NumPy arrays, or tensors and masks on the CPU. The following also give the same
     results as on the CPU: reading with these indices, ``fill_`` and ``masked_fill_`` with a tensor on the CPU, and arithmetic with Python
     and NumPy numbers."""
     from accelkit_conformance.oracle.host_values import check_assignments

@@ -295,8 +295,8 @@ def functions_agree(subject: Subject) -> None:
 @check("full", requires=["memory_statistics"])
 def calls_leave_nothing(subject: Subject) -> None:
     """Repeating a call does not increase the amount of allocated memory: each of about 25 calls is made four times, and the number of
-    allocated bytes is not larger after the fourth time than after the first. Among the calls are copies between the host and the device, assignments, printing,
-    saving and loading, deep copies, generators, hooks, and work on another stream or in another thread."""
+    allocated bytes is not larger after the fourth time than after the first. Among the calls are copies between the host and the device,
+    assignments, printing, saving and loading, deep copies, generators, hooks, and work on another stream or in another thread."""
     from accelkit_conformance.oracle.leaking_calls import check_calls
 
     check_calls(subject)

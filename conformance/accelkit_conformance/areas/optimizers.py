@@ -21,7 +21,7 @@ _IN_BFLOAT16 = 32
 """For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises updates of a thousandth of a weight
 in bfloat16."""
 _TARGET = 3.0
-"""A value above all results of the model. The batches contain only positive numbers, so that with this target gradients keep their signs.
+"""A value above all results of the model. The batches contain only positive numbers, so that, with this target, gradients keep their signs.
 If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
 
 
@@ -264,8 +264,8 @@ def memory_layouts(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def scaled_steps(subject: Subject, name: str) -> None:
     """Four steps with ``torch.amp.GradScaler``, one of which overflows, give the same parameters as three steps without a scaler on the
-    CPU. The step that overflowed halves the scale and is not counted. Each implementation that torch supports for the device is tested.
-    Fused implementations themselves unscale the gradients and decide whether to skip a step.
+    CPU. The step that overflowed halves the scale and does not increase the optimizer's step counts. Each implementation that torch
+    supports for the device is tested. Fused implementations themselves unscale the gradients and decide whether to skip a step.
     """
     from accelkit_conformance.oracle.optimizer_cases import check_scaled
 

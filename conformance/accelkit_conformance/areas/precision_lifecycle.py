@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FORWARD = ("convert_input", "forward_context", "convert_output")
 _BACKWARD = ("pre_backward", "backward", "post_backward")
 _GROUPS = (_FORWARD, _BACKWARD, ("unscale_gradients",), ("optimizer_step",))
-"""The methods that are called in a step. The runtime skips a group if none of its methods is overridden."""
+"""The methods that a step can call, in groups. The runtime skips a group if none of its methods is overridden."""
 
 
 @check("smoke", kind="precision")

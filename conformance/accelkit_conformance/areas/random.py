@@ -46,7 +46,7 @@ def restored_states_repeat(subject: Subject) -> None:
 
 @check("smoke", requires=["random_state"])
 def fork_rng_restores(subject: Subject) -> None:
-    """``torch.random.fork_rng`` restores the random state of the device."""
+    """``torch.random.fork_rng`` restores the random state of the device at the end of its block."""
     from accelkit_conformance.oracle.seeds import check_fork_rng
 
     check_fork_rng(subject)
@@ -117,7 +117,7 @@ def continuous_distributions(subject: Subject, name: str) -> None:
 def discrete_distributions(subject: Subject, name: str) -> None:
     """In 20,000 draws, each value is as frequent as expected, within five standard deviations. ``randperm`` is called only 500 times, and
     only the first element of each permutation counts as a draw. For ``geometric_``, all values above 3 count as one value, and for
-    ``poisson``, all values above 2. No value outside the distribution is drawn, and the result is on the device.
+    ``poisson``, all values above 2. No value whose probability is 0 is drawn, and the result is on the device.
     """
     from accelkit_conformance.oracle.samplers import check_discrete_draws
 
@@ -156,9 +156,9 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
 def small_draws_repeat(subject: Subject, name: str) -> None:
-    """After a single random number, random tensors of 1, 2, 3 and 17 elements are drawn. The same four draws give the same numbers if the
-    random state from before these draws is restored, or if ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the same seed
-    each time. Except on the CPU, a state that is a row of a larger tensor can be restored, too."""
+    """A single random number is drawn, and then random tensors of 1, 2, 3 and 17 elements. Repeating these four draws gives the same
+    numbers if the random state from before them is restored, or if ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the
+    same seed each time. Except on the CPU, a state that is a row of a larger tensor can be restored, too."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)

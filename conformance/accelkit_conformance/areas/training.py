@@ -123,7 +123,7 @@ def architectures(subject: Subject, name: str) -> None:
 def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch.Tensor) -> None:
     """Check that a model has the same gradients on the device as on the CPU.
 
-    The norm of the difference may be up to 2 % of the norm of the gradient, plus 0.1 % of the largest norm of all gradients.
+    The norm of the difference may be up to 2 % of the norm of the gradient, plus 0.1 % of the largest norm among all gradients.
 
     The gradients are computed with copies of ``here`` and ``there``, so that these models themselves do not change.
 

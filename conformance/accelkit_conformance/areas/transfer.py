@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def _bits(dtype: str, count: int = 4096) -> torch.Tensor:
-    """Return a CPU tensor with random bits, or with a fixed pattern for bool. Floats include subnormals, and NaNs with payloads."""
+    """Return a CPU tensor of ``count`` elements with random bits. Floats include subnormals, and NaNs with payloads.
+
+    If the dtype is bool, the tensor has a fixed pattern instead.
+    """
     import torch
 
     wanted = getattr(torch, dtype)
@@ -126,9 +129,9 @@ def copies_convert(subject: Subject) -> None:
 
 @check("smoke", over=["to_device", "to_host", "within_a_device"])
 def copies_broadcast(subject: Subject, direction: str) -> None:
-    """``copy_`` broadcasts its source to a target of up to three dimensions. The source is a number, a row, a column, a matrix, a batch of
-    rows or a batch of columns. Every pair of the dtypes float32, float16 and int64 is tested, except pairs with a dtype that is declared
-    ``none``.
+    """``copy_`` broadcasts its source to a target of up to three dimensions. The source is a 0-d tensor, a row, a column, a matrix, a
+    batch of rows or a batch of columns. Every pair of the dtypes float32, float16 and int64 is tested, except pairs with a dtype that is
+    declared ``none``.
     """
     from accelkit_conformance.oracle.copy_cases import check_broadcasts
 

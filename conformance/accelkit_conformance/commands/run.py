@@ -187,7 +187,7 @@ def require_packages() -> None:
 
 
 def check_writable(paths: Iterable[Path]) -> None:
-    """Check that reports can be written to ``paths``. Called before a long run. Creates missing folders.
+    """Check, before a long run, that reports can be written to ``paths``, and create missing folders.
 
     Raises:
         UsageError: If a report cannot be written.

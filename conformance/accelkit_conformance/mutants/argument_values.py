@@ -1,4 +1,4 @@
-"""Operators that are wrong for particular arguments, or in a particular order of calls."""
+"""Operators that give wrong results for particular arguments, or in a particular order of calls."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Broken(FakeXPUAccelerator):
         self.install()
 
     def install(self) -> None:
-        """Install the fault. Called after torch and the device have been loaded."""
+        """Install the fault. This method is called after torch and the device have been loaded."""
         faulty = self.fault
 
         import torch

@@ -72,7 +72,8 @@ class WaitsForNotice(TorchElasticEnvironment):
 
 @mutant("cluster_jobs", "preemption notices", kind="cluster", base="torchelastic")
 class AlarmInThread(TorchElasticEnvironment):
-    """``is_preempted`` sets a handler for SIGALRM, which Python allows only in the main thread."""
+    """``is_preempted`` sets a handler for SIGALRM. Python allows this only in the main thread, but accelkit calls
+    ``is_preempted`` in another thread."""
 
     def is_preempted(self) -> bool:
         def stop(number: int, frame: FrameType | None) -> None:

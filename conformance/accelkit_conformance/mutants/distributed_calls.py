@@ -1,4 +1,4 @@
-"""Collectives and sharded models that are wrong in less common cases."""
+"""Collectives and sharded models that give wrong results in less common cases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.distributed import _Collectives
 
 @mutant("collectives", "bits")
 class BroadcastsASum(_Collectives):
-    """``broadcast`` is computed as a sum with zeros from the receiving ranks, so negative zero becomes positive zero."""
+    """``broadcast`` is computed as a sum to which the receiving ranks contribute zeros, so negative zero becomes positive zero."""
 
     def install(self) -> None:
         def broadcast(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:

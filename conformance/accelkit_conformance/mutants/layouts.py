@@ -85,7 +85,7 @@ class WritesPastTheEnd(Broken):
 
 @mutant("layout", "writes beside")
 class WritesIntoACopy(Broken):
-    """``add_``, ``mul_`` and ``fill_`` on a strided view write to a contiguous copy of the view."""
+    """``add_``, ``mul_`` and ``fill_`` on a strided view write to a contiguous copy of the view instead of the view itself."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name in ("add_.Tensor", "mul_.Tensor", "fill_.Scalar") and args[0].numel() > 1 and not args[0].is_contiguous():

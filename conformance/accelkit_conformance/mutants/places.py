@@ -80,7 +80,7 @@ class ThreadsShareTheDevice(Broken):
 
 @mutant("device", "names of devices")
 class NamesOnlyTheFirst(Broken):
-    """Devices other than 0 have no name."""
+    """``get_device_name`` returns an empty string for every device except device 0."""
 
     def install(self) -> None:
         module: Any = self.device_module

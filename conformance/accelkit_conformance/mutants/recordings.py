@@ -9,7 +9,7 @@ from accelkit_conformance.mutants.broken import Broken, changed, is_pure
 
 
 class _Recorded(Broken):
-    """The fake XPU with the fault ``recording@HOW``, where HOW is the value of the attribute ``recording`` of the subclass."""
+    """The base class of mutants with the fake XPU's fault ``recording@HOW``. HOW is the value of the subclass's attribute ``recording``."""
 
     recording = ""
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 
 class AveragingEngineStrategy(EngineStrategy):
-    """Trains one or several modules. ``backward`` accumulates gradients in each process, and ``step`` averages them over all processes."""
+    """An engine strategy for one or several modules. ``backward`` accumulates gradients in each process, and ``step`` averages them over
+    all processes."""
 
     is_distributed = True
 
@@ -75,7 +76,7 @@ class AveragingEngineStrategy(EngineStrategy):
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")
 class EngineThatDoesNotStep(AveragingEngineStrategy):
-    """Reports that it has stepped although it has not."""
+    """``step`` takes no optimizer step, but reports that it has taken one."""
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         return True
@@ -83,7 +84,7 @@ class EngineThatDoesNotStep(AveragingEngineStrategy):
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")
 class EngineThatKeepsGradients(AveragingEngineStrategy):
-    """Does not discard its gradients in ``zero_grad``."""
+    """``zero_grad`` does not discard the accumulated gradients."""
 
     def zero_grad(self, optimizer: torch.optim.Optimizer) -> None:
         pass
@@ -91,7 +92,7 @@ class EngineThatKeepsGradients(AveragingEngineStrategy):
 
 @mutant("strategy_steps", "engines", kind="strategy", base="ddp")
 class EngineThatHidesSkippedSteps(AveragingEngineStrategy):
-    """Claims to have taken a step that it skipped."""
+    """``step`` reports that it has taken an optimizer step even if it has skipped the step."""
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
         super().step(optimizer)

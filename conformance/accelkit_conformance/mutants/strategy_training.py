@@ -96,7 +96,7 @@ class ReturnsACopy(DDPStrategy):
 
 @mutant("strategy_processes", "process group", kind="strategy", base="ddp")
 class CreatesAGroup(DDPStrategy):
-    """Creates a process group of its own and does not destroy it."""
+    """``setup`` creates a process group, which the strategy never destroys."""
 
     def setup(self, accelerator: Accelerator, devices: Sequence[int]) -> None:
         import torch.distributed as dist

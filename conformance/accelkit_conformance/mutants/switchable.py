@@ -30,7 +30,7 @@ _SCALARS = ("dot", "vdot", "trace")
 _VECTORS = ("addmv", "mv")
 """The names of operators whose result always has one dimension."""
 _UP_TO_SIGN = re.compile(r"eig|svd|_qr$|geqrf")
-"""Matches the names of operators that return vectors whose negation is also right."""
+"""Matches the names of operators that return vectors whose negation is also a correct result."""
 
 
 class Switchable(Broken):
@@ -65,7 +65,7 @@ class Switchable(Broken):
 
 
 class Fault:
-    """The fault of a generated mutant. Called in place of the mutant's operator, it calls the operator and may then change the result."""
+    """The fault of a generated mutant. It is called in place of the mutant's operator, calls the operator, and may change the result."""
 
     def __init__(self, mutant: Generated) -> None:
         source = random.Random(f"{mutant.axis},{mutant.seed}")  # noqa: S311 # for a reproducible fault

@@ -33,7 +33,7 @@ LOWER_EVERYWHERE = (
 """Operators that are computed in the autocast dtype on every device, including the CPU."""
 
 LOWER = ("addmv", "addr", "einsum", "linalg.multi_dot", "mv")
-"""Further operators that are computed in the autocast dtype on torch's devices."""
+"""Further operators that are computed in the autocast dtype on devices such as CUDA, but not on the CPU."""
 
 FLOAT32 = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log1p", "log2", "logsumexp", "pow", "reciprocal", "rsqrt",
@@ -64,12 +64,12 @@ PROMOTED = (
 def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare the results of an operator under autocast on the device with its results on the CPU.
 
-    On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. The
-    results are compared, and also the gradients of all floating-point arguments, for a few samples of torch's ``op_db``. Operators that are
-    computed in the autocast dtype are called once more after autocast has ended.
+    On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. For a few
+    samples of torch's ``op_db``, the results and the gradients of all floating-point arguments are compared. Operators that are computed in
+    the autocast dtype are called once more after autocast has ended.
 
-    Failures are recorded in the subject. If a result has the wrong dtype, and the wrong dtype is float32 or ``dtype``, the failure is
-    recorded as ``Absent``. The floating-point arguments have these dtypes, so autocast seems to have no effect on the operator.
+    Failures are recorded in the subject. If a result has the wrong dtype, and this dtype is float32 or ``dtype``, the failure is recorded
+    as ``Absent``: each floating-point argument has one of these dtypes, so autocast probably has no effect on the operator.
 
     Args:
         subject: The plugin under test, with its device.

@@ -114,7 +114,7 @@ CASES: Mapping[str, tuple[str, Callable[[torch.device], Any]]] = {
     "the first saved input of addcmul is changed": ("modified", lambda device: _one_changed_input(device, 0)),
     "the last saved input of addcmul is changed": ("modified", lambda device: _one_changed_input(device, 1)),
 }
-"""Calls that raise RuntimeError or TypeError, by description. Each has a text that the message must contain, which may be empty."""
+"""Calls that raise RuntimeError or TypeError, by description, each with a text (perhaps empty) that the error message must contain."""
 
 
 def check_rejected(subject: Subject) -> None:

@@ -148,7 +148,7 @@ def _with_trainer(name: str) -> torch.nn.Module:
 def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
     """Train a model in a plain loop, with a Fabric that has been launched, and return the model.
 
-    Asserts that the parameters, the batches and the gradients are on ``device``.
+    In each step, assert that the parameters, the batch and the gradients are on ``device``.
     """
     model = make_model()
     wrapped, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=RATE))
@@ -163,7 +163,7 @@ def train_with_fabric(fabric: Any, device: torch.device) -> torch.nn.Module:
 def train_with_accelerate(accelerator: Any, device: torch.device) -> Any:
     """Train a model in a plain loop, with Accelerate's ``accelerator``, and return the prepared model.
 
-    Asserts that the parameters, the batches and the gradients are on ``device``.
+    In each step, assert that the parameters, the batch and the gradients are on ``device``.
     """
     model = make_model()
     wrapped, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=RATE), make_loader())

@@ -1,4 +1,5 @@
-"""Functions that read a cluster environment's properties, for the checks of the areas ``cluster_*``. Does not import torch."""
+"""Functions that read a cluster environment's properties, for the checks of the areas ``cluster_*``. This module does not import
+torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environment variables recorded in real jobs, and jobs that are generated from a description. Does not import torch.
+"""Environment variables recorded in real jobs, and jobs that are generated from a description. This module does not import torch.
 
 A plugin ships recordings and descriptions as JSON files in a folder ``sample_jobs`` in the package of its class.
 ``docs/vendors/cluster-environment.md`` describes the format.

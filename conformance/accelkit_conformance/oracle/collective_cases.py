@@ -80,7 +80,7 @@ class Case:
         self._inputs: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def run(self, collective: str) -> None:
-        """Call a collective and check its result. Does nothing on ranks outside the group.
+        """Call a collective and check its result. On ranks outside the group, this method does nothing.
 
         The device must support contiguous float32 tensors with the reduction SUM. With another dtype or reduction, or with ``strided``
         tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. Another reduction permits such

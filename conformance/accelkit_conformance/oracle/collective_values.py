@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 _FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "float32": 1 + 2**-18}
-"""Factors by dtype. A dtype of half the size cannot hold the product of a small integer and its factor."""
+"""Factors by dtype. The product of a dtype's factor and a small integer cannot be represented in a dtype of half the size."""
 
 
 def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
     """Return the tensor of a rank: numbers from 1 to 5, multiplied by the factor of their dtype in ``_FACTORS``.
 
-    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number before the multiplication; numbers
-    above 5 start again at 1. A dtype that is not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2
+    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number before the multiplication, and numbers
+    above 5 wrap around to 1. A dtype that is not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2
     instead.
 
     Sums of the tensors of three ranks are exact. If ``is_product``, the numbers are not multiplied by the factor, so that products over

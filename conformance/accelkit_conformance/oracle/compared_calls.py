@@ -30,8 +30,8 @@ def compare_call(
     If ``is_pure`` is True, the device must change no argument that the CPU leaves unchanged, and the results must share memory with the
     arguments as they do on the CPU (see :func:`check_aliasing`).
 
-    Does nothing if the device lacks a dtype of the call. If the CPU rejects the call, no results are compared. Whether the device must
-    reject the call too depends on ``must_raise``.
+    If the device lacks a dtype of the call, this function does nothing. If the CPU rejects the call, no results are compared. Whether the
+    device must reject the call too depends on ``must_raise``.
 
     Args:
         subject: The plugin under test, with its device.

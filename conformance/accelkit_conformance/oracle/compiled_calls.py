@@ -1,4 +1,4 @@
-"""Compiled functions that are called again with other arguments, that draw random numbers, or that change buffers."""
+"""Checks of compiled functions that are called again with other arguments, that draw random numbers, or that change buffers."""
 
 from __future__ import annotations
 

@@ -248,7 +248,8 @@ def check_under_conditions(subject: Subject, overload: str, combinations: list[d
     """Make a recorded call on the device under each combination of conditions, and then ten times under ordinary conditions.
 
     A condition that does not apply is replaced (see ``ConditionedCall.possible``). A failure is recorded in the subject, with the fewest
-    conditions under which the call still fails. Three failures, or one that leaves the device unusable, end the function early.
+    conditions under which the call still fails. After three failures, or after one that leaves the device unusable, the function returns
+    early.
 
     Args:
         subject: The plugin under test, with its device.

@@ -26,7 +26,7 @@ def confined() -> Iterator[list[str]]:
     """Context manager in which this process can neither start a program, nor connect to anything, nor send a signal.
 
     An attempt to start a program or to connect raises the same OSError as on a machine without the program or the service. An attempt to
-    send a signal raises PermissionError. Yields a list, to which a description of each attempt is appended.
+    send a signal raises PermissionError. The context manager yields a list, to which a description of each attempt is appended.
     """
     if not _is_watching:
         _is_watching.append(True)

@@ -1,4 +1,4 @@
-"""Checks of DistributedDataParallel with less common options and models. Its results are compared with those of one process that computes
+"""Checks of DistributedDataParallel with less common options and models. The results are compared with those of one process that computes
 the whole batch."""
 
 from __future__ import annotations

@@ -120,8 +120,9 @@ KINDS: Mapping[str, Callable[[Function, str, Sequence[torch.Tensor]], list[torch
 
 
 def check_derivatives(subject: Subject, name: str, kind: str) -> None:
-    """Compare a function's derivatives on the device with those in double precision on the CPU. Does nothing if the CPU cannot compute
-    them.
+    """Compare a function's derivatives on the device with those in double precision on the CPU.
+
+    If the CPU cannot compute the derivatives, this function does nothing.
 
     Args:
         subject: The plugin under test, with its device.

@@ -46,7 +46,7 @@ def check_function(
     The gradients are computed and compared twice, in two backward passes through the same graph. The backward passes must not change the
     output gradient. Differences are recorded in the subject.
 
-    Does nothing if the device lacks a dtype that the function needs.
+    If the device lacks a dtype that the function needs, nothing is compared.
 
     Args:
         subject: The plugin under test, with its device.

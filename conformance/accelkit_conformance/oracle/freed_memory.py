@@ -244,4 +244,4 @@ _FAILING: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x * 2, (7,)),
     "hook": _fail_in_a_hook,
 }
-"""Calls with a square matrix of at least eight rows that raise an error."""
+"""Calls that raise an error, by name. Each takes a square matrix with at least eight rows."""

@@ -27,7 +27,7 @@ _ROWS = 4
 
 
 class _Training:
-    """A sharded model, and a copy that each rank trains unsharded, on the CPU and with the batches of all ranks."""
+    """A sharded model and an unsharded copy of it, which each rank trains on the CPU with the batches of all ranks."""
 
     def __init__(self, subject: Subject, *, mesh: DeviceMesh | None = None, freeze: bool = False, **options: Any) -> None:
         torch.default_generator.manual_seed(0)

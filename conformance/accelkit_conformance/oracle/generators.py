@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_default_and_other(subject: Subject) -> None:
-    """Check that a generator with the same seed repeats its numbers, even if the default generator draws in between.
+    """Check that a generator that is seeded twice with the same seed repeats its numbers, even if the default generator draws in between.
 
     Raises:
         AssertionError: If the generator does not repeat its numbers, or if its initial seed is wrong.

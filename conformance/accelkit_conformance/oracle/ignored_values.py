@@ -22,7 +22,7 @@ def _nan(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def _without_addend(dtype: torch.dtype) -> _Calls:
-    """Return matrix products with an addend of NaN and ``beta=0``. The inner dimension of the products has size 4 or 0."""
+    """Return calls of matrix products with an addend of NaN and ``beta=0``. The inner dimension of the products has size 4 or 0."""
     calls: _Calls = {}
     a, b, c = (one.to(dtype) for one in random_inputs((2, 3, 4), (2, 4, 5), (4,)))
     for terms in (4, 0):

@@ -120,7 +120,7 @@ VERSIONED: Mapping[str, Call] = {
     "clip_grad_norm_": lambda x, y: _clip(x),
 }
 """Calls that write to their first argument, a tensor of shape (4, 4). The other argument has the same shape. Foreach operators are not
-among them: whether they increase versions depends on the kernel, and with torch's dispatch modes they do not."""
+among them: whether they increase version counters depends on the kernel, and with torch's dispatch modes they do not."""
 
 
 def _without_gradients(x: torch.Tensor) -> None:

@@ -250,7 +250,7 @@ def check_indices(subject: Subject) -> None:
 def main() -> None:
     """Make the calls that are named in the JSON request on standard input, until a call leaves the device unusable. Print the results.
 
-    Runs in the child process.
+    This function runs in the child process.
     """
     request = json.load(sys.stdin)
     sys.path[:] = request["sys_path"]

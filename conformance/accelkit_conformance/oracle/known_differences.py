@@ -64,7 +64,7 @@ def are_as_frequent(values: torch.Tensor, found: torch.Tensor, reference: torch.
 
 @contextlib.contextmanager
 def may_be_missing(op: Any, given: Any, overload: str = "") -> Iterator[None]:
-    """Context manager around a call on the device: an error becomes NotSupported if PyTorch implements the call only for the CPU.
+    """Context manager that converts an error of a call on the device to NotSupported if PyTorch implements the call only for the CPU.
 
     PyTorch's ``op_db`` lists the dtypes of each operator for the CPU and for CUDA. ``_ONLY_ON_CPU`` lists further operators that PyTorch
     implements only for the CPU.

@@ -36,7 +36,7 @@ def strided(one: torch.Tensor) -> torch.Tensor:
 
 
 def narrowed_buffer(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a buffer that holds the values of ``tensor``, and the part of the buffer in which they are.
+    """Return a buffer that holds the values of ``tensor``, and a view of the part of the buffer that holds them.
 
     The last dimension of the buffer has five more elements than the last dimension of ``tensor``. The other elements of the buffer hold the
     result of ``canary``. A 0-d tensor is treated as one row with one element.
@@ -75,7 +75,10 @@ def offset(one: torch.Tensor) -> torch.Tensor:
 
 
 def transposed(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy whose last two dimensions are swapped in memory; an ordinary copy if the tensor has fewer than two dimensions."""
+    """Return a copy whose last two dimensions are swapped in memory.
+
+    If the tensor has fewer than two dimensions, return an ordinary copy.
+    """
     return one.transpose(-1, -2).contiguous().transpose(-1, -2) if one.ndim > 1 else one.clone()
 
 

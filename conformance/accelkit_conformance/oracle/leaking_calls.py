@@ -1,4 +1,4 @@
-"""Calls and training steps. Repeating one of them must not increase the memory that is allocated on the device."""
+"""Calls and training steps that must not increase the amount of memory allocated on the device when they are repeated."""
 
 from __future__ import annotations
 

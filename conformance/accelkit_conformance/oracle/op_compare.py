@@ -199,7 +199,10 @@ def compare_backward(
 
 
 def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
-    """Return the results of a call of the operator ``op`` on the CPU, and whether the call drew random numbers."""
+    """Call ``call`` with the sample ``given`` on the CPU. Return the leaves of the results, and whether the call drew random numbers.
+
+    ``call`` is the operator ``op`` or a variant of it.
+    """
     with _watching_draws(op) as draws:
         results = flat(call(given[0], *given[1], **given[2]))
     return results, draws.are_seen

@@ -56,7 +56,7 @@ def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
 def _capturable_devices(info: Any, *, is_foreach: bool) -> list[str]:
     """Return the device types for which torch's optimizer accepts ``capturable``.
 
-    XLA is one of them, except with ``foreach`` and with Adadelta. RMSprop and Rprop accept XLA with ``foreach`` too.
+    XLA is always one of them for RMSprop and Rprop, never for Adadelta, and only without ``foreach`` for all other optimizers.
     """
     name = info.optim_cls.__name__
     return _get_capturable_supported_devices(supports_xla=name in ("RMSprop", "Rprop") or (not is_foreach and name != "Adadelta"))
@@ -209,8 +209,8 @@ def check_layouts(subject: Subject, name: str) -> None:
 def _around(placed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return a CPU copy of the elements of a view's base that are not in the view. Return an empty tensor if ``placed`` is not a view.
 
-    ``like`` is the same view on the CPU. Its strides show which elements are in the view, because the strides of a tensor without a memory
-    layout, as on XLA, do not.
+    ``like`` is the same view on the CPU. Its strides show which elements are in the view. The strides of ``placed`` would not show this if
+    tensors of its device have no memory layout, as on XLA.
     """
     base = placed._base
     if base is None or like._base is None:

@@ -41,7 +41,7 @@ class Calls(TorchDispatchMode):
     """
 
     def __init__(self, each: int) -> None:
-        """``each`` is the largest number of calls of one overload that are kept."""
+        """``each`` is the maximum number of calls that are recorded for each overload."""
         super().__init__()
         self._each = each
         self.calls: dict[str, list[tuple[Any, Any, Any]]] = {}
@@ -204,7 +204,7 @@ def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[t
 
     Args:
         programs: The programs. A program that raises an exception still contributes the calls before the exception.
-        each: The largest number of calls of one overload to return.
+        each: The maximum number of calls to return for each overload.
 
     Returns:
         The calls as ``(func, args, kwargs)``.
@@ -224,7 +224,7 @@ def calls_of_operator(name: str, each: int = _EACH) -> list[tuple[Any, Any, Any]
 
     Args:
         name: The name of the operator.
-        each: The largest number of calls of one overload to return.
+        each: The maximum number of calls to return for each overload.
 
     Returns:
         The calls as ``(func, args, kwargs)``.

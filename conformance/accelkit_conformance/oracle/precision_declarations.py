@@ -31,7 +31,7 @@ class Declaration:
     Attributes:
         stored: The dtypes in which parameters may be stored.
         computed: The dtypes in which layers may compute.
-        source: Text for messages that says what declares the dtypes: the precision's name or its required capabilities.
+        source: What declares the dtypes, as text for messages: the precision's name or its required capabilities.
         tolerance: The largest permitted error of gradients and updates, relative to their norm.
     """
 

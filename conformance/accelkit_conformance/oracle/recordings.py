@@ -1,4 +1,4 @@
-"""Recordings that torch.profiler makes of the device's work, for checks."""
+"""Functions that record the work of a device with torch.profiler and read the recordings."""
 
 from __future__ import annotations
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def _gradients(make: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
-    """Return a function that calls ``make`` with random tensors of these shapes. The function returns the gradients of the tensors as one
-    vector."""
+    """Return a function that takes a device and calls ``make`` with random tensors of these shapes on the device.
+
+    The function returns the gradients of these tensors as one vector.
+    """
 
     def call(device: Any) -> torch.Tensor:
         generator = torch.Generator().manual_seed(4)

@@ -81,7 +81,7 @@ def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str 
 
 
 def _imports_of_device(subject: Subject) -> list[str]:
-    """Return a list with the import line that registers the device with torch, or an empty list if torch supports the device itself.
+    """Return a list with the import line that registers the device with torch, or an empty list if torch itself supports the device.
 
     The line uses accelkit only if the accelerator overrides ``load``.
     """

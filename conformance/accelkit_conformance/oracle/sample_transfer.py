@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from accelkit.runtime.comparison.tolerance import DOUBLE
 
 _DEVICES_OF_SAMPLES = ("cpu", "cuda")
-"""torch's database passes ``device="cuda"`` to some operators on a machine that has CUDA."""
+"""Names of devices that samples may contain. On a machine that has CUDA, torch's database passes ``device="cuda"`` to some operators."""
 
 
 def tensors(nested: Any) -> list[torch.Tensor]:

@@ -28,7 +28,7 @@ _SAMPLERS: dict[str, tuple[torch.dtype, Callable[..., torch.Tensor]]] = {
 
 
 def check_outputs(subject: Subject) -> None:
-    """Check samplers with ``out=``: an empty tensor, a tensor of the right size, and a strided tensor.
+    """Check samplers whose ``out=`` argument is an empty tensor, a tensor of the right size, or a strided tensor.
 
     If a sampler does not return the given tensor, or if the numbers, dtype or shape are wrong, the failure is recorded in the subject.
 

@@ -114,7 +114,7 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
 def check_bounds(subject: Subject, dtype: str) -> None:
     """Check that uniform random numbers of the given dtype lie in the requested interval.
 
-    Later numbers must also not repeat earlier numbers.
+    In addition, later numbers must not repeat earlier numbers.
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first

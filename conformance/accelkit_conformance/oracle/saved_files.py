@@ -1,4 +1,4 @@
-"""Files of tensors, written from the device and read back."""
+"""Checks that tensors are saved to files and loaded from them correctly, and that copies of tensors are correct."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class WorkerClusterAtPort(WorkerCluster):
 
 @dataclasses.dataclass(slots=True)
 class Jobs:
-    """Starts jobs one after another. A job of n processes runs on the first n worker processes.
+    """Callable that runs jobs one after another, one in each call. A job of n processes runs on the first n worker processes.
 
     Attributes:
         subject: The plugin under test. During a job, its ``world_size`` is that of the job.
@@ -82,7 +82,7 @@ class Jobs:
 
 @contextlib.contextmanager
 def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
-    """Return a context manager with a ``Jobs`` object and a folder that all its jobs share.
+    """Return a context manager that yields a ``Jobs`` object and the path of a folder that all its jobs share.
 
     On entry, the context manager destroys the process group that the workers formed for the check, so that the Runtime of each job can
     create a new process group.
@@ -105,7 +105,7 @@ def jobs(subject: Subject) -> Iterator[tuple[Jobs, str]]:
 
 @contextlib.contextmanager
 def shared_folder(subject: Subject) -> Iterator[str]:
-    """Return a context manager with a new folder, the same on every process.
+    """Return a context manager that yields the path of a new folder, the same path on every process.
 
     On exit, rank 0 removes the folder, even if the block raises an error. If the block raises no error and the process group still exists,
     rank 0 first waits until all processes have left the block.

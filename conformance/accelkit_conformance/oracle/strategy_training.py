@@ -81,7 +81,7 @@ def check_is_suitable(subject: Subject) -> None:
 
 @contextlib.contextmanager
 def runtime(subject: Subject, **options: Any) -> Iterator[Runtime]:
-    """Return a context manager with a Runtime that uses a new instance of the strategy.
+    """Return a context manager that yields a Runtime with a new instance of the strategy.
 
     At the end of the block, the Runtime is torn down, unless the block raised an error.
 
@@ -105,7 +105,10 @@ def training(
     make_optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
     **options: Any,
 ) -> Iterator[ModelPair]:
-    """Return a context manager with a ``ModelPair`` for a new instance of ``model_class``. ``options`` are the options of ``runtime``."""
+    """Return a context manager that yields a ``ModelPair`` for a new instance of ``model_class``.
+
+    ``options`` are passed to ``runtime``.
+    """
     with runtime(subject, **options) as rt:
         yield ModelPair(subject, rt, make(model_class, dtype_of(subject)), make_optimizer)
 
@@ -268,7 +271,7 @@ def is_engine(subject: Subject) -> bool:
 
 
 def dtype_of(subject: Subject) -> torch.dtype:
-    """Return the dtype of models.
+    """Return the dtype of the parameters of the models that the strategy trains.
 
     The dtype is float64 unless the device lacks float64 or the engine of the strategy does not support it. In these cases, the dtype is
     float32.

@@ -53,8 +53,10 @@ class Target:
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]] | None:
-    """Return the address of the tensor's storage, the tensor's storage offset and its strides. None if the tensor is not strided, or its
-    storage has no address."""
+    """Return the address of the tensor's storage, the tensor's storage offset and its strides.
+
+    Return None if the tensor is not strided, or if its storage has no address.
+    """
     if tensor.layout is not torch.strided or not has_memory(tensor):
         return None
     return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.stride()

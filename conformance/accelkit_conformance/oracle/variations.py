@@ -137,7 +137,7 @@ class Variations:
 
     @functools.cached_property
     def _named_dim(self) -> int | None:
-        """The argument ``dim`` of the call. If ``dim`` is a list, its first element. None if the call has no integer ``dim``."""
+        """The argument ``dim`` of the call or, if ``dim`` is a list, its first element. It is None if there is no such integer."""
         value = self._dim_argument(self._given)
         value = value[0] if isinstance(value, list | tuple) and value else value
         return value if type(value) is int else None
@@ -150,10 +150,10 @@ class Variations:
 
     @functools.cached_property
     def _with_more_dimensions(self) -> Any:
-        """The arguments with leading dimensions added; None if no dimensions can be added, for example because the CPU rejects the call.
+        """The arguments with leading dimensions added, or None if no dimensions can be added, for example because the CPU rejects the call.
 
-        The dimensions are added to the first tensor, which then has six, and to each tensor that has as many dimensions as the first
-        tensor. If ``dim`` counts from the front, it is increased, so that it names the same dimension as before.
+        The first tensor gets as many new dimensions as it needs to have six. Every tensor that had as many dimensions as the first one gets
+        the same number of new dimensions. If ``dim`` counts from the front, it is increased, so that it names the same dimension as before.
         """
         first = tensors(self._recorded)[0]
         added = _NUM_DIMENSIONS - first.ndim

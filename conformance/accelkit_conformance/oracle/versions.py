@@ -1,4 +1,4 @@
-"""Checks of the version of a tensor, which autograd uses to notice that a saved tensor was changed."""
+"""Checks of the version counter of a tensor. Autograd uses it to notice that a saved tensor was changed."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ _READS: dict[str, _Call] = {
     "rand_like": torch.rand_like,
     "detach": lambda x: x.detach(),
 }
-"""Calls that write nothing to a tensor of shape (3, 4), by name."""
+"""Calls that do not write to their argument, a tensor of shape (3, 4), by name."""
 
 
 def check_versions(subject: Subject) -> None:
-    """Check that writing to a tensor increases its version, and that only reading the tensor does not.
+    """Check that writing to a tensor increases its version counter, and that reading the tensor does not.
 
     Also check that a backward pass raises an error if a call has written to a tensor that was saved for the pass. Failures are recorded in
     the subject.

@@ -1,1 +1,4 @@
-"""Benchmarks of a device for ``accelkit bench``, compared with the CPU of the same machine and with the device's own limits."""
+"""Benchmarks of a device for ``accelkit bench``.
+
+The results are compared with those of the CPU of the same machine, and with the device's own limits.
+"""

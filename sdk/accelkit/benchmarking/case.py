@@ -1,4 +1,4 @@
-"""Measurements whose definitions do not depend on the device."""
+"""Definitions of measurements that can be made on any device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target:
 
 
 class NotSupportedError(Exception):
-    """A measurement is not possible on the device. The text of the error is the reason."""
+    """A measurement is not possible on the device, or would take too long. The text of the error is the reason."""
 
 
 def reason_of(error: Exception) -> str:
@@ -50,7 +50,7 @@ def size_as_text(num_bytes: int) -> str:
     """Return a size for the name of a measurement, such as ``64KiB``.
 
     The size must be a whole number in the largest unit (B, KiB, MiB or GiB) that is not larger than the size. For example, 1536 bytes are
-    not allowed, because the plots would misread a name that contains ``1.5KiB``.
+    not allowed: in a name, dots separate the parts, so the plots would misread ``1.5KiB``.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 
@@ -120,7 +120,7 @@ class Case:
         return [self.value(seconds) for seconds in plan.seconds(self.prepare(target), target.synchronize)]
 
     def limit(self, peaks: Mapping[str, float]) -> tuple[float | None, str]:
-        """Return the best value that is possible at these peaks, and the resource that limits it.
+        """Return the best value that is possible with these peak rates, and the resource that limits it.
 
         Return None and "" if no peak applies.
 
@@ -133,7 +133,7 @@ class Case:
         return (self.value(seconds), resource) if seconds else (None, "")
 
     def shortest(self, peaks: Mapping[str, float]) -> tuple[float, str]:
-        """Return the shortest time in seconds that a call can take at these peaks, and the resource that determines this time.
+        """Return the shortest time in seconds that a call can take with these peak rates, and the resource that determines this time.
 
         This is the roofline model (Williams, Waterman, Patterson, 2009): each resource needs some time for its part of the work, and a call
         takes at least the longest of these times. Return 0 and "" if no peak is known.

@@ -139,7 +139,7 @@ def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: 
 
 
 def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
-    """Make ``repeat`` calls, and return the mean seconds per call of the slowest process.
+    """Make ``repeat`` calls, and return the mean time per call of the slowest process, in seconds.
 
     Each sample ends with an all_reduce, so all processes begin the next sample at about the same time.
     """

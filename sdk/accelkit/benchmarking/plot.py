@@ -147,7 +147,7 @@ def _labelled(values: Sequence[float]) -> list[float]:
     """Return the values to write beside the axis.
 
     If there are more than ``_MOST_TICKS`` values, only the powers of 10 are written. If there are more than ``_MOST_TICKS`` powers of 10,
-    only every nth power of 10 is written.
+    only every nth power of 10 is written, where n is the smallest number that leaves at most ``_MOST_TICKS`` powers.
     """
     if len(values) <= _MOST_TICKS:
         return list(values)

@@ -11,7 +11,7 @@ from accelkit import gc_pause
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to measure.
+    """The settings that determine how long a measurement takes.
 
     Attributes:
         rounds: The number of samples.

@@ -19,7 +19,7 @@ _OVERLAP_BYTES = 16 * _MIB
 
 
 def cases(is_quick: bool) -> list[Case]:
-    """Return the cases that measure launch latency, copies and overlap. If ``is_quick``, there are fewer sizes of copies, up to 8 MiB."""
+    """Return the cases that measure launch latency, copies and overlap. If ``is_quick``, fewer copy sizes are measured, up to 8 MiB."""
     found = [Case("launch.add", "us", _add), Case("launch.item", "us", _item)]
     for size in _QUICK if is_quick else _FULL:
         text = size_as_text(size)

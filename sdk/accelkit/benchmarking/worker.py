@@ -107,7 +107,7 @@ class Bench:
 
 
 def _peer(accelerator: Accelerator, device: torch.device) -> Target | None:
-    """Return the second device of the accelerator, or None if the accelerator has no device other than ``device``."""
+    """Return the second device of the accelerator. Return None if the accelerator has only one, or if the second device is ``device``."""
     indices = call(accelerator, "parse_devices", AUTO)
     peer = accelerator.device(indices[1]) if len(indices) > 1 else device
     return None if peer == device else Target(peer, lambda: call(accelerator, "synchronize", peer), Capabilities())

@@ -92,7 +92,7 @@ def _given(answers: Sequence[str], questions: Sequence[str]) -> dict[str, str]:
 
 
 def _without_braces(name: str, value: str) -> str:
-    """Return ``value``, the answer to the question ``name``.
+    """Check that ``value``, the answer to the question ``name``, contains no brace, and return ``value``.
 
     Raises:
         UsageError: If ``value`` contains a brace, because cookiecutter would render the answer as a Jinja template.

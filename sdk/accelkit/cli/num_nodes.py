@@ -53,7 +53,7 @@ def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str
     Args:
         text: The value of ``--num-nodes``, for the error.
         node_rank: The value of ``--node-rank``. None if the option was not given.
-        rdzv_backend: The rendezvous backend of torchrun.
+        rdzv_backend: The value of ``--rdzv-backend``.
 
     Raises:
         UsageError: If an option, a variable or the scheduler fixes the number or the order of the machines, or if ``rdzv_backend`` is not

@@ -122,7 +122,7 @@ def _autoload_that_can_work() -> Iterator[None]:
 
 
 def _is_privateuse1(backend: TorchBackend) -> bool:
-    """Return whether a backend claims PrivateUse1. Also True if ``known_devices.py`` does not list the backend's package."""
+    """Return whether a backend claims PrivateUse1. The result is True if ``known_devices.py`` does not list its package."""
     package = backend.value.partition(":")[0].partition(".")[0]
     rows = [row for row in device_table.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
     return all(bool(row.get("is_privateuse1", True)) for row in rows)

@@ -77,7 +77,7 @@ def register(name: str, cls: type, description: str = "") -> None:
     Args:
         name: The name by which users select the plugin.
         cls: A subclass of Accelerator, Precision, ClusterEnvironment or Strategy. Any other class is a hook plugin.
-        description: A one-line description for ``accelkit list``. If empty, the first line of the docstring of ``cls``.
+        description: A one-line description for ``accelkit list``. If it is empty, the first line of the docstring of ``cls`` is used.
 
     Raises:
         UsageError: If ``cls`` is not a class or ``name`` is not a valid name.

@@ -59,9 +59,9 @@ def _handlers() -> dict[str, Any]:
 def _is_torchs_own(thing: object) -> bool:
     """Return whether the code of ``thing`` is in torch.
 
-    torch replaces some of its own functions when further modules of torch are imported. Such replacements are not changes by the plugin.
-    The module that defines ``thing`` is read from ``__globals__`` if possible, because ``functools.wraps`` copies ``__module__`` from the
-    wrapped function.
+    torch replaces some of its own functions when further modules of torch are imported. Such replacements do not count as changes that the
+    plugin makes. The module that defines ``thing`` is read from ``__globals__`` if possible, because ``functools.wraps`` copies
+    ``__module__`` from the wrapped function.
     """
     home = getattr(thing, "__globals__", {}).get("__name__") or getattr(thing, "__module__", None) or type(thing).__module__
     return str(home).partition(".")[0] == "torch"

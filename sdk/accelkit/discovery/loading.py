@@ -102,7 +102,7 @@ def _check_declarations(cls: Any, record: PluginRecord) -> None:
 
 
 def probe(cls: Any, record: PluginRecord) -> Availability:
-    """Probe the class, and return whether it can be used here.
+    """Call ``cls.probe()``, and return the result, which says whether the plugin can be used here.
 
     Raises:
         BrokenPluginError: If the probe raises an error or returns anything but an Availability.

@@ -44,7 +44,10 @@ _LIMITS: dict[Limit, tuple[str, float]] = {
     "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
 }
 _LIMIT_OF_STAGE: dict[str, Limit] = {"start": "start", "torch": "start", "build": "build"}
-"""The stages with a limit of their own. Python and torch start slowly on a busy machine, which must not count against a plugin."""
+"""The stages that have a time limit of their own, with the name of this limit.
+
+Python and torch start slowly on a busy machine, which must not count against a plugin.
+"""
 _DOING = {
     "start": "before it was probed",
     "torch": "while importing torch",

@@ -36,7 +36,7 @@ _NEVER = 10 * 365 * 86400.0
 
 
 class Agent(SimpleElasticAgent):
-    """Run the processes of this machine through torch's cycle of rendezvous, start, monitoring and restart.
+    """The agent that runs the processes of this machine, in torch's cycle of rendezvous, start, monitoring and restart.
 
     Args:
         spec: The worker specification for torch.

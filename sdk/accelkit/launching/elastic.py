@@ -42,7 +42,7 @@ _REASONS: dict[type[Exception], str] = {
     RendezvousClosedError: "another machine has ended the job",
     RendezvousTimeoutError: "not all machines started the job in time",
 }
-"""The reasons for errors to which torch gives no text."""
+"""The reasons for errors that torch raises without a message."""
 
 
 def run(job: Job, say: Say) -> int:

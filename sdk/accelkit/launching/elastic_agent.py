@@ -17,14 +17,14 @@ from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop,
 from accelkit.launching.rendezvous import linger
 
 _DETECTION_SECONDS = LOST_SECONDS + 3.0
-"""The time after the failure of a process within which the loss of a machine becomes known, if that loss caused the failure."""
+"""If the loss of a machine causes a process to fail, the loss is detected within this number of seconds after the failure."""
 
 _POLL_SECONDS = 0.1
 _LOST = "lost the connection to "
 
 
 class ElasticAgent(Agent):
-    """Run the processes of this machine, and restart them whenever a machine joins the job, leaves the job or is lost.
+    """An agent that runs the processes of this machine, and restarts them whenever a machine joins or leaves the job or is lost.
 
     Every rendezvous begins a new round. The first machine that notices a change writes a description of the change to the store of the
     current round. All machines then stop their processes with SIGTERM, as a scheduler does before a preemption, and start a new rendezvous.
@@ -67,9 +67,10 @@ class ElasticAgent(Agent):
     def _change(self, size: int) -> str:
         """Return why the processes have to stop for a new rendezvous, or "" if they do not have to.
 
-        If a machine is lost or waits to join the job, this requests a new rendezvous. The result is "" if no rendezvous is requested, if
-        another machine has ended the job, or if all processes have finished. This is called only while no process of this machine has
-        failed. ``size`` is the number of machines in the current round.
+        If a machine is lost, this method requests a new rendezvous. It also requests one if a machine waits to join the job, unless the
+        processes of some machine have already finished. The result is "" if no rendezvous is requested, if another machine has ended the
+        job, or if all processes have finished. This method is called only while no process of this machine has failed. ``size`` is the
+        number of machines in the current round.
         """
         store = self._membership.rendezvous.store
         if size > 1:
@@ -84,11 +85,11 @@ class ElasticAgent(Agent):
     def _change_behind_failure(self, size: int) -> str:
         """Return the change on another machine that may have caused a failure on this machine, or "" if there is none.
 
-        For example, the other machine was lost. If the loss of a machine may have caused the failure, this waits long enough to detect the
-        loss. The result is also "" if another machine has ended the job.
+        An example of such a change is the loss of the other machine. If the loss of a machine may have caused the failure, this method
+        waits long enough to detect the loss. The result is also "" if another machine has ended the job.
 
-        If no such change is found and restarts remain, this asks the other machines to stop for a new rendezvous. ``size`` is the number of
-        machines in the current round.
+        If no such change is found and restarts remain, this method asks the other machines to stop for a new rendezvous. ``size`` is the
+        number of machines in the current round.
         """
         assert self._ranks is not None
         if size == 1:

@@ -14,7 +14,7 @@ from accelkit.discovery.subprocess_env import signal_name
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""The longest time in seconds for which a launcher waits for the end of a process to which another process lost the connection."""
+"""If a process has lost its connection to a peer, the launcher waits at most this number of seconds for the peer to end."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(

@@ -40,7 +40,7 @@ class ElasticRendezvous(OrderedRendezvous):
     Args:
         inner: The rendezvous that finds the machines.
         address: The address at which the other machines reach this machine.
-        number: The number of this machine among all machines that have ever joined the job.
+        number: The number of this machine, as in ``Members``.
     """
 
     read_timeout = _READ_TIMEOUT

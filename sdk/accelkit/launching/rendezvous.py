@@ -33,7 +33,7 @@ _SHOWN = 8
 
 
 class OrderedRendezvous(RendezvousHandler):
-    """Wrap another rendezvous to apply the node ranks that the user specified and to use a new store in every round.
+    """A rendezvous that wraps another one, applies the node ranks that the user specified, and uses a new store in every round.
 
     The machine with rank 0 opens a new TCPStore for every round, on a port that the system picks, and keeps it open during the round. No
     other job can take the port, and no process reads addresses that a killed process left in a store. By contrast, torch shares one
@@ -60,7 +60,7 @@ class OrderedRendezvous(RendezvousHandler):
         """The number by which ``membership.Members`` knows this machine, if the number of machines may change."""
         self.watched: list[int] = []
         """The numbers of the machines whose heartbeats this machine watches: up to eight that joined the current round directly after it.
-        The last machine continues with the first. If machines are lost, a machine that is left therefore watches at least one of them."""
+        The first machine follows the last. If machines are lost, at least one of them is therefore watched by a machine that is left."""
 
     @property
     def use_agent_store(self) -> bool:

@@ -90,8 +90,8 @@ def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
 def _leave_process_group() -> None:
     """Destroy the process group, and then wait until torch's threads are idle.
 
-    If the program has failed, the process group is not destroyed: other ranks may be waiting in a collective, and destroying the group could
-    then hang.
+    If the program has failed, the process group is not destroyed. Other ranks may be waiting in a collective, and destroying the group
+    could then hang.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():

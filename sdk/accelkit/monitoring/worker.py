@@ -45,7 +45,7 @@ class Reader:
         self._set_up: set[torch.device] = set()
 
     def read(self) -> list[dict[str, float]]:
-        """Return the statistics of each device, with the unit in each key.
+        """Return a dict of statistics for each device. Each key names the unit of its value, as in ``memory.allocated.bytes``.
 
         Raises:
             BrokenPluginError: If the plugin fails, or returns anything but a mapping of names to finite numbers.

@@ -1,4 +1,4 @@
-"""Search for a batch size that fits into the memory of the devices, by halving."""
+"""Search for a batch size that fits into the memory of the devices, by halving the batch size again and again."""
 
 from __future__ import annotations
 

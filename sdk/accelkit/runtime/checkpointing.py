@@ -228,7 +228,10 @@ class Checkpointing:
     def _restore(
         self, targets: dict[str, Any], parts: dict[str, Any], source: Path, unverified: UnverifiedTensors | None, ranks: Ranks
     ) -> None:
-        """Restore ``targets`` from ``parts``, by name, and begin to verify the tensors of ``unverified``. ``source`` is for messages."""
+        """Restore each of ``targets`` from the item of ``parts`` with the same name, and begin to verify the tensors of ``unverified``.
+
+        ``source`` is the folder of the checkpoint, which messages contain.
+        """
         modules, blame = self._objects.modules, _failure(f"{source} could not be restored")
         if self._unverified is not None:
             self._unverified.stop()
@@ -254,7 +257,11 @@ class Checkpointing:
         yield "precision", self._session.precision
 
     def _engines(self) -> dict[str, Any]:
-        """Return the engines that the strategy, rather than this class, saves and loads, by their names in the checkpoint."""
+        """Return a dict that maps the name of each engine in the checkpoint to the engine.
+
+        The strategy saves and loads these engines; this class does not. The dict is empty if the strategy has no engines, or if it leaves
+        saving to the Runtime.
+        """
         from accelkit.runtime.checkpoints.engine_files import Engine, saver_of
 
         strategy = self._strategy
@@ -284,7 +291,7 @@ class Checkpointing:
     def _derive_random_state(self, source: Path) -> None:
         """Seed the generators of this process anew, and warn that the checkpoint has no random state of this process.
 
-        The checkpoint was saved by fewer processes, so the random state of another process has been restored. The seed is made from
+        The checkpoint was saved by fewer processes, so the random state of another process has been restored. The seed is derived from
         ``data_parallel_index`` and a number drawn from the restored CPU generator.
         """
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
@@ -300,5 +307,8 @@ class Checkpointing:
 
 
 def _failure(what: str) -> Any:
-    """Return a function that converts an exception to a CheckpointError with the message ``what``. ``Ranks`` raises it on all processes."""
+    """Return a function that converts an exception to a CheckpointError with the message ``what``.
+
+    ``Ranks`` calls the returned function, and raises the CheckpointError on all processes.
+    """
     return lambda error: CheckpointError(what, why=f"{type(error).__name__}: {error}")

@@ -207,11 +207,11 @@ def select_precision(precision: Any, accelerator: Accelerator) -> Precision:
 
 
 def select_devices(accelerator: Accelerator, wanted: Devices | None, environment: ClusterEnvironment) -> list[int]:
-    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, choose the devices.
+    """Return the indices of the devices in ``wanted``. If ``wanted`` is None, choose as many devices as this machine's processes need.
 
-    Choose one device if no external launcher starts the processes, or if each process sees only its own device (as with ``srun
-    --gpus-per-task=1``). Otherwise, choose one device per process on this machine. If the number of processes is not known, choose
-    ``local_rank + 1`` devices.
+    This is one device if no external launcher starts the processes, or if each process sees only its own device (as with ``srun
+    --gpus-per-task=1``). Otherwise, it is one device for each process on this machine, or ``local_rank + 1`` devices if the number of
+    processes is not known.
     """
     if wanted is not None:
         return _indices(accelerator, wanted)

@@ -63,12 +63,12 @@ class Accumulation:
 
 
 class Gradients:
-    """The gradients of the prepared models.
+    """Computes, accumulates, reduces, unscales and clips the gradients of the prepared models.
 
     Most methods implement the method of the same name in ``Runtime``. See ``Runtime`` for their documentation.
 
     Args:
-        session: The device in use, with its precision.
+        session: The session, which has the strategy, the precision and the function that runs backward passes.
         accumulation: The counter of micro-batches.
         objects: The prepared objects: the optimizers, whose gradients are unscaled before clipping, and the loaders, whose last batch
             completes an accumulation.

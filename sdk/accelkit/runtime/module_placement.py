@@ -46,7 +46,10 @@ class ParameterMoves:
         self._now[before] = self._now[after] = TensorWeakRef(after)
 
     def current(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return whichever of ``parameter`` and its replacement is in a prepared module, or None if neither is."""
+        """Return the replacement of ``parameter``, or ``parameter`` itself if it is in a prepared module and was not replaced.
+
+        Return None if ``parameter`` was never in a prepared module, or if its replacement no longer exists.
+        """
         now: TensorWeakRef | None = self._now.get(parameter)  # type: ignore[no-untyped-call]
         return None if now is None else now()
 

@@ -17,8 +17,8 @@ P = ParamSpec("P")
 class RankInfo:
     """The ranks of this process, and the number of processes in the job.
 
-    Values are kept after the first read, because training loops use them often. ``read_again`` discards the local rank, so that its next
-    use reads it again.
+    Values are kept after the first read, because training loops use them often. After ``read_again``, the local rank is read from the
+    cluster environment again.
 
     Args:
         cluster: The cluster environment, which provides the ranks.
@@ -65,7 +65,10 @@ class RankInfo:
         return self.process_index // (self.num_processes // self.data_parallel_size)
 
     def read_again(self) -> None:
-        """Discard the local rank, so that it is read again. Called after the processes have told each other which machine they are on."""
+        """Discard the stored local rank, so that the next use of ``local_process_index`` reads it from the cluster environment again.
+
+        A session calls this method after the processes have told each other on which machines they run, which may change the local rank.
+        """
         self.__dict__.pop("local_process_index", None)
 
     @property

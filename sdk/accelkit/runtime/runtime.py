@@ -195,7 +195,7 @@ class Runtime:
 
     @property
     def precision(self) -> Precision:
-        """The precision in which numbers are stored and computed. The first use starts the device (see ``device``)."""
+        """The precision, which determines the dtypes of storage and computation. The first use starts the device (see ``device``)."""
         return self._session.precision
 
     @property
@@ -354,7 +354,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Yield this process's share of ``inputs``, which is a contiguous part. Every process passes the whole ``inputs``.
+        """Yield this process's share of ``inputs``, a contiguous part of them. Every process passes the whole ``inputs``.
 
         If the inputs cannot be divided evenly, the first shares are one item longer. A tensor-parallel group gets one common share.
 
@@ -443,7 +443,10 @@ class Runtime:
 
     @property
     def sync_gradients(self) -> bool:
-        """Whether an optimizer step updates the parameters now. In ``accumulate``, True only at the micro-batch that completes a step."""
+        """Whether an optimizer step would update the parameters now.
+
+        Inside ``accumulate``, this is True only at the micro-batch that completes an optimizer step.
+        """
         return self._accumulation.is_complete
 
     @property
@@ -697,7 +700,8 @@ class Runtime:
 
         The number of processes and the strategy may differ from those of the job that wrote the checkpoint, except with ``deepspeed``. Each
         process reads only what its own shards need. Each process restores the random state of the saving process with the same
-        ``data_parallel_index`` (usually the rank). If that state is missing, the process warns and derives its state from another one.
+        ``data_parallel_index`` (usually the rank). If that state is missing, the process warns and derives its random state from that of
+        another process.
 
         Args:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
@@ -827,7 +831,7 @@ class Runtime:
         """Load the latest checkpoint under ``path``, if there is one. The folder need not exist.
 
         All processes call this, and rank 0 looks for checkpoints. ``path`` is a folder that all processes can access. ``load_state``
-        describes ``verify``. Calls ``watch_preemption`` first, so that SIGTERM and SIGUSR1 no longer end this process.
+        describes ``verify``. ``resume`` calls ``watch_preemption`` first, so that SIGTERM and SIGUSR1 no longer end this process.
 
         Returns:
             Whether a checkpoint was loaded. The result is the same on all processes.

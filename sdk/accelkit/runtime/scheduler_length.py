@@ -77,7 +77,7 @@ class _Steps:
     def explains(self, length: int) -> bool:
         """Return whether a scheduler's length is probably right: it is a multiple of ``per_epoch``, and ``mistaken_units`` yields nothing.
 
-        Always False if ``per_epoch`` is 0 or 1: every length is a multiple of 1, so nothing can be concluded.
+        The result is always False if ``per_epoch`` is 0 or 1. Every length is a multiple of 1, so nothing could be concluded from it.
         """
         is_whole = self.per_epoch > 1 and length % self.per_epoch == 0
         return is_whole and not any(self.mistaken_units(length))

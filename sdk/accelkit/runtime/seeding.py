@@ -50,16 +50,17 @@ def seed_host(seed: int) -> None:
 
 
 def seed_device(seed: int, accelerator: Accelerator, device: torch.device) -> None:
-    """Seed the generators of all devices of the accelerator. Does nothing if ``device`` is the CPU.
+    """Seed the generators of all devices of the accelerator, unless ``device`` is the CPU.
 
-    ``seed_host`` has already seeded the CPU's generator. Seeding it again would repeat numbers that the program may have drawn since.
+    ``seed_host`` has already seeded the CPU's generator. If it were seeded again, it would repeat numbers that the program may have drawn
+    since then.
     """
     if not torch.empty(0, device=device).is_cpu:
         seed_generators(seed, accelerator)
 
 
 def seed_generators(seed: int, accelerator: Accelerator) -> None:
-    """Seed the generators of an accelerator's devices. Warns if the accelerator has no generators."""
+    """Seed the generators of an accelerator's devices, or warn if these devices have no generators."""
     try:
         accelerator.manual_seed(seed)
     except UnsupportedError as error:
@@ -81,7 +82,10 @@ def capture_host() -> dict[str, Any]:
 
 
 def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.device) -> None:
-    """Restore all generators to the state that ``capture`` returned. Warns if the state is from another device type."""
+    """Restore all generators to the state that ``capture`` returned.
+
+    If the state is from another device type, warn, and restore only the generators of the host.
+    """
     restore_host(state)
     if state["device"] is not None and state["device_type"] == accelerator.device_type:
         accelerator.set_rng_state(state["device"], device)

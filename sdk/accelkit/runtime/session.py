@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The objects that exist only while the device is in use.
+    """The device of this process, and the other objects that exist only while the device is in use, such as the precision.
 
     Reading any property except ``is_started`` starts the device if it is not in use yet. The methods ``state`` and ``description`` do not
     start the device.
@@ -77,7 +77,7 @@ class Session:
     def start(self) -> torch.device:
         """Start the device, unless it has started, and return it.
 
-        Initialises the driver. If the strategy is distributed, also joins the process group.
+        Starting the device initialises the driver. If the strategy is distributed, this process also joins the process group.
         """
         return self._device if self._device is not None else self._start()
 
@@ -88,7 +88,7 @@ class Session:
 
     @property
     def precision(self) -> Precision:
-        """The precision in which numbers are stored and computed."""
+        """The precision, which determines the dtypes of storage and computation."""
         self.start()
         return self._precision
 

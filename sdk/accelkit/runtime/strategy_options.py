@@ -1,4 +1,4 @@
-"""The options of a strategy as text. The processes of a job compare them when they create the process group."""
+"""The options of a strategy as text. The processes of a job compare these texts after they have joined the process group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def option_texts(strategy: Strategy) -> dict[str, str]:
-    """Return the values of a strategy's options as text, by the name of the option, such as ``ParallelOptions.tensor``.
+    """Return a dict from the name of each option of a strategy, such as ``ParallelOptions.tensor``, to the value of the option as text.
 
     The options are the fields of the dataclasses in the strategy's attribute ``options`` and in its attributes whose names end in
     ``_options``. A field with the metadata ``{"per_process": True}`` is left out. If a value is a mapping, each entry is also returned

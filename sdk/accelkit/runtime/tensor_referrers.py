@@ -1,4 +1,4 @@
-"""Find the objects of a program that still hold certain tensors, to name them in a warning."""
+"""Search for the objects of a program that still hold certain tensors, so that a warning can name these objects."""
 
 from __future__ import annotations
 

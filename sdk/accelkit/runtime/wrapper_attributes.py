@@ -87,7 +87,7 @@ def _without_gradients(method: types.MethodType, wrapper: str) -> Callable[..., 
 
 @contextlib.contextmanager
 def _recording_calls() -> Iterator[list[str]]:
-    """Record the class names of the modules that are called inside the ``with`` block."""
+    """Yield a list, and append to it the class name of each module that is called inside the ``with`` block."""
     called: list[str] = []
     handle = register_module_forward_pre_hook(lambda module, _: called.append(type(module).__name__))
     try:

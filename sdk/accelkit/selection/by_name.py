@@ -15,7 +15,7 @@ GENERIC = "torch"
 
 
 class Loaded(NamedTuple):
-    """A plugin's class, which was checked against its specification, and the plugin's record."""
+    """A plugin's class, together with the plugin's record. The class has been checked against its specification."""
 
     cls: Any
     record: PluginRecord

@@ -278,7 +278,7 @@ class Accelerator:
         return None
 
     def step_end(self) -> None:
-        """Execute the traced operations, on devices that trace lazily. This method need not wait for the device.
+        """Execute the traced operations, on devices that trace lazily. The default does nothing. An override need not wait for the device.
 
         If a subclass overrides this method, it is called after each backward pass and each optimizer step, and before a prepared loader
         yields a batch.

@@ -42,7 +42,7 @@ class Variables:
         return next((value for name in names if (value := self.environ.get(name, "").strip())), None)
 
     def number(self, *names: str, least: int = 0, below: int | Sequence[str] | None = None, default: int | None = None) -> int:
-        """Return the first variable in ``names`` that is set and not empty, as an integer.
+        """Return the value of the first variable in ``names`` that is set and not empty, as an integer.
 
         Args:
             names: The names of one or more variables, the preferred one first.
@@ -84,10 +84,10 @@ class Variables:
         return number
 
     def address(self, *names: str, default: str | None = None) -> str:
-        """Return the first variable in ``names`` that is set and not empty, as a host name or IP address, without brackets.
+        """Return the host name or IP address in the first variable in ``names`` that is set and not empty, without brackets.
 
-        If there is no such variable, returns ``default``. If ``default`` is also None, returns ``127.0.0.1`` and warns once that
-        ``names[0]`` is not set.
+        If there is no such variable, return ``default``. If ``default`` is also None, return ``127.0.0.1``, and warn once that ``names[0]``
+        is not set.
 
         Raises:
             UsageError: If the value is not a host name or address.
@@ -98,10 +98,10 @@ class Variables:
         return self._host(value, self._set(names))
 
     def port(self, *names: str, default: int | None = None) -> int:
-        """Return the first variable in ``names`` that is set and not empty, as a TCP port.
+        """Return the TCP port in the first variable in ``names`` that is set and not empty.
 
-        If there is no such variable, returns ``default``, or 12910 if ``default`` is None. In the latter case, warns once that ``names[0]``
-        is not set.
+        If there is no such variable, return ``default``. If ``default`` is also None, return 12910, and warn once that ``names[0]`` is not
+        set.
 
         Raises:
             UsageError: If the value is not a port number.

@@ -120,7 +120,7 @@ class ClusterEnvironmentHooks:
 
 
 class RuntimeHooks:
-    """Events of the runtime. Results are ignored."""
+    """Hooks that a Runtime calls when an event occurs, for example when a checkpoint has been saved. Their results are ignored."""
 
     @hookspec
     def runtime_created(self, state: RuntimeState) -> None:

@@ -94,8 +94,8 @@ class Precision:
     def module_init_context(self) -> AbstractContextManager[Any]:
         """Return a context manager inside which new modules have the dtype in which this precision stores parameters.
 
-        By default, this is the context manager that ``tensor_init_context`` returns.
-        Called by the user's program, as ``rt.precision.module_init_context()``.
+        The default returns the context manager of ``tensor_init_context``. Called by the user's program, as
+        ``rt.precision.module_init_context()``.
         """
         return self.tensor_init_context()
 

@@ -89,8 +89,8 @@ def call(accelerator: Accelerator, name: str, *arguments: Any, module_name: str 
 def memory_stats(accelerator: Accelerator, device: torch.device) -> dict[str, float]:
     """Return the number of bytes allocated on ``device`` (``memory.allocated.bytes``) and its peak (``memory.peak.bytes``).
 
-    The peak is measured since the last ``reset_peak_memory_stats``, or since the process started. Values that torch does not report are
-    left out.
+    The peak is the highest number since the last ``reset_peak_memory_stats``, or since the process started. Values that torch does not
+    report are left out.
     """
     found: dict[str, float] = {}
     for key, name in _MEMORY_STATISTICS.items():
@@ -137,8 +137,8 @@ def set_device(accelerator: Accelerator, device: torch.device) -> None:
 def manual_seed(accelerator: Accelerator, seed: int) -> None:
     """Seed the generators of all devices.
 
-    Calls ``manual_seed_all`` of the device's module, or ``manual_seed`` if the module has no ``manual_seed_all``. It never calls a function
-    of ``torch.accelerator``, which has no function that seeds generators.
+    This calls ``manual_seed_all`` of the device's module, or ``manual_seed`` if the module has no ``manual_seed_all``.
+    ``torch.accelerator`` has no function that seeds generators.
 
     Raises:
         UnsupportedError: If the module has neither ``manual_seed_all`` nor ``manual_seed``.

@@ -77,7 +77,7 @@ class CSV(MetricsFileTracker):
 
 
 def _read(path: Path) -> list[dict[str, str]]:
-    """Return the rows, without empty cells. The list is empty if the file does not exist.
+    """Return the rows of the file as dicts, without the empty cells. The list is empty if the file does not exist.
 
     The last row is omitted if it does not end with a line break, because a killed process may have left it incomplete.
     """

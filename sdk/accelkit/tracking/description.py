@@ -12,7 +12,7 @@ from accelkit.job_types import Decision, RuntimeState
 
 
 def describe(decision: Decision, state: RuntimeState) -> dict[str, Any]:
-    """Return the settings of the job, why the accelerator was chosen, and the versions of accelkit, torch and Python.
+    """Return the settings of the job, the reason for the choice of the accelerator, and the versions of accelkit, torch and Python.
 
     The settings include the device, the precision, the strategy and the number of processes.
     """

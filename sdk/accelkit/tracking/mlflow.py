@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 class MLflow(Tracker):
     """A tracker that records the run in MLflow.
 
-    Needs the package ``mlflow``; ``mlflow-skinny`` is enough if a tracking server stores the run.
+    The tracker needs the package ``mlflow``. If a tracking server stores the run, ``mlflow-skinny`` is enough.
 
     Numbers become metrics, strings become tags, and hyperparameters become parameters, with names such as ``model/depth``. Characters
     that MLflow does not allow in names are replaced by ``_``.

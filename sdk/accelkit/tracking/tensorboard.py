@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(FolderTracker):
-    """A tracker that writes event files for TensorBoard with ``torch.utils.tensorboard``. Needs the package ``tensorboard``.
+    """A tracker that writes event files for TensorBoard with ``torch.utils.tensorboard``. It needs the package ``tensorboard``.
 
     Numbers become scalars, and strings become text. Hyperparameters appear in the HPARAMS tab.
 
     If a program continues from a checkpoint, the tracker begins a new event file with a ``purge_step``. TensorBoard then ignores the events
-    that older event files contain for steps after the checkpoint. This works only if steps never decrease during the run. So log every
-    value with ``step`` set to the number of the optimizer step; do not use the number of the epoch for some values. If a new run begins in
+    that older event files contain for steps after the checkpoint. This works only if steps never decrease during the run. Therefore, pass
+    the index of the optimizer step as ``step`` for every value; do not pass the index of the epoch for some of them. If a new run begins in
     a folder that has event files, TensorBoard ignores the events in these files.
 
     Args:

@@ -65,8 +65,7 @@ class Tracker(abc.ABC):
 
         Args:
             values: The values by name. Every value is a plain bool, int, float or str.
-            step: The step to which the values belong. It is at least 0. It may be equal to the step of an earlier call, or less than that
-                step.
+            step: The step to which the values belong. It is at least 0. It may be equal to or less than the step of an earlier call.
         """
 
     def log_hyperparameters(self, values: Mapping[str, Any]) -> None:  # noqa: B027 # need not be overridden

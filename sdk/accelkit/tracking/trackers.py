@@ -103,8 +103,8 @@ class Trackers:
     def state(self) -> dict[str, Any]:
         """Write everything that was logged, and return what a checkpoint saves.
 
-        A checkpoint saves the number of the next step, the folder of the run, and each tracker's ``state()``. If this process has no
-        working trackers, the result is empty.
+        A checkpoint saves the next step, the folder of the run, and each tracker's ``state()``. If this process has no working trackers,
+        the result is empty.
         """
         if not self._active:
             return {}

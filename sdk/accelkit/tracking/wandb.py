@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class WandB(Tracker):
-    """A tracker that records the run in Weights & Biases. Needs the package ``wandb``.
+    """A tracker that records the run in Weights & Biases. It needs the package ``wandb``.
 
     Hyperparameters become the configuration of the run.
 

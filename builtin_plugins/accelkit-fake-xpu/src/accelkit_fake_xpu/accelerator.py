@@ -41,9 +41,9 @@ class FakeXPUAccelerator(Accelerator):
 
     @classmethod
     def probe(cls) -> Availability:
-        """Return whether the device can be used.
+        """Return whether the device can be used, according to the FAKE_XPU_* variables and the compiled library.
 
-        Reads FAKE_XPU_* variables, and looks for the compiled library. If the library is missing, compiles an empty function as a test.
+        If the library is missing, the method compiles an empty function to find out whether the library can be compiled.
         """
         try:
             count = len(settings.read().devices)

@@ -1,17 +1,15 @@
 """The environment variables of the fake XPU.
 
-This module reads all of them except FAKE_XPU_CACHE_DIR, which CppLibrary reads.
+This module reads all of them except FAKE_XPU_CACHE_DIR, which CppLibrary reads. The module does not import torch.
 
-The module does not import torch.
-
-================================ ====================================================================================== ``FAKE_XPU_DEVICES``
-number of devices of the machine; 2 by default ``FAKE_XPU_VISIBLE_DEVICES`` visible devices, such as ``1,0`` (then device 1 is
-``fake_xpu:0``); all by default ``FAKE_XPU_MEMORY`` memory of each device, in bytes or with a unit, such as ``512MiB``; 16 GiB by default
-``FAKE_XPU_PROTECT`` ``1``: accessing device memory outside kernels and copies causes a segmentation
-                                  fault; 0 by default
-``FAKE_XPU_FAULT`` faults to inject, see ``Faults.parse``; none by default ``FAKE_XPU_CACHE_DIR`` folder of the compiled library; a folder
-in the user's cache by default ================================
-======================================================================================
+================================  =====================================================================================================
+``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
+``FAKE_XPU_VISIBLE_DEVICES``      visible devices, such as ``1,0`` (then device 1 is ``fake_xpu:0``); all by default
+``FAKE_XPU_MEMORY``               memory of each device, in bytes or with a unit, such as ``512MiB``; 16 GiB by default
+``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault; 0 by default
+``FAKE_XPU_FAULT``                faults to inject, see ``Faults.parse``; none by default
+``FAKE_XPU_CACHE_DIR``            folder of the compiled library; a folder in the user's cache by default
+================================  =====================================================================================================
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
     """
 
     runtime: Runtime
-    """The Runtime of the device, with the plugin's accelerator, the decision that selected it and the process group."""
+    """The Runtime of the device. It has the plugin's accelerator, the decision that selected this accelerator, and the process group."""
 
     def __init__(self, *arguments: Any, _wanted: Wanted | None = None, **named: Any) -> None:
         given = _signature.bind_partial(self, *arguments, **named).arguments
@@ -166,8 +166,7 @@ class Bridged(accelerate.Accelerator):  # type: ignore[misc] # accelerate has no
     def load_state(self, input_dir: str | None = None, load_kwargs: dict[str, Any] | None = None, **load_model_func_kwargs: Any) -> None:
         """Load state as Accelerate does, but read it into main memory first, because safetensors supports only some device types.
 
-        The keyword argument ``map_location`` overrides this. With DeepSpeed, this method does not choose where the state is read to, and
-        loads it exactly as Accelerate does.
+        The keyword argument ``map_location`` overrides this. With DeepSpeed, this method loads the state exactly as Accelerate does.
 
         Raises:
             UnsupportedError: If tensor parallelism is used.

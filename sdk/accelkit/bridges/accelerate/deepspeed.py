@@ -29,7 +29,10 @@ _VARIABLE = "ACCELERATE_USE_DEEPSPEED"  # set by accelerate launch, and by an Ac
 
 
 def is_used() -> bool:
-    """Return whether Accelerate trains with DeepSpeed in this process. False if no ``Accelerator`` of Accelerate has been created yet."""
+    """Return whether Accelerate trains with DeepSpeed in this process.
+
+    The result is False if no ``accelerate.Accelerator`` has been created yet.
+    """
     return bool(AcceleratorState._shared_state.get("distributed_type") == DistributedType.DEEPSPEED)
 
 

@@ -26,7 +26,7 @@ def save_hook(models: list[Any], weights: list[Any], folder: str) -> None:
 def load_hook(models: list[Any], folder: str) -> None:
     """Restore the random state of this process's device. Used with ``Accelerator.register_load_state_pre_hook``.
 
-    If the checkpoint does not contain this state, warns and leaves the generator unchanged.
+    If the checkpoint does not contain this state, this function issues a warning and leaves the generator unchanged.
     """
     load_random_state(folder, current_runtime())
 

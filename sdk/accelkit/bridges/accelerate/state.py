@@ -50,9 +50,9 @@ _installed = Wanted()
 
 
 def installed() -> Wanted:
-    """Return the device requested by ``install``, or the defaults if ``install`` is not in effect.
+    """Return the request that was passed to ``install``, or the default request if ``install`` is not in effect.
 
-    An ``Accelerator`` that is not created by the function ``accelkit.bridges.accelerate.accelerator`` uses this device.
+    The request applies to each ``Accelerator`` that is not created by the function ``accelkit.bridges.accelerate.accelerator``.
     """
     return _installed
 
@@ -162,7 +162,7 @@ def _this_process() -> tuple[int, str | None, str | None]:
 
 
 def describe(runtime: Runtime) -> dict[str, Any]:
-    """Return the attributes of ``PartialState`` in this process, such as the device of the Runtime. Initialises the device."""
+    """Return the attributes that ``PartialState`` needs for this process, such as the Runtime's device. Initialises the device."""
     device, is_alone = runtime.device, runtime.num_processes == 1
     on_host = torch.empty(0, device=device).is_cpu
     return {

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
 NAMES = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", *_LOCAL_RANKS)
-"""The variables of a job. Where the last two are set, DeepSpeed requires that they are equal."""
+"""The variables of a job. If both of the last two are set, DeepSpeed requires that they are equal."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""DeepSpeed's accelerator for the device of a plugin. Imported while DeepSpeed is imported.
+"""DeepSpeed's accelerator for the device of a plugin. This module is imported while DeepSpeed is being imported.
 
 DeepSpeed does not document its base class for accelerators. The methods here follow those of DeepSpeed's accelerators for CUDA, MPS and the
 CPU.
@@ -27,7 +27,7 @@ _ON_THE_HOST = ("AsyncIOBuilder", "CPUAdagradBuilder", "CPUAdamBuilder", "CPULio
 
 
 class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[misc]  # DeepSpeed has no types
-    """The device of an accelkit plugin, as DeepSpeed's accelerator.
+    """A DeepSpeed accelerator that represents the device of an accelkit plugin.
 
     DeepSpeed uses streams if the plugin declares the capabilities ``streams`` and ``events``, and the device's module has
     ``default_stream``. Otherwise, DeepSpeed uses no streams and treats the device as synchronous, as it treats the CPU and MPS.

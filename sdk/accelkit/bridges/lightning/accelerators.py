@@ -37,7 +37,7 @@ class PluginAccelerator:
     def parse_devices(cls, devices: int | str | Sequence[int]) -> list[int]:
         """Return the indices of the requested devices.
 
-        If ``processes_of_one_device`` is set, ignores ``devices`` and returns the numbers 0, 1, ..., one for each process.
+        If ``processes_of_one_device`` is set, this method ignores ``devices`` and returns one index for each process: 0, 1, and so on.
 
         Raises:
             DevicesError: If ``devices`` cannot be parsed or names a device that does not exist.

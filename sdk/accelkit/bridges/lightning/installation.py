@@ -142,9 +142,9 @@ def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _accelkits(framework: Framework, requested: Any, *, has_strategy: bool) -> Accelerator | str | None:
-    """Return accelkit's accelerator for ``requested``, as an instance or a name. None if Lightning itself handles it.
+    """Return accelkit's accelerator for ``requested``, as an instance or a name.
 
-    ``requested`` is the argument ``accelerator`` of Trainer or Fabric.
+    ``requested`` is the argument ``accelerator`` of Trainer or Fabric. The result is None if Lightning itself handles this argument.
     """
     if isinstance(requested, Accelerator):
         return requested

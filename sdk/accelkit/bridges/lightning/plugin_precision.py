@@ -35,7 +35,10 @@ _BACKWARD_ARGUMENTS = ("gradient", "retain_graph", "create_graph", "inputs")
 if TYPE_CHECKING:
 
     class Theirs:
-        """The part of Lightning's precision plugins that is used here. All of it except ``_after_closure`` is public."""
+        """The methods of Lightning's precision plugins that this module uses, declared for type checkers.
+
+        All of them except ``_after_closure`` are public.
+        """
 
         def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> Any: ...
         def pre_backward(self, tensor: torch.Tensor, module: Any) -> torch.Tensor: ...
@@ -116,7 +119,7 @@ class PluginPrecision(Theirs):
         call_in_step(self.plugin, "unscale_gradients", optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the Precision's state, or the state that it had when it was torn down. Empty if it was never set up."""
+        """Return the Precision's state, or its last state if it has been torn down. The result is empty if it was never set up."""
         return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -23,7 +23,10 @@ _WHOLE = "_accelkit_whole"
 if TYPE_CHECKING:
 
     class Theirs:
-        """The attributes and methods of Lightning's Trainer strategies that this module uses. All of them are public."""
+        """The attributes and methods of Lightning's Trainer strategies that this module uses, declared for type checkers.
+
+        All of them are public.
+        """
 
         model: torch.nn.Module
         lightning_module: torch.nn.Module

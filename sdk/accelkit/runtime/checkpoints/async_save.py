@@ -1,4 +1,4 @@
-"""Save in the background, in a thread that the program waits for before it exits."""
+"""Save in a background thread. Before the program exits, it waits for this thread."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Block = tuple[str, int]
 """The name of a file as in the manifest, and the index of a block in that file."""
 
 _SECONDS_TO_MAIN_THREAD = 1.0
-"""How often a thread that waits for a block checks whether the main thread has ended."""
+"""The interval, in seconds, at which a thread that waits for a block checks whether the main thread has ended."""
 
 
 class BlockVerification:
@@ -72,7 +72,7 @@ class BlockVerification:
         """Wait until every block is verified. This thread verifies the blocks that no other thread has begun.
 
         Args:
-            once: Whether to raise no further error if ``wait`` or ``wait_for_all`` has already raised one.
+            once: If True, no error is raised if ``wait`` or ``wait_for_all`` has already raised one.
 
         Raises:
             CheckpointError: If one of the blocks is damaged. The error names the file and the tensors in this block.

@@ -30,7 +30,7 @@ _groups: weakref.WeakKeyDictionary[Any, dist.ProcessGroup] = weakref.WeakKeyDict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Failure:
-    """Reason why a process failed, in the form that is sent to the other processes."""
+    """The reason why a process failed, in the form in which it is sent to the other processes."""
 
     rank: int
     host: str
@@ -62,9 +62,10 @@ class Ranks:
 
     @classmethod
     def of_job(cls, seconds: float = SECONDS, num_shares: int | None = None) -> Ranks:
-        """Return all processes of the default process group. The first call creates a separate group, so every process must call this.
+        """Return a ``Ranks`` of all processes of the default process group.
 
-        A thread may use the group while the program trains, because the group's messages never mix with the program's.
+        The first call creates a separate process group for the messages, so every process must call this. A thread may use the separate
+        group while the program trains, because its messages never mix with those of the program.
 
         Args:
             seconds: The time for which a process may keep the others waiting, for example with a large file. A time of less than half

@@ -40,7 +40,7 @@ def no_layout(path: str, size: torch.Size) -> None:
 
 
 class _Planner(DefaultSavePlanner):
-    """Planner that describes the program's tensors. If ``copies`` is set, the values to write are taken from these copies."""
+    """A planner that plans from the program's tensors. If ``copies`` is set, the values to write are taken from these copies instead."""
 
     copies: Mapping[str, torch.Tensor] | None = None
 
@@ -66,7 +66,7 @@ class _SummingFileSystem(FileSystem):
 
 
 class TensorWriter:
-    """Write one process's part of the tensors into a folder.
+    """Writes one process's part of the tensors into a folder.
 
     Args:
         tensors: Tensors by key. For a DTensor, this process writes its shard, or nothing if another process writes the same shard. A
@@ -149,14 +149,17 @@ class TensorWriter:
         return self._files.checksums
 
     def finish(self, results: list[list[WriteResult]]) -> None:
-        """Write the index of all files, or nothing if there are no tensors. Runs on rank 0."""
+        """Write the index of all files, or nothing if there are no tensors. Runs on rank 0.
+
+        ``results`` contains the results of ``write`` on each process. A process that wrote its own index contributes no results.
+        """
         if any(results):
             assert self._metadata is not None
             self._writer.finish(self._metadata, results)
 
 
 class TensorReader:
-    """Read tensors from a folder, each in the requested layout. Shards that the layout does not need are not read.
+    """Reads tensors from a folder, each in the requested layout. Shards that the layout does not need are not read.
 
     Args:
         folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.

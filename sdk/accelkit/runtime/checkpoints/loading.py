@@ -127,7 +127,7 @@ def _opened(path: Path, ranks: Ranks, check_saver: CheckSaver) -> Iterator[tuple
     Until the end of the ``with`` block, rank 0 holds a lock on the step for all processes.
 
     Raises:
-        CheckpointError: On every process, if there is no step, or if a process cannot see it or finds that it cannot be loaded.
+        CheckpointError: On every process, if there is no step, or if a process cannot see the step or finds that it cannot load the step.
     """
     blame = _blame(path)
     with contextlib.ExitStack() as stack:

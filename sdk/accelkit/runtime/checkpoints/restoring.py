@@ -37,7 +37,7 @@ def check_objects(prepared: Iterable[str], saved: Iterable[str], source: Path) -
 
 
 def warn_of_lost_positions(names: Iterable[str], positions: Mapping[str, Any], source: Path) -> None:
-    """Warn of each loader whose position is lost, because the loader was saved in the middle of an epoch and is not prepared now.
+    """Warn about each loader whose position is lost, because the loader was saved in the middle of an epoch and is not prepared now.
 
     Args:
         names: The names of all loaders that were saved but are not prepared.

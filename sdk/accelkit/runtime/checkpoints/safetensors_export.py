@@ -28,7 +28,7 @@ def whole_state_dict(model: torch.nn.Module, ranks: Ranks) -> dict[str, Any]:
 
     Args:
         model: The model.
-        ranks: The ranks of the job, for gathering.
+        ranks: All processes of the job. Together, they gather the shards.
 
     Returns:
         For a model without DTensors, the model's own tensors, on every process. Otherwise, whole tensors in main memory on rank 0, and an

@@ -55,7 +55,7 @@ def layout_of(tensors: Mapping[str, torch.Tensor], size: int) -> ShardLayout | N
 
 
 def has_large_index(layouts: Sequence[ShardLayout | None]) -> bool:
-    """Return whether all ranks have the same layout, and it has too many shards (more than MOST_SHARDS) for a single index.
+    """Return whether all ranks have the same layout, and this layout has too many shards (more than MOST_SHARDS) for a single index.
 
     If so, each rank chooses the shards that it writes, and writes its own index. Otherwise, rank 0 chooses the shards of every rank, and
     writes one index for all ranks. If the layouts differ, rank 0 has to compare the shards of all ranks.

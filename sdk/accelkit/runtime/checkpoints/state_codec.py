@@ -30,7 +30,7 @@ _TIMES = {cls.__name__: cls for cls in (datetime.datetime, datetime.date, dateti
 
 
 class Encoder:
-    """Encode values one after another, and collect their tensors in ``tensors``. A tensor that occurs several times is stored once."""
+    """Encodes values one after another, and collects their tensors in ``tensors``. A tensor that occurs several times is stored once."""
 
     def __init__(self) -> None:
         self.tensors: Tensors = {}

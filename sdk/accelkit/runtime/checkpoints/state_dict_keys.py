@@ -20,8 +20,9 @@ def bare_state(module: torch.nn.Module, *, keep_vars: bool = False) -> dict[str,
 
     Args:
         module: The module.
-        keep_vars: Whether the values are the parameters and buffers themselves, as in torch. If False, the values are detached tensors. If
-            a parameter or buffer is unverified (see ``unverified_tensors``), detaching it waits for the verification.
+        keep_vars: As for ``torch.nn.Module.state_dict``: whether the values are the parameters and buffers themselves. If False, the values
+            are detached tensors. If a parameter or buffer is unverified (see ``unverified_tensors``), detaching it waits for the
+            verification.
 
     Raises:
         CheckpointError: If two keys become equal when the prefixes of torch.compile are removed.

@@ -147,7 +147,7 @@ class UnverifiedTensors:
                 _release(tensor)
 
     def copy_into(self, target: torch.Tensor, source: torch.Tensor, key: str, arguments: Any) -> bool:
-        """Copy ``source`` into ``target`` before ``source`` is verified, if that is possible. Return whether it was copied.
+        """Copy ``source`` into ``target`` before ``source`` is verified, if that is possible. Return whether the copy was made.
 
         The copy is possible if ``target`` is a parameter or buffer of the modules passed to ``restoring``, and its original class is
         ``torch.Tensor`` or ``torch.nn.Parameter``. After the copy, ``target`` is unverified too.

@@ -45,7 +45,7 @@ class Call:
     Attributes:
         what: The name of the collective and a description of its data, such as ``gather of float32[2, 3]``.
         group: The process group; ``group_name`` is torch's name for it.
-        number: The number of this call among the calls of all Runtimes in this group, starting at 1.
+        number: The index of this call among all calls that this process has made in the group, counted from 1 over all Runtimes.
         ranks: The members' ranks in the job.
         is_verified: False if ``fingerprint.verify`` skips the comparison of the call with the calls of the other processes.
     """

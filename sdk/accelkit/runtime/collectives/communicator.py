@@ -97,7 +97,7 @@ class Communicator:
         return tensor.device.type in self.device_types
 
     def exchange(self, mine: bytes) -> list[bytes]:
-        """Send ``mine`` to all members, and return the bytes of each member, in the order of the group.
+        """Send ``mine`` to all members, and return the bytes that each member sent, in the order of the group.
 
         Members may send different numbers of bytes. During the exchange, each message is padded to the length of the longest message.
         """
@@ -112,7 +112,7 @@ class Communicator:
         return [part[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(part)[0]] for part in parts]
 
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
-        """Send ``mine`` to all members, and return the bytes of each member. Every member must send the same small number of bytes.
+        """Send ``mine`` to all members, and return the bytes that each member sent. All members must send the same small number of bytes.
 
         Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
         passes messages on from rank to rank. Nothing but packets is sent with ``all_to_all``, so that no packet can be mistaken for data.

@@ -76,7 +76,7 @@ class Summary:
 
     @classmethod
     def of(cls, entries: Mapping[int, Mapping[str, Any]], call: Call) -> Summary:
-        """Summarise ``entries``, the log entries by rank, for the group that makes ``call``.
+        """Return a summary of ``entries``, the log entries by rank, for the process group of ``call``.
 
         Ranks of the group that are not in ``entries`` count as unread.
         """
@@ -103,8 +103,8 @@ class Summary:
 def explain(call: Call, error: BaseException) -> CollectiveError:
     """Return an error that explains why this call failed.
 
-    The error names the ranks that did not make the call or made a different call, if there are any and the call log can be read. Waits
-    for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
+    The error names the ranks that did not make the call or made a different call, if there are any and the call log can be read. This
+    function waits for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
 
     Args:
         call: The call of this process.

@@ -67,7 +67,7 @@ def verify(
 
     Args:
         communicator: The communicator of the group.
-        name: Name of the call, with the arguments that must agree.
+        name: Name of the call, with those of its arguments that must be the same on all processes.
         outline: Description of this process's data.
         payload: The bytes to send to the other processes, at most INLINE_BYTES. None if no process needs them. Processes that make the same
             call with the same outline must either all give a payload or all give None.
@@ -119,7 +119,7 @@ def watching(call: call_log.Call) -> Iterator[None]:
 
 
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
-    """Send ``mine`` to all processes of the group, and return the bytes of each process, in the order of the group.
+    """Send ``mine`` to all processes of the group, and return the bytes that each process sent, in the order of the group.
 
     The processes may send different numbers of bytes. Call this only if ``verify`` has compared the digests of ``call`` and every process
     is certain to make this exchange.

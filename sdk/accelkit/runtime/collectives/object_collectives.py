@@ -24,7 +24,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class _FromDevice:
-    """A tensor that was on the sender's device and is moved to the receiver's device."""
+    """Marks a host copy of a tensor that was on the sender's device. The receiver moves the copy to its own device."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor

@@ -1,4 +1,4 @@
-"""Checks of the tensors that collectives get."""
+"""Checks of the tensors that are passed to collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of the collectives that are verified.
+"""Decide which calls of collectives are verified.
 
 Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode. For
 ``gather`` (forward and backward) and ``reduce``, the mode determines which calls are verified:

@@ -31,8 +31,8 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
     Args:
         model: The model, without the wrappers of a strategy and of torch.compile.
         batch: The batch, on the device.
-        loss: The function that runs the model and returns the loss. If None, the loss in the model's output is used or, if there is none,
-            a randomly weighted sum of the outputs.
+        loss: A function that takes the model and the batch, runs the model and returns the loss. If None, the loss in the model's output is
+            used or, if there is none, a randomly weighted sum of the outputs.
         folder: The folder for programs that reproduce wrong results. If None and there is a wrong result, a temporary folder is created.
         session: The Runtime's session, with the device, the accelerator and the precision in use.
     """

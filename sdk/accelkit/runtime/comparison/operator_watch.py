@@ -52,7 +52,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     Args:
         device: The device.
-        calls: Reports the place in the model at which an operator was called.
+        calls: The object that tells at which place in the model an operator was called.
 
     Attributes:
         wrong: The first wrong call of each overload that gave wrong results. The keys are the names of these overloads.

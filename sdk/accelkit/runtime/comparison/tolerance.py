@@ -246,7 +246,10 @@ def _is_near_overflow(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> t
 
 
 def _has_overflowed(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask of the elements that are infinite because the dtype has no finite numbers of their size."""
+    """Return a mask of the elements where ``x`` is infinite because ``|t|`` is greater than the largest finite number of the dtype.
+
+    At these elements, ``x`` has the same sign as ``t``.
+    """
     return torch.isinf(x) & (t.abs() > torch.finfo(dtype).max) & (x.sign() == t.sign())
 
 

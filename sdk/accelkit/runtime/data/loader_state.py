@@ -28,7 +28,7 @@ class ActivePass:
 
 
 class Epochs:
-    """Track the epochs of one loader.
+    """Tracks the epochs of one loader.
 
     Args:
         division: How the job divides the loader.

@@ -79,7 +79,7 @@ class OrderStates:
 
     @contextlib.contextmanager
     def drawing(self, *, is_resumed: bool) -> Iterator[None]:
-        """Return a context manager inside which the host's generators have the states with which the order of this pass begins.
+        """Return a context manager inside which the host's generators have the states from which the order of this pass is drawn.
 
         On exit, the generators normally get back the states that they had on entry. When the order of a new pass is drawn for the first
         time, some generators instead keep the states to which they have advanced inside the context:

@@ -47,7 +47,7 @@ def prepare_loader(
             ``num_replicas``), the loader is not divided again.
         device: The device to which batches are moved. None leaves them where they are.
         num_processes: The number of processes in the job, at least two.
-        process_index: The index of this process.
+        process_index: The rank of this process in the job.
         split_batches: Whether a batch of ``loader`` is divided among all processes of the job. Otherwise, each batch is for one process.
         even_batches: Whether to fill the last batches of an epoch with samples from its beginning, so that every process gets the same
             number of full batches.

@@ -26,7 +26,7 @@ def count(batch: Any) -> int | None:
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:
-    """Return the samples from ``start`` up to ``stop``. Values with no entry per sample (a 0-d tensor, a string) are returned unchanged."""
+    """Return the samples ``start:stop`` of a batch. Values with no entry per sample (a 0-d tensor, a string) are returned unchanged."""
     return tree_map(lambda leaf: leaf[start:stop] if _is_column(leaf) else leaf, batch, _is_column)
 
 
@@ -150,7 +150,7 @@ def _take(stock: list[Any], share: int, num_processes: int) -> tuple[list[Any], 
 
 
 def _first(shares: list[Any], num_samples: int) -> list[Any]:
-    """Return the shortest beginning of ``shares`` that holds at least ``num_samples`` samples in total.
+    """Return the shortest prefix of ``shares`` that holds at least ``num_samples`` samples in total.
 
     If all shares together hold fewer samples, return all of them.
     """

@@ -89,7 +89,7 @@ def starting_at(loader: Any, position: int, num_batches: int, order: Order | Non
 
 
 class LaterBatches:
-    """Batches of a loader from index ``skip`` on. Earlier batches are read and dropped when the iterator is created."""
+    """A loader that wraps another loader and skips its first ``skip`` batches. They are read and dropped when the iterator is created."""
 
     def __init__(self, loader: Any, skip: int) -> None:
         self.loader, self.skip = loader, skip
@@ -114,7 +114,7 @@ class LaterBatches:
 
 
 class _LaterIndices(Sampler[Any]):
-    """The items of another sampler (indices, or lists of indices) without the first ``skip`` items."""
+    """A sampler that yields the items of another sampler (indices, or lists of indices) without the first ``skip`` items."""
 
     def __init__(self, sampler: Any, skip: int) -> None:
         self.sampler, self.skip = sampler, skip

@@ -29,7 +29,7 @@ class Sharded:
 
 
 class ShardedBatches(Sharded, Sampler[Any]):
-    """One process's share of the batches of a batch sampler, or the shares of all processes if ``process_index`` is None.
+    """A sampler that yields one process's share of the batches of another sampler, or all shares if ``process_index`` is None.
 
     In each round, processes 0, 1, ... get one batch each, in this order. With ``split_batches``, each batch is a round, and each process
     gets a piece of the batch.
@@ -112,7 +112,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
         return -(-rest // (size // self.num_processes)) if rest and size >= self.num_processes else self.num_processes
 
     def _remaining(self, beginning: list[Any], count: int) -> Iterator[Any]:
-        """Yield the batches of the epoch from position ``self.first`` on.
+        """Yield the batches of the epoch without the first ``self.first`` samples or items (see the class).
 
         The first ``count`` batches of the epoch are appended to ``beginning``. If ``batches`` is torch's ``BatchSampler``, one list with
         the indices of all these batches is appended instead. The caller fills the last round (see the class) from ``beginning``.
@@ -211,7 +211,7 @@ def cut_evenly(samples: Sequence[Any], pieces: int) -> list[Any]:
 
 
 class ShardedDataset(Sharded, IterableDataset[Any]):
-    """One process's share of a stream.
+    """An iterable dataset that yields one process's share of the samples of another dataset.
 
     Every process reads the whole stream and keeps its share: in each round, processes 0, 1, ... take ``share`` samples each, in this order.
     If a process has several workers, each of them reads a part of the stream.
@@ -275,7 +275,7 @@ class ShardedDataset(Sharded, IterableDataset[Any]):
 
 
 class SharedOrder(Sampler[Any]):
-    """Batches of another sampler, in an order that is drawn inside a context. The context gives all processes the same order.
+    """A sampler that yields the batches of another sampler. Their order is drawn inside a context that gives all processes the same order.
 
     Args:
         batches: Any sampler.

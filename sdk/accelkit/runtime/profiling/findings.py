@@ -16,7 +16,7 @@ _NOTABLE_HOST = 0.4
 
 
 def findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
-    """Yield a description of each finding. Some descriptions contain advice.
+    """Yield a text for each finding: what stands out in the summary and, in some cases, advice.
 
     Args:
         summary: The summary without its findings.

@@ -23,11 +23,11 @@ _FUNCTIONS = ("_record_memory_history", "_snapshot")
 
 
 class MemoryHistory:
-    """Recording of the allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
+    """A recording of the memory allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
 
-    If the program itself is recording, no new recording is started, because it would replace the program's options, which torch could not
-    restore. The program's recording is used instead, and is not ended. A recording that has no entries yet is not detected, and is
-    replaced.
+    If the program itself is recording, no new recording is started, because a new recording would replace the options of the program's
+    recording, and torch could not restore these options. The program's recording is used instead, and is not ended. If the program's
+    recording has no entries yet, it is not detected, and a new recording replaces it.
 
     Args:
         accelerator: The accelerator. Errors name its plugin.
@@ -65,8 +65,9 @@ class MemoryHistory:
     def end(self, error: BaseException | None) -> Path | None:
         """Write the file, end the recording as ``stop`` does, and return the path of the file.
 
-        If ``error`` is not None, the file is written only if ``error`` is an out-of-memory error. A note that names the file is then added
-        to ``error``.
+        Args:
+            error: The error that ended the profiled steps, or None. If it is not None, the file is written only if it is an out-of-memory
+                error. A note that names the file is then added to the error.
 
         Returns:
             The path. None if there is no recording, or if no file is written.

@@ -11,7 +11,11 @@ from accelkit.specs.api_snapshot.signature_diff import differences
 from accelkit.specs.api_snapshot.snapshot import Record
 
 Concern = Literal["nobody", "who overrides it", "who inherits it", "who uses it", "everybody"]
-"""The plugins that must change. To use a member means to override, call, read or create it; to inherit it means not to override it."""
+"""The plugins that must change.
+
+A plugin uses a member if it overrides, calls or reads the member, or creates an object that has the member. A plugin inherits a member if
+it does not override the member.
+"""
 
 Aspect = Literal["added", "removed", "renamed", "form", "parameters", "returns", "type", "default", "requirement", "marker"]
 

@@ -165,7 +165,10 @@ def _definition(function: Any) -> ast.FunctionDef | None:
 
 @functools.cache
 def _definitions(filename: str) -> Mapping[tuple[int, str], ast.FunctionDef]:
-    """Return the functions in a file, by their first line (the line of the first decorator, if there is one) and their name."""
+    """Return the syntax trees of the functions in a file.
+
+    The key of a function is its first line (the line of the first decorator, if there is one) and its name.
+    """
     try:
         tree = ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError):

@@ -32,7 +32,7 @@ def index_of(device: Device = None) -> int:
     None, a negative int and a device without an index stand for the current device.
 
     Raises:
-        ValueError: If the device is of another type.
+        ValueError: If ``device`` is not a ``fake_xpu`` device.
     """
     if device is None:
         return current_device()
@@ -100,7 +100,7 @@ class device:  # has the name of torch.cuda.device
 
 
 class device_of(device):  # has the name of torch.cuda.device_of
-    """Context manager that makes the device of a tensor or storage current. Has no effect if that device is of another type."""
+    """Context manager that makes the device of a tensor or storage current. It has no effect for devices other than ``fake_xpu``."""
 
     def __init__(self, holder: torch.Tensor | torch.UntypedStorage) -> None:
         super().__init__(holder.device if holder.device.type == "fake_xpu" else None)
