@@ -179,7 +179,8 @@ def missing_operators_raise(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
-    """If an operator on a device that is not current raises an error, the current device and the current streams do not change."""
+    """If an operator on a device that is not current raises an error, or ``elapsed_time`` of this device's events does, the current device
+    and the current streams do not change."""
     from accelkit_conformance.oracle.invalid_calls import check_current_device
 
     check_current_device(subject)

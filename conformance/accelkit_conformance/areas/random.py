@@ -174,11 +174,20 @@ def strided_destinations(subject: Subject, name: str) -> None:
     check_strided_destinations(subject, name)
 
 
+@check("training", over=_IN_PLACE)
+def many_dimensions(subject: Subject, name: str) -> None:
+    """Random tensors with two to six dimensions do not repeat their numbers along any dimension: neighbouring slices differ."""
+    from accelkit_conformance.oracle.samplers import check_many_dimensions
+
+    check_many_dimensions(subject, name)
+
+
 @check("training", requires=["dtype.{0}"], over=["float32", "bfloat16", "float16", "float64"])
 def bounds(subject: Subject, dtype: str) -> None:
     """In float32, bfloat16, float16 and float64, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and 300,000 numbers
     drawn with ``uniform_(-2, 3)`` are at least -2 and less than 3. In each draw, the means of the first and of the last third of the
-    numbers differ by less than 1 % of the length of the interval, and the last third does not repeat the first third."""
+    numbers differ by less than 1 % of the length of the interval, and the last third does not repeat the first third. In float32 and
+    float64, four million numbers drawn with ``exponential_`` are greater than 0."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)

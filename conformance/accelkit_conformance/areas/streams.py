@@ -273,6 +273,15 @@ def recording_on_a_stream(subject: Subject, way: str) -> None:
     check_recording_on_a_stream(subject, way)
 
 
+@check("full", requires=["events", "pinned_memory"])
+def events_cover_copies_to_the_host(subject: Subject) -> None:
+    """An event that is recorded after a copy with ``non_blocking=True`` from the device to the host (``copy_`` into pinned memory, or
+    ``to("cpu")``) is done only when the host has the values. ``synchronize`` waits for this, and ``query`` does not return True earlier."""
+    from accelkit_conformance.oracle.queued_copies import check_events_after_copies
+
+    check_events_after_copies(subject)
+
+
 @check("full", requires=["events"])
 def times_between_events(subject: Subject) -> None:
     """The times between twelve successive events are not negative. In three ranges of these events, the times add up to the time between

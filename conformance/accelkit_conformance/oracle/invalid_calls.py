@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelkit import PluginRecord
 from accelkit_conformance import subprocess_checks
 from accelkit_conformance.late_errors import raises
-from accelkit_conformance.oracle.device_streams import current_stream
+from accelkit_conformance.oracle.device_streams import current_stream, make_event
 from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
 
@@ -40,27 +41,46 @@ _MISTAKES: dict[str, _Call] = {
 
 
 def check_current_device(subject: Subject) -> None:
-    """Check that an error of an operator leaves the current device and the current streams unchanged.
+    """Check that an error leaves the current device and the current streams unchanged.
 
-    The operators run on a device that is not current.
+    The errors are raised by operators on a device that is not current, and by ``elapsed_time`` of this device's events.
 
     Raises:
-        AssertionError: If another device or stream is current after an error, or if an operator raises neither RuntimeError nor IndexError.
+        AssertionError: If another device or stream is current after an error, or if an error is neither a RuntimeError nor an IndexError
+            (or, for ``elapsed_time``, a ValueError).
         NotSupported: If there is only one device.
     """
     other, module = subject.second_device(), subject.module
     has_streams = subject.capabilities.can("streams")
     streams = [current_stream(subject, device) for device in subject.devices] if has_streams else []
+    mistakes: dict[str, Callable[[], object]] = {}
     for name, mistake in _MISTAKES.items():
-        x = torch.ones(2, 3, device=other)
-        with raises(subject, RuntimeError, IndexError, doing=f"a mistake in {name}"):
-            mistake(x)
+        mistakes[name] = functools.partial(mistake, torch.ones(2, 3, device=other))
+    if subject.capabilities.can("events") and hasattr(make_event(subject), "elapsed_time"):
+        events = _events_without_a_time(subject, other)
+        mistakes["elapsed_time"] = lambda: events[0].elapsed_time(events[1])
+    for name, make in mistakes.items():
+        module.set_device(subject.device)
+        with raises(subject, RuntimeError, IndexError, *([ValueError] if name == "elapsed_time" else []), doing=f"a mistake in {name}"):
+            make()
         index = module.current_device()
         module.set_device(subject.device)
         assert index == subject.device.index, f"after an error of {name} on {other}, device {index} is current"
         if has_streams:
             found = [current_stream(subject, device) for device in subject.devices]
             assert found == streams, f"after an error of {name} on {other}, other streams are current"
+
+
+def _events_without_a_time(subject: Subject, device: torch.device) -> tuple[Any, Any]:
+    """Return two events of a device. The first is recorded, the second is not, so the time between them is not defined."""
+    subject.module.set_device(device)
+    try:
+        start, end = (make_event(subject, enable_timing=True) for _ in range(2))
+        start.record()
+        start.synchronize()
+    finally:
+        subject.module.set_device(subject.device)
+    return start, end
 
 
 _FLOAT_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {

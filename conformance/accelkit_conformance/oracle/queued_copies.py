@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -92,6 +93,34 @@ def check_new_recording(subject: Subject) -> None:
         assert event.query(), "an event reports that it is not done after it was synchronized"
         consumer.synchronize()
         assert target.tolist() == [value] * _LENGTH, "a stream did not wait for an event that was recorded again"
+
+
+def check_events_after_copies(subject: Subject) -> None:
+    """Check that an event that is recorded after a copy from the device to the host covers this copy.
+
+    After the event, nothing but the event is waited for: no stream, and no other copy.
+
+    Raises:
+        AssertionError: If the event is done, but the host does not have the values yet.
+    """
+    for length, way in itertools.product((1, 1000, 1 << 18), ("copy_", "to")):
+        values = torch.arange(1.0, length + 1)
+        source = values.to(subject.device)
+        for waiting in ("synchronize", "query"):
+            host, event = torch.zeros(length).pin_memory(), make_event(subject)
+            subject.synchronize()
+            if way == "copy_":
+                host.copy_(source, non_blocking=True)
+            else:
+                host = source.to("cpu", non_blocking=True)
+            event.record()
+            if waiting == "synchronize":
+                event.synchronize()
+            else:
+                while not event.query():
+                    time.sleep(0)
+            wrong = int((host != values).sum())
+            assert not wrong, f"{waiting} of an event did not wait for {way}(non_blocking=True): {wrong} of {length} values were missing"
 
 
 def check_waiting_for_another_device(subject: Subject, way: str) -> None:

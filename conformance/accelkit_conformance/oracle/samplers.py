@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _COUNT = 500
+_SHAPES = ((40, 50), (3, 4, 100), (4, 3, 5, 40), (2, 3, 4, 5, 60), (3, 2, 2, 4, 3, 60))
+_MANY = 1 << 22
 
 IN_PLACE: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "uniform_": lambda x, generator: x.uniform_(2, 3, generator=generator),
@@ -111,14 +113,40 @@ def check_strided_destinations(subject: Subject, name: str) -> None:
         drawn |= {layout: numbers.flatten(), f"{layout}, in the order of memory": numbers.t().flatten()}
 
 
+def check_many_dimensions(subject: Subject, name: str) -> None:
+    """Check that the numbers of a draw with two to six dimensions do not repeat along any dimension.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the sampler in ``IN_PLACE``. For ``uniform_`` and ``normal_``, the numbers of ``rand`` and ``randn`` are checked
+            as well.
+
+    Raises:
+        AssertionError: If two neighbouring slices of a tensor have the same numbers.
+    """
+    factories = {"uniform_": torch.rand, "normal_": torch.randn}
+    for shape in _SHAPES:
+        drawn = {name: IN_PLACE[name](torch.zeros(shape, device=subject.device), None)}
+        if name in factories:
+            drawn[factories[name].__name__] = factories[name](shape, device=subject.device)
+        for sampler, numbers in drawn.items():
+            here = numbers.cpu()
+            for dim, length in enumerate(shape):
+                for index in range(1, length):
+                    is_new = not torch.equal(here.select(dim, index), here.select(dim, index - 1))
+                    assert is_new, f"{sampler} of {shape} gives the same numbers for the indices {index - 1} and {index} of dimension {dim}"
+
+
 def check_bounds(subject: Subject, dtype: str) -> None:
     """Check that uniform random numbers of the given dtype lie in the requested interval.
 
-    In addition, later numbers must not repeat earlier numbers.
+    In addition, later numbers must not repeat earlier numbers, and in float32 and float64, exponentially distributed numbers must be
+    positive.
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first
-            third, or if the means of the first and the last third differ by at least 1 % of the length of the interval.
+            third, or if the means of the first and the last third differ by at least 1 % of the length of the interval. Also if an
+            exponentially distributed number is 0, which torch excludes so that the logarithm of the number is finite.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),
@@ -132,6 +160,10 @@ def check_bounds(subject: Subject, dtype: str) -> None:
         off = float((parts[0].mean() - parts[2].mean()).abs()) / (high - low)
         assert off < 0.01, f"the means of the first and the last third differ by {off:.3f} of the interval"
         assert not torch.equal(parts[0], parts[2]), "the last third repeats the first"
+    if dtype in ("float32", "float64"):
+        waits = torch.empty(_MANY, device=subject.device, dtype=getattr(torch, dtype)).exponential_()
+        least = float(waits.min())
+        assert least > 0, f"the smallest of {_MANY} exponentially distributed numbers is {least!r}"
 
 
 def check_without_replacement(subject: Subject) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NUMBERS = torch.tensor([3_000_000_019, -2_999_999_929, 1_234_567_891, 7])
 _CLOSE = torch.tensor([7, 2**60, 2**60 + 1, -(2**60) + 1, -(2**60)])  # in float64, some are equal; the low 32 bits order them differently
+_CLOSE_NARROW = torch.tensor([7, 2**30, 2**30 + 1, -(2**30) + 1, -(2**30)], dtype=torch.int32)  # in float32, some are equal
 _NARROW = torch.tensor([2_000_000_011, 2_000_000_089, 2], dtype=torch.int32)
 
 _Calls = dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]
@@ -46,28 +47,43 @@ COMPARING: _Calls = {
     "max_along_a_dimension": (_CLOSE, lambda x: torch.stack([*x.max(0), *x.min(0)])),
     "cummax": (_CLOSE, lambda x: torch.stack([*x.cummax(0), *x.cummin(0)])),
     "maximum": (_CLOSE, lambda x: torch.stack([x.maximum(x.roll(1)), x.minimum(x.roll(1))])),
-    "clamp": (_CLOSE, lambda x: x.clamp(-(2**60) + 1, 2**60)),
+    "clamp": (_CLOSE, lambda x: x.clamp(int(x[3]), int(x[1]))),
     "eq": (_CLOSE, lambda x: (x == x[:, None]).to(torch.int64)),
     "lt": (_CLOSE, lambda x: (x < x[:, None]).to(torch.int64)),
     "sort": (_CLOSE, lambda x: torch.stack([*x.sort()])),
     "topk": (_CLOSE, lambda x: torch.stack([*x.topk(3)])),
     "kthvalue": (_CLOSE, lambda x: torch.stack([*x.kthvalue(2)])),
     "median": (_CLOSE, lambda x: x[1:].median()),
-    "unique": (_CLOSE, lambda x: x.repeat(2).unique()),
+    "mode": (_CLOSE, lambda x: x.repeat(2)[:-1].mode().values),
+    "unique": (_CLOSE, lambda x: torch.cat([*x.repeat(2).unique(return_inverse=True, return_counts=True)])),
+    "unique_rows": (_CLOSE, lambda x: _flat(x.repeat(2)[:, None].unique(dim=0, return_inverse=True, return_counts=True))),
+    "unique_consecutive": (_CLOSE, lambda x: _flat(x.repeat_interleave(2).unique_consecutive(return_inverse=True, return_counts=True))),
+    "isin": (_CLOSE, lambda x: torch.isin(x, x[1:4:2]).to(torch.int64)),
     "searchsorted": (_CLOSE, lambda x: torch.searchsorted(x.sort().values, x)),
+    "bucketize": (_CLOSE, lambda x: torch.bucketize(x, x.sort().values)),
+    "scatter_reduce": (_CLOSE, lambda x: x[:1].scatter_reduce(0, torch.zeros_like(x, dtype=torch.int64), x, "amax")),
 }
 """Calls that compare integers, by name, in the same form."""
 
 
-def computed(subject: Subject, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of the call with this name on the device, and the result of the same call on the CPU.
+def _flat(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return torch.cat([one.flatten() for one in results])
+
+
+def computed(subject: Subject, name: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the results of the call with this name on the device, each with the result of the same call on the CPU.
+
+    The calls in ``COMPARING`` are made with int64 tensors and, if the device supports this dtype, with int32 tensors.
 
     Raises:
         NotSupported: If the accelerator declares that the device lacks a dtype of the call, or if the device raises an error for a
             call (such as a matmul of integers) that PyTorch itself implements only for the CPU.
     """
-    here, call = {**ARITHMETIC, **COMPARING}[name]
-    require_dtypes(subject, lambda: call(here))
-    with may_be_missing(opdb.operators().get(name), (here, (), {})):
-        found = call(here.to(subject.device))
-    return found, call(here)
+    numbers, call = {**ARITHMETIC, **COMPARING}[name]
+    close = [_CLOSE_NARROW] if name in COMPARING and not subject.lacks("int32") else []
+    results = []
+    for here in (numbers, *close):
+        require_dtypes(subject, lambda here=here: call(here))
+        with may_be_missing(opdb.operators().get(name), (here, (), {})):
+            results.append((call(here.to(subject.device)), call(here)))
+    return results
