@@ -170,6 +170,19 @@ class IndexesInTwoBits(Broken):
         return func(*args[:2], args[2] & 3, *args[3:], **kwargs) if name in ("gather", "index_select") and len(args) > 2 else call()
 
 
+@mutant("operators", "a narrower type")
+class NumbersRowsInFloat32(Broken):
+    """``unique`` finds the indices of its input in the result, as ``return_inverse`` requests, after rounding both to float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name != "_unique2" or result[1].shape != args[0].shape or args[0].dtype not in (torch.int32, torch.int64):
+            return result
+        return result[0], torch.searchsorted(result[0].float(), args[0].float().contiguous()), result[2]
+
+
 @mutant("operators", "zero-dimensional tensors")
 class RefusesScalars(Broken):
     """Reductions of a 0-d tensor over dim=0 or dim=-1 raise an error."""

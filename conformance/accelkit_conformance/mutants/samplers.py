@@ -173,3 +173,26 @@ class DrawsOnceFromTheDefaultGenerator(Broken):
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(*args, **{**kwargs, "generator": None}) if name == "multinomial" and args[1] == 1 else call()
+
+
+@mutant("random", "many dimensions")
+class SharesNumbersOfChannels(Broken):
+    """``uniform_`` of a tensor with four or more dimensions draws the same numbers for all indices of the second dimension."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "uniform_" and result.dim() >= 4 and result.numel():
+            values = result.detach()
+            values.copy_(values[:, :1].clone().expand_as(values))
+        return result
+
+
+@mutant("random", "ends of intervals")
+class WaitsForNoTime(Broken):
+    """``exponential_`` rounds the smallest of its numbers to 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "exponential_":
+            result.masked_fill_(result < 2.0**-18, 0.0)
+        return result
