@@ -111,6 +111,23 @@ def expanded(subject: Subject, name: str) -> None:
         compare_forward(subject, op, given, is_variant=True)
 
 
+def _products() -> Iterator[Case]:
+    from accelkit_conformance.oracle.products import PRODUCTS
+
+    for name in PRODUCTS:
+        yield "training" if name in ("mm", "gradients_of_linear") else "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_products)
+def products(subject: Subject, name: str) -> None:
+    """Products of matrices and vectors, and the gradients of ``linear``, are exactly those on the CPU for small integers in float32 and
+    bfloat16. Each dimension has length 1 or 5. Each operand is contiguous, transposed, expanded along its rows, its columns or both, a
+    view with an offset, or a view with gaps between its elements. All combinations are tested."""
+    from accelkit_conformance.oracle.products import check_product
+
+    check_product(subject, name)
+
+
 def _narrow_views() -> Iterator[Case]:
     from accelkit_conformance.oracle.narrow_views import CALLS
 

@@ -200,3 +200,13 @@ class FillsAlignedBytes(Broken):
             return call()
         func(view.as_strided(view.shape, view.stride(), view.storage_offset() // 4 * 4), *args[1:], **kwargs)
         return view
+
+
+@mutant("layout", "expanded operands")
+class SumsOneColumn(Broken):
+    """``mv`` of a matrix and a vector that is one expanded number multiplies only the first column of the matrix."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "mv" and args[1].stride(0) == 0 and len(args[1]) > 1:
+            return func(args[0][:, :1], args[1][:1], **kwargs)
+        return call()

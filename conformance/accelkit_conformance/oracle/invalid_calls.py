@@ -239,7 +239,17 @@ _INDICES: dict[str, _Call] = {
     "index_add_ of a slice": lambda x: x[:2].index_add_(0, _index(x, 3), torch.ones(2, device=x.device)),
     "nll_loss": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x)),
     "nll_loss of images": lambda x: torch.nn.functional.nll_loss(x.view(1, 2, 1, 2), _index(x).view(1, 1, 2)),
+    "nll_loss of -1": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x, -1)),
+    "nll_loss without reduction": lambda x: torch.nn.functional.nll_loss(x.view(2, 2), _index(x), reduction="none"),
+    "nll_loss of images, without reduction": lambda x: torch.nn.functional.nll_loss(
+        x.view(1, 2, 1, 2), _index(x).view(1, 1, 2), reduction="none"
+    ),
     "one_hot": lambda x: torch.nn.functional.one_hot(_index(x), 3),
+    "scatter_ of -1": lambda x: x.scatter_(0, _index(x, -1), 1.0),
+    "x[:, index]": lambda x: x.view(2, 2)[:, _index(x, 2)],
+    "gather along columns": lambda x: x.view(2, 2).gather(1, _index(x, 2).view(2, 1)),
+    "bincount of -1": lambda x: torch.bincount(_index(x, -1)),
+    "repeat_interleave of -1": lambda x: x[:2].repeat_interleave(_index(x, -1)),
 }
 """Calls with an index outside a tensor of four elements or, with ``of a slice``, outside its first two elements, by name."""
 
