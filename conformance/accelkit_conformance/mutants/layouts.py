@@ -204,9 +204,9 @@ class FillsAlignedBytes(Broken):
 
 @mutant("layout", "expanded operands")
 class SumsOneColumn(Broken):
-    """``mv`` of a matrix and a vector that is one expanded number multiplies only the first column of the matrix."""
+    """``mm`` with a second matrix that is one expanded row multiplies only the first column of the first matrix."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name == "mv" and args[1].stride(0) == 0 and len(args[1]) > 1:
+        if name == "mm" and args[1].stride(0) == 0 and len(args[1]) > 1:
             return func(args[0][:, :1], args[1][:1], **kwargs)
         return call()
