@@ -85,7 +85,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def local_world_size(self) -> int:
-        """Value of PJRT_LOCAL_PROCESS_COUNT, or 1 if the variable is not set and XLA uses the CPU."""
+        """Value of PJRT_LOCAL_PROCESS_COUNT. If XLA uses the CPU, the variable may be missing, and the value is then 1."""
         return self.number(_LOCAL_SIZE, least=1, default=1 if self._is_on_cpu else None)
 
     @property

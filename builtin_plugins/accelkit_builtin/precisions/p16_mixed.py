@@ -202,8 +202,8 @@ class Float16Mixed(AutocastPrecision):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the scaler's state and options. If a precision without a scaler saved the checkpoint, nothing is restored.
 
-        Gradients that were computed before this call were multiplied by another scale. The results of their checks are therefore discarded,
-        and a step with these gradients raises UsageError until ``Runtime.backward`` is called again.
+        Gradients that were computed before this call were multiplied by another scale. This precision therefore forgets whether they
+        contained infinities or NaN. A step with these gradients raises UsageError until ``Runtime.backward`` is called again.
         """
         if state:
             self._scaler.load_state_dict(state)

@@ -185,10 +185,10 @@ def _conjugated() -> Iterator[Case]:
 
 @check("full", requires=["dtype.{1}", "dtype.float32", "dtype.complex64"], over=_conjugated)
 def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
-    """For one or two samples of the operator, the results are the same as on the CPU even if operands are lazy. torch conjugates or negates
-    a lazy operand only when it reads the operand. For complex64, lazy operands are results of ``conj()``. For float32, they are results
-    of ``conj().imag``. First, all operands of the tested dtype are lazy; in a second call, only the last of them is. Calls that the CPU
-    rejects are left out.
+    """For one or two samples of the operator, the results are the same as on the CPU even if operands have the conjugate or the negative
+    bit, so that torch conjugates or negates them only when it reads them. For complex64, such operands are results of ``conj()``. For
+    float32, they are results of ``conj().imag``. In a first call, all operands of the tested dtype have the bit; in a second call, only
+    the last of them has it. Calls that the CPU rejects are left out.
     """
     from accelkit_conformance.oracle.lazy_operands import check_lazy_operands
 

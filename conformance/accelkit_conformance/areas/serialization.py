@@ -24,7 +24,7 @@ def _saved(thing: Any) -> io.BytesIO:
 
 @check("smoke")
 def same_device(subject: Subject) -> None:
-    """``torch.load`` loads a tensor to the device on which it was saved, with ``weights_only`` and without."""
+    """``torch.load`` loads a tensor to the device on which it was saved, with ``weights_only=True`` and with ``weights_only=False``."""
     import torch
 
     there = torch.arange(12.0, device=subject.device).view(3, 4)
@@ -210,9 +210,9 @@ def another_current_device(subject: Subject) -> None:
 
 @check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
 def large_tensors(subject: Subject, way: str) -> None:
-    """Tensors of 1 MiB and 5 MiB, and tensors that have a few bytes more or fewer, lose no byte when they are saved and loaded, either with
-    pickle or with ``torch.save``. ``torch.load`` loads the tensors to the device and to the CPU, with its default arguments, with
-    ``mmap=True`` or with ``weights_only=False``."""
+    """Tensors of 1 MiB and 5 MiB, and tensors that have a few bytes more or fewer, keep all their values when they are saved and loaded,
+    either with pickle or with ``torch.save`` and ``torch.load``. The arguments of ``torch.load`` are its defaults, ``mmap=True`` or
+    ``weights_only=False``, and ``map_location`` is the device or the CPU."""
     from accelkit_conformance.oracle.saved_files import check_large_tensors
 
     check_large_tensors(subject, way)

@@ -135,7 +135,8 @@ class Description:
 
         Args:
             name: The shape of the job and the rank, such as ``2x2-3``.
-            values: The values of the placeholders. They must include ``host``, and the ranks and sizes of the process.
+            values: The values of the placeholders. They must include ``host``, the ranks of the process, and the numbers of
+                processes and nodes.
         """
         told = ("world_size", "global_rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
         expected = {key: _filled(value, values) if isinstance(value, str) else value for key, value in self.expected.items()}

@@ -225,10 +225,10 @@ class ConditionedCall:
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None
 
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
-        """Return the arguments, the CPU's results, its results in double precision, and a number of terms for the tolerance.
+        """Return the arguments of the call, the CPU's results, the CPU's results in double precision, and a number of terms.
 
-        The CPU's results are in their own dtypes. The tolerance allows for the rounding errors of summing this number of terms in each
-        element. Return None if the call cannot have this size or if the CPU rejects the call.
+        The number of terms is the number of terms that are summed for an element of a result. The tolerance allows for the rounding errors
+        of this sum. Return None if the call cannot have this size, or if the CPU rejects the call.
         """
         given = self._variations.arguments(size, values, length)
         if given is None:

@@ -50,7 +50,7 @@ def size_as_text(num_bytes: int) -> str:
     """Return a size for the name of a measurement, such as ``64KiB``.
 
     The size must be a whole number in the largest unit (B, KiB, MiB or GiB) that is not larger than the size. For example, 1536 bytes are
-    not allowed: in a name, dots separate the parts, so the plots would misread ``1.5KiB``.
+    not allowed: in a name, dots separate the parts, so the code that draws the plots would misread ``1.5KiB``.
     """
     return byte_size.as_text(num_bytes).replace(" ", "").replace(".0", "")
 

@@ -97,7 +97,11 @@ class Encoder:
 
 
 def _encode_leaf(value: Any) -> dict[str, Any] | None:
-    """Encode bytes, a complex number, or an object such as a dtype, a date or an enum member. Return None for a value of any other type."""
+    """Encode a value that is not a container.
+
+    Bytes, complex numbers, dtypes, devices, dates, times, time differences, paths, enum members and NumPy's numbers can be encoded. Return
+    None for a value of any other type.
+    """
     if type(value) is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, torch.dtype | torch.device):
