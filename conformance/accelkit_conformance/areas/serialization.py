@@ -211,8 +211,8 @@ def another_current_device(subject: Subject) -> None:
 @check("training", over=["whole", "mmap", "weights_only=False", "pickle"])
 def large_tensors(subject: Subject, way: str) -> None:
     """Tensors of 1 MiB and 5 MiB, and tensors that have a few bytes more or fewer, keep all their values when they are saved and loaded,
-    either with pickle or with ``torch.save`` and ``torch.load``. The arguments of ``torch.load`` are its defaults, ``mmap=True`` or
-    ``weights_only=False``, and ``map_location`` is the device or the CPU."""
+    either with pickle or with ``torch.save`` and ``torch.load``. ``torch.load`` is called with its default arguments, with
+    ``mmap=True`` or with ``weights_only=False``, and with or without a ``map_location``, which is the device or the CPU."""
     from accelkit_conformance.oracle.saved_files import check_large_tensors
 
     check_large_tensors(subject, way)
