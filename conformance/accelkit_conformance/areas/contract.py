@@ -157,7 +157,7 @@ def repr_names_the_plugin(subject: Subject) -> None:
 @check("contract", needs_hardware=False)
 def capabilities_are_known(subject: Subject) -> None:
     """``declared_capabilities`` is a Capabilities object. For each key ``dtype.<name>`` or ``autocast.<name>``, torch has a dtype of
-    this name. (The constructor of Capabilities rejects unknown keys, unless they have a prefix such as ``dtype.``.)"""
+    this name. Keys without a prefix such as ``dtype.`` need no test, because the constructor of Capabilities rejects unknown ones."""
     import torch
 
     declared = subject.cls.declared_capabilities  # type: ignore[attr-defined]
