@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # the usual name
 
+from accelkit_conformance.oracle.layouts import offset, strided, transposed
+
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
@@ -60,10 +62,11 @@ def check_product(subject: Subject, name: str) -> None:
         there = [one.to(subject.device) for one in here]
         description = f"{name} of {dtype} tensors of shapes {tuple(shapes[0])} and {tuple(shapes[1])}"
         with subject.sample(description, {"name": name, "dtype": dtype, **sizes}):
-            for layouts in zip(itertools.product(*map(_layouts, here)), itertools.product(*map(_layouts, there)), strict=True):
-                (expected, found), (x, y) = ([product(*(one for _, one in pair)) for pair in layouts], (label for label, _ in layouts[0]))
+            pairs = zip(itertools.product(*map(_layouts, here)), itertools.product(*map(_layouts, there)), strict=True)
+            for ((x_layout, x), (y_layout, y)), ((_, x_there), (_, y_there)) in pairs:
+                expected, found = product(x, y), product(x_there, y_there)
                 is_equal = found.device == subject.device and found.shape == expected.shape and torch.equal(found.cpu(), expected)
-                assert is_equal, f"{description}, {x} and {y}, is {found.tolist()}, not {expected.tolist()}"
+                assert is_equal, f"{description}, {x_layout} and {y_layout}, is {found.tolist()}, not {expected.tolist()}"
 
 
 def _numbers(shape: list[int], start: int) -> torch.Tensor:
@@ -77,10 +80,10 @@ def _layouts(numbers: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     The elements of most of these tensors are those of ``numbers``. An expanded tensor repeats the first elements.
     """
     yield "contiguous", numbers
-    yield "with an offset", torch.cat([numbers.flatten()[:1], numbers.flatten()])[1:].view(numbers.shape)
-    yield "with gaps", torch.stack([numbers, -numbers], dim=-1)[..., 0]
+    yield "with an offset", offset(numbers)
+    yield "with gaps", strided(numbers)
     yield "one expanded number", numbers.flatten()[0].expand(numbers.shape)
     if numbers.ndim > 1:
-        yield "transposed", numbers.mT.contiguous().mT
+        yield "transposed", transposed(numbers)
         yield "one expanded row", numbers[..., :1, :].expand(numbers.shape)
         yield "one expanded column", numbers[..., :1].expand(numbers.shape)

@@ -107,10 +107,10 @@ def check_events_after_copies(subject: Subject) -> None:
         values = torch.arange(1.0, length + 1)
         source = values.to(subject.device)
         for waiting in ("synchronize", "query"):
-            host, event = torch.zeros(length).pin_memory(), make_event(subject)
+            event = make_event(subject)
             subject.synchronize()
             if way == "copy_":
-                host.copy_(source, non_blocking=True)
+                host = torch.zeros(length).pin_memory().copy_(source, non_blocking=True)
             else:
                 host = source.to("cpu", non_blocking=True)
             event.record()
