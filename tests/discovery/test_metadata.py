@@ -112,6 +112,15 @@ def test_a_failed_import_of_torch_names_the_distribution_whose_entry_points_cann
     assert "pip install --force-reinstall vendor-some" in error.hint
 
 
+def test_entry_points_that_are_only_too_large_do_not_switch_off_the_autoload_of_torch(plugin_site):
+    info = plugin_site.install("vendor-some", accelerators={"some": "Some"})
+    with (info / "entry_points.txt").open("a") as file:
+        file.write("# comment\n" * 20_000)
+    accelkit.refresh()
+    assert inventory().unreadable == (), "torch can read this file"
+    assert [record.status for record in accelkit.plugins() if record.distribution == "vendor-some"] == ["broken"]
+
+
 def test_metadata_that_is_not_text_does_not_hide_a_plugin(plugin_site):
     info = plugin_site.install("vendor-some", accelerators={"some": "Some"}, version="3.1")
     (info / "METADATA").write_bytes(b"Name: \xff\xfe\n")

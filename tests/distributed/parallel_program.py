@@ -158,6 +158,18 @@ class Tied(Transformer):
         self.head.weight = self.words.weight
 
 
+def clip_with_a_plain_tensor(rt, model, reference):
+    """The norm includes a parameter that is no DTensor, of which every process has a copy."""
+    plain = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+    plain.grad = torch.full_like(plain, 0.2)
+    moved = torch.nn.Parameter(plain.detach().to(rt.device))
+    moved.grad = plain.grad.to(rt.device)
+    norm = rt.clip_grad_norm_([*model.parameters(), moved], 0.1)
+    expected = torch.nn.utils.clip_grad_norm_([*reference.parameters(), plain], 0.1)
+    torch.testing.assert_close(norm.cpu(), expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(moved.grad.cpu(), plain.grad, rtol=1e-10, atol=1e-10)
+
+
 def plans(**sizes):
     """Plans of the user: tied parameters stay tied or are refused, as are models without a plan; clipping by other norms; meta device."""
     plan = {"words": RowwiseParallel(input_layouts=Replicate()), "head": ColwiseParallel(output_layouts=Replicate())}
@@ -177,6 +189,7 @@ def plans(**sizes):
         norm = rt.clip_grad_norm_(model.parameters(), 0.1, order)
         torch.testing.assert_close(norm.cpu(), torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.1, order), rtol=1e-10, atol=1e-10)
         same([parameter.grad for parameter in model.parameters()], [parameter.grad for parameter in reference.parameters()])
+    clip_with_a_plain_tensor(rt, model, reference)
     rt.teardown()
     for options, model in (
         ({"plan": {"head": ColwiseParallel()}}, Tied()),

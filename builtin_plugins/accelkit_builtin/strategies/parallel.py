@@ -232,20 +232,25 @@ class ParallelStrategy(FSDPStrategy):
     def clip_grad_norm_(
         self, parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float, **kwargs: Any
     ) -> torch.Tensor:
-        """Clip gradients and return their norm. The gradients may be on different meshes, which torch's own function does not allow."""
+        """Clip gradients and return their norm. The gradients may be on different meshes, which torch's own function does not allow.
+
+        A gradient that is not a DTensor is on no mesh: every process has the whole gradient, and it counts once.
+        """
         import torch
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         gradients: list[Any] = [one.grad for one in held if one.grad is not None]
-        meshes = list(dict.fromkeys(gradient.device_mesh for gradient in gradients))
+        mesh_of = [getattr(gradient, "device_mesh", None) for gradient in gradients]
+        meshes = list(dict.fromkeys(mesh_of))
         if norm_type == math.inf or len(meshes) < 2:
             return super().clip_grad_norm_(held, max_norm, norm_type, **kwargs)
         norms = []
         for mesh in meshes:
-            norm: Any = torch.nn.utils.get_total_norm([one for one in gradients if one.device_mesh == mesh], norm_type)
-            norms.append(norm.full_tensor())
+            on_mesh = [gradient for gradient, its_mesh in zip(gradients, mesh_of, strict=True) if its_mesh == mesh]
+            norm: Any = torch.nn.utils.get_total_norm(on_mesh, norm_type)
+            norms.append(norm if mesh is None else norm.full_tensor())
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-        shards = [gradient.to_local() for gradient in gradients]
+        shards = [gradient if mesh is None else gradient.to_local() for gradient, mesh in zip(gradients, mesh_of, strict=True)]
         scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 

@@ -72,8 +72,8 @@ class Inventory(NamedTuple):
     Attributes:
         installed: The distributions that provide plugins for accelkit.
         torch_backends: The entry points that ``import torch`` loads automatically (the group ``torch.backends``).
-        unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8, cannot be read or is too large. If one of these
-            files is not UTF-8, ``importlib.metadata.entry_points()`` raises an error.
+        unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8 or cannot be read. Because of such a file,
+            ``importlib.metadata.entry_points()`` raises an error, and therefore ``import torch`` too.
     """
 
     installed: tuple[Installed, ...]
@@ -91,8 +91,8 @@ def scan() -> Inventory:
         if isinstance(distribution, importlib_metadata.PathDistribution) and _has_no_groups(path):
             continue
         folder = Path(path)
-        text, complaint = _entry_points_text(distribution, folder)
-        if complaint:
+        text, complaint, is_readable = _entry_points_text(distribution, folder)
+        if not is_readable:
             unreadable.append(_name_and_version(_metadata(distribution), folder)[0])
         if TORCH_GROUP in text:
             backends += _torch_backends(distribution, folder, text)
@@ -148,17 +148,21 @@ def _may_be_meant(text: str) -> bool:
     return "kit." in text or "accel" in text.lower()
 
 
-def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str]:
+def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str, bool]:
+    """Return the text of a distribution's ``entry_points.txt``, what is wrong with this file, and whether ``importlib.metadata`` can read it.
+
+    The second value is empty if nothing is wrong. If the file is too large and declares plugins, an empty group replaces its text.
+    """
     try:
         text = distribution.read_text("entry_points.txt") or ""
         if len(text) > _LARGEST and ("accelkit." in text or TORCH_GROUP in text):
-            return "[accelkit.accelerators]\n", f"its entry_points.txt has {len(text):,} characters; the limit is {_LARGEST:,}"
-        return text, ""
+            return "[accelkit.accelerators]\n", f"its entry_points.txt has {len(text):,} characters; the limit is {_LARGEST:,}", True
+        return text, "", True
     except UnicodeDecodeError as error:
         text = (folder / "entry_points.txt").read_bytes().decode("utf-8", "backslashreplace")
-        return text, f"its entry_points.txt is not UTF-8: {error}"
+        return text, f"its entry_points.txt is not UTF-8: {error}", False
     except OSError as error:
-        return "", f"its entry_points.txt cannot be read: {error}"
+        return "", f"its entry_points.txt cannot be read: {error}", False
 
 
 def _read(distribution: Distribution, folder: Path, text: str, complaint: str) -> Installed:
