@@ -61,7 +61,7 @@ class Contest:
         self.accelerator.prepare(self.model)
 
     def place(self, name: str) -> Path:
-        """Return a new, empty folder, after everything that was saved before has been written to disk."""
+        """Return a new, empty folder, once everything that was saved earlier has been written to disk."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
@@ -135,7 +135,7 @@ class Contest:
         return taken
 
     def load_lazily_to_the_end(self) -> float:
-        """Return the seconds until ``load_state(verify="lazy")`` has returned and everything is verified, as before a forward pass."""
+        """Return the seconds until ``load_state(verify="lazy")`` has returned and everything is verified, as a forward pass requires."""
 
         def load() -> None:
             self.runtime.load_state(self.folder / "accelkit", verify="lazy")

@@ -1,6 +1,6 @@
 """Cost of accelkit's ``reduce`` in each mode of ACCELKIT_VERIFY_COLLECTIVES, compared with ``dist.all_reduce``, on gloo.
 
-Measures one float, which is sent in the packet that verifies the call if every call is verified, and 4 KiB, which are sent in a separate
+Measures two sizes. If every call is verified, one float is sent in the same packet that verifies the call. 4 KiB are sent in a separate
 collective. The numbers are wall-clock times of a call on rank 0, in float32 on the CPU, with one thread per process.
 ``--processes 2 8 16`` gives the numbers of processes to measure with.
 """
@@ -51,7 +51,8 @@ def main() -> None:
             reduce = functools.partial(operations.reduce, communicator, data, "sum")
             measures[f"reduce, {mode}"] = functools.partial(measure, reduce)
         title = f"reduce of {size}, {dist.get_world_size()} processes"
-        tables.append(compare(title, "us of wall time", measures, options.rounds))  # a time limit would end at different rounds
+        # No time limit is passed, because the ranks would then stop after different numbers of rounds.
+        tables.append(compare(title, "us of wall time", measures, options.rounds))
     if is_first:
         report(tables, is_json=options.json)
     dist.destroy_process_group()

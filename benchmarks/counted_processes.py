@@ -73,7 +73,7 @@ def measured(calls: int = 1) -> Iterator[Count]:
 
 
 def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> dict[str, Count]:
-    """Do the work of one process, and return its counts by the names that the rows have in the simulation."""
+    """Do the work of one process, and return its counts, keyed by the same row names as in the simulation."""
     found: dict[str, Count] = {}
     runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
     with measured() as found["join, with torch's own rendezvous"]:
@@ -103,7 +103,7 @@ def work(cluster: CountedCluster, folder: Path, layers: int, divisor: int) -> di
 
 def join_lazily(cluster: CountedCluster) -> dict[str, Count]:
     """Join a job in which gloo connects two processes only when one of them first sends the other a message."""
-    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"  # of a child process, which ends after this
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "1"  # set only in this child process, which ends after this job
     runtime = accelkit.Runtime("cpu", devices=cluster.world_size, strategy="ddp", cluster=cluster)
     with measured() as count:
         _ = runtime.device

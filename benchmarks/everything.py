@@ -68,7 +68,7 @@ def commit() -> str:
 
 
 def behind(table: dict[str, Any]) -> list[str]:
-    """Return the libraries that need less than accelkit in this table, time or memory, by more than the noise."""
+    """Return the libraries that need less time or memory than accelkit in this table, by more than the noise."""
     rows = table["rows"]
     if OURS not in rows:
         return []

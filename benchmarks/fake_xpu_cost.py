@@ -1,6 +1,6 @@
 """Cost of the fake XPU compared with the CPU: single operators on small tensors, and training on digits.
 
-Operators run on 32x32 float32 tensors in one thread. The ratio is that of the fastest interleaved rounds. Training runs epochs of
+Operators run on 32x32 float32 tensors in one thread. The ratio is that of the fastest times in interleaved rounds. Training runs epochs of
 examples/digits.py; the time to start is not counted.
 """
 

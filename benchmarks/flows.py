@@ -4,8 +4,8 @@
 
 The flows are: create a Runtime and its device, train on a batch, save the state on two processes, and run one test of the suite. Each runs
 in a separate process. Only calls during the flow count, in any thread of the process. A module counts if one of its functions was entered;
-importing it is not enough. Functions are identified by module, line and name. Before the second and the third flow, the device is in use
-and one step was trained.
+importing it is not enough. Functions are identified by module, line and name. Before the second and the third flow, the device is already
+in use and one step has been trained.
 """
 
 from __future__ import annotations

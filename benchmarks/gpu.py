@@ -3,9 +3,9 @@
     python3 benchmarks/gpu.py --accelerator cuda --wheels build/gpu-wheels --output build/gpu
 
 Runs the conformance suite, the precisions, Transformer Engine, ``accelkit bench``, the profiler and the benchmarks, the most valuable
-first. Tests of correctness run at the same time; benchmarks run alone. With ``--wheels``, it creates a virtual environment without a
-package index, which uses the torch of this Python. Without ``--wheels``, it runs in the environment of this Python. summary.md in the
-folder is the overview, and the folder is also packed as ``<folder>.tar.gz`` beside it.
+first. Tests of correctness run in parallel; benchmarks run alone. With ``--wheels``, it creates, without a package index, a virtual
+environment that uses the torch of this Python. Without ``--wheels``, it runs in the environment of this Python. summary.md in the folder is
+the overview, and the folder is also packed as ``<folder>.tar.gz`` beside it.
 Uses only the standard library. Exits with 1 if a step failed or was stopped, and with 2 if this machine lacks something or if ``--only``
 names an unknown step.
 """
@@ -28,7 +28,7 @@ from timed_steps import Schedule, Step
 
 BENCHMARKS = Path(__file__).parent
 BUDGET = 510.0
-"""Seconds for all steps. Querying torch, ten more seconds for an interrupted step, and packing still fit into nine minutes."""
+"""Seconds for all steps. This leaves enough of nine minutes to query torch, let an interrupted step run ten seconds longer, and pack."""
 _SHARE = 0.6
 """The share of a benchmark's time that its rounds may take. The rest is for starting."""
 _MISSING = 2

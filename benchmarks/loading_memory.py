@@ -1,8 +1,8 @@
 """Main memory for loading a checkpoint, besides the tensors that are restored: accelkit, Fabric, Accelerate and torch.load.
 
-The state is 1 GiB of float32 weights, and the state of Adam after a step. The model is created before it is loaded, so the tensors are the
-model, and the state that the optimizer has after loading. The numbers are of anonymous memory (``RssAnon`` of Linux), which does not
-include the pages of mapped files. On the fake XPU, it includes the memory of the device. Each contestant loads in a separate process.
+The state is 1 GiB of float32 weights, and the state of Adam after a step. The model exists before its state is loaded, so these tensors are
+the model's weights and the state that the optimizer has after loading. The numbers are anonymous memory (``RssAnon`` of Linux), which does
+not include the pages of mapped files. On the fake XPU, it includes the memory of the device. Each contestant loads in a separate process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def anonymous_memory() -> float:
 
 
 def peak_of(call: Callable[[], object]) -> float:
-    """Return the peak of anonymous memory during the call, which a thread measures every millisecond, over the memory before the call."""
+    """Return the peak of anonymous memory during the call, minus the memory before it. A thread samples the memory every millisecond."""
     gc.collect()
     before = peak = anonymous_memory()
     is_over = threading.Event()

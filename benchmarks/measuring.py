@@ -50,7 +50,7 @@ def compare(title: str, unit: str, measures: Mapping[str, Measure | str], rounds
         unit: The unit of the numbers that the measures return.
         measures: The measure of each contestant by its name, or a string that says why it cannot be measured.
         rounds: The number of rounds.
-        seconds: If not None, a round is not started if it would probably end later than this. The first round always runs.
+        seconds: If not None, no round is started that would probably end later than this. The first round always runs.
     """
     callable_ones = {name: measure for name, measure in measures.items() if not isinstance(measure, str)}
     found: dict[str, list[float]] = {name: [] for name in callable_ones}
@@ -84,7 +84,8 @@ def _row(name: str, measure: Measure | str, found: Mapping[str, Sequence[float]]
 def clock_of(runtime: Any) -> tuple[Callable[[], float], str]:
     """Return a clock, in seconds, for work on the device of a Runtime, and the unit of times per batch that are measured with it.
 
-    On the CPU, the clock is the CPU time of this process. On other devices, it is the wall-clock time after all work on the device.
+    On the CPU, the clock is the CPU time of this process. On other devices, it is the wall-clock time after all work on the
+    device has finished.
     """
     if runtime.device.type == "cpu":
         return time.process_time, "us of process-CPU time"

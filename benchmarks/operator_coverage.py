@@ -3,9 +3,9 @@
 The sets are the overloads that accelkit requires, all those that a device can be asked for and, after ``pip install --no-deps torchcts``,
 those on TorchCTS's list.
 
-The checks that count for the dispatcher coverage in a report run in this process, and their outcome is ignored. torch's execution trace
-observer records every overload that is called, including composite ones, with the devices of its tensors. On the CPU, it also records the
-calls that the CPU's kernels make. On a device with kernels of its own, such as the fake XPU, it does not.
+The program runs, in its own process, the checks that count towards the dispatcher coverage in a report. It does not matter whether they
+pass. torch's execution trace observer records every overload that is called, including composite ones, with the devices of its tensors. On
+the CPU, it also records the calls that the CPU's kernels make. On a device with kernels of its own, such as the fake XPU, it does not.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LEFT_OUT = {
     r"|_print|_assert_(?!async)|sym_|_functional_assert_scalar|_has_|_debug_|_autocast_to|_same_feature_meta|is_distributed|_version|is_leaf|output_nr",
 }
 _SCHEMA = re.compile(r'"op_schema", "type": "string", "value": "(aten::[\w.]+)\(')
-_UNOBSERVED = {"aten::size.int", "aten::size", "aten::is_complex"}  # torch does not report calls of these to observers
+_UNOBSERVED = {"aten::size.int", "aten::size", "aten::is_complex"}  # torch does not report calls to these to observers
 
 
 class TraceRecorder:
@@ -80,7 +80,7 @@ class TraceRecorder:
         self._folder.cleanup()
 
     def news(self) -> tuple[str, ...]:
-        """Return the names that were recorded since the last call of this method, sorted."""
+        """Return the names that were recorded since the last call to this method, sorted."""
         new, self._new = tuple(sorted(self._new)), set()
         return new
 

@@ -124,7 +124,7 @@ class Trained:
                 self.layers.append((f"{name} {type(layer).__name__}", *(" ".join(sorted(map(short, dtypes))) for dtypes in seen)))
 
     def differences(self, precision: str) -> list[str]:
-        """Return a description of each dtype that is not as the precision promises."""
+        """Return a description of each dtype that differs from the one that the precision promises."""
         stored, computed = PROMISED[precision]
         kinds = ("parameters", "result", "gradients", "moments")
         return [

@@ -1,8 +1,8 @@
 """Time to move batches to the device by plain copies and by loaders, and whether a loader overlaps copies with computation.
 
-The first table is without computation. It shows how long batches of 64 MiB take from pinned memory (if the device supports it), by plain
-copies, which shows the bandwidth, and through loaders. In the second table, the device computes on each batch for about as long as the
-copy of a batch takes. A loader that copies ahead takes the longer of the two times; any other loader takes their sum. The dataset
+The first table is without computation. It shows how long it takes to move batches of 64 MiB from pinned memory (if the device supports it):
+by plain copies, which show the bandwidth, and through loaders. In the second table, the device computes on each batch for about as long as
+the copy of a batch takes. A loader that copies ahead takes the longer of the two times; any other loader takes their sum. The dataset
 returns tensors that already exist, so that reading costs almost nothing.
 """
 

@@ -3,8 +3,8 @@
     python benchmarks/profile_step.py --accelerator cuda --output build/profile
 
 Writes a trace for Perfetto, summary.txt with the summary of ordinary steps, and summary-slow.txt with the summary of steps whose data
-loader sleeps. The second summary must say that the steps wait for the loader. Exits with 1 if it says nothing of that, or if the trace of a
-CUDA device has no work of the device.
+loader sleeps. The second summary must say that the steps wait for the loader. Exits with 1 if it does not say so, or if the trace of a
+CUDA device contains no work of that device.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def profile(rt: Runtime, folder: Path | None, *, sleep: float) -> Any:
 
 
 def device_activities(folder: Path) -> int:
-    """Return how many activities of a device the traces in ``folder`` have."""
+    """Return how many device activities the traces in ``folder`` contain."""
     events = [event for path in folder.glob("*.json") for event in json.loads(path.read_text("utf-8"))["traceEvents"]]
     return sum(event.get("ph") == "X" and event.get("cat") in DEVICE_CATEGORIES for event in events)
 

@@ -35,7 +35,7 @@ MB = 1e6
 SAVE, MANIFEST, PLAN = "save", "manifest and index, read by every rank that loads", "state encoded and planned, on every rank"
 LOGS = "launch logs: 50 kB from each process of one machine, which stay there"
 PER_CALL = ("verified call", "call that is not verified", "vote on preemption")
-CALL_LOG = "call log, at the host of the store"
+CALL_LOG = "call log, on the host of the store"
 _TERMS: dict[str, Callable[[float], float]] = {"": lambda n: 1.0, "log2 n": math.log2, "n": lambda n: n, "n²": lambda n: n * n}
 _MODELS = (("",), ("", "log2 n"), ("", "n"), ("", "n", "n²"))
 _CLOSE, _NEGLIGIBLE = 0.03, 2e-3
@@ -131,7 +131,7 @@ class Row:
         return max(growths, key=["1", "log2 n", "n", "n²"].index)
 
     def misses(self) -> Iterator[str]:
-        """Yield a text for each aim that the operation misses."""
+        """Yield a message for each aim that the operation misses."""
         count, _ = self.at(AIMS_FOR)
         aim = AIMS.get(self.title, Aim())
         if aim.received is not None and count.received > aim.received:

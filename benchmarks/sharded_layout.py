@@ -39,7 +39,7 @@ def shard_rows(rows: int, rank: int, size: int) -> tuple[int, int]:
 
 
 def sharded_state(shapes: dict[str, torch.Size], mesh: DeviceMesh, rank: int) -> dict[str, torch.Tensor]:
-    """Return a state dict as FSDP leaves it, in bfloat16. The values of a shard are all in one element of memory."""
+    """Return a state dict as FSDP leaves it, in bfloat16. All values of a shard share one element of memory."""
     state = {}
     for name, shape in shapes.items():
         _, rows = shard_rows(shape[0], rank, mesh.size())

@@ -103,18 +103,18 @@ def verify(size: int, mode: str) -> Count:
 
 
 def record_calls(size: int) -> Count:
-    """Count, at the host of the store, the entries that all ranks write in a second, if each makes calls as fast as it can."""
+    """Count, on the host of the store, the entries that all ranks write in a second, if each makes calls as fast as it can."""
     store = CountingStore(lambda key: b"")
     group = make_group(size, store)
     call_log.record_call("reduce (sum) of float32[1024]", group, range(size))
-    call_log.flush()  # the last job's entry may have been written just before
+    call_log.flush()  # this entry waits if that of the previous job has only just been written
     entries = size / call_log.seconds_between_entries()
     seconds = _seconds_of_a_set(len(next(iter(store._values.values()))))
     return Count(entries * store.count.received, 0, entries, entries * seconds)
 
 
 def _seconds_of_a_set(length: int) -> float:
-    """Return the CPU seconds in which the thread of a TCPStore serves one ``set``."""
+    """Return the CPU seconds that the thread of a TCPStore takes to serve one ``set``."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     value = "x" * length
     store.set("before", value)
@@ -126,7 +126,7 @@ def _seconds_of_a_set(length: int) -> float:
 
 
 def explain_timeout(size: int) -> Count:
-    """Count at the host of the store: every rank but one waits in vain. One of them reads all entries, and the others read its summary."""
+    """Count on the host of the store: every rank but one waits in vain. One of them reads all entries, and the others read its summary."""
 
     def entry(rank: str) -> bytes:
         calls = {group.group_name: 1} if int(rank) < size - 1 else {}
@@ -153,7 +153,7 @@ def explain_timeout(size: int) -> Count:
 
 
 def vote(size: int) -> Count:
-    """Count one call of ``is_preempted`` or ``check_trigger``."""
+    """Count one call to ``is_preempted`` or ``check_trigger``."""
     group = make_group(size)
     collectives = Collectives(size, lambda: CPU)
     collectives.communicator = over_gloo  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def vote(size: int) -> Count:
 
 
 def order_machines(size: int) -> Count:
-    """Count at the host of the launchers' store: one launcher reads the entries of all launchers, and writes an answer for each."""
+    """Count on the host of the launchers' store: one launcher reads the entries of all launchers, and writes an answer for each."""
     machines = max(size // PER_MACHINE, 1)
 
     def entry(key: str) -> bytes:
@@ -207,7 +207,7 @@ OPERATIONS: dict[str, Operation] = {
     "order the machines (accelkit launch)": order_machines,
     "verified call": lambda size: verify(size, "always"),
     "call that is not verified": lambda size: verify(size, "first"),
-    "call log, at the host of the store": record_calls,
+    "call log, on the host of the store": record_calls,
     "vote on preemption": vote,
-    "error after a timeout, at the host of the store": explain_timeout,
+    "error after a timeout, on the host of the store": explain_timeout,
 }

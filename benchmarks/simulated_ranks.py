@@ -1,6 +1,6 @@
 """Rank 0 of a large job, without the other ranks: a process group and a store that make the others' messages and count them.
 
-The code that runs is accelkit's own. What the other ranks send is encoded with the functions with which they would send it.
+The code that runs is accelkit's own. What the other ranks send is encoded with the same functions that they would use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Count:
 
 
 class Clock:
-    """CPU time of this process, without what is done in place of the other ranks."""
+    """CPU time of this process, without the time that it spends on behalf of the other ranks."""
 
     def __init__(self) -> None:
         self._outside = 0.0
@@ -56,7 +56,7 @@ class SimulatedGroup(dist.ProcessGroup):
     Attributes:
         count, clock: What rank 0 received and sent, and the CPU time that it used.
         acting: The rank whose messages are being made; 0 while rank 0's own code runs.
-        next_object: Returns what a rank sends next to rank 0.
+        next_object: Returns the next object that a rank sends to rank 0.
         packet: Returns a rank's part of a collective, given rank 0's own.
     """
 

@@ -32,10 +32,10 @@ class Saved:
 
     Attributes:
         agreement: What the save costs rank 0, without the writing of its shards.
-        planning: Seconds in which one rank encodes its state and plans its file.
+        planning: Seconds that one rank takes to encode its state and plan its file.
         files: Bytes of the manifest and of the index that a rank reads.
-        reading: Seconds in which each rank reads these files when it loads in the layout that was saved. If each rank wrote its own index,
-            the index of rank 0, which each rank reads too, is not counted a second time: here, the loading rank is rank 0.
+        reading: Seconds that a rank takes to read these files when it loads in the layout that was saved. If each rank wrote its own
+            index, every rank also reads rank 0's index. Here, the loading rank is rank 0 itself, so that index is not counted twice.
     """
 
     agreement: Count

@@ -70,7 +70,7 @@ def main() -> None:
             "Fabric": (f"import torch, peers; peers.fabric({name!r}).device", with_peers),
             "Accelerate": (f"import torch, peers; peers.accelerate({name!r}).device", with_peers),
         }
-        if name != "cpu":  # starting a driver takes long and would hide what these two measure
+        if name != "cpu":  # starting a driver takes a long time and would hide what these two measure
             del measures["accelkit, a cached verdict"], measures["accelkit, auto, 4 more plugins"]
         for code, environ in measures.values():
             milliseconds(code, environ)  # a first run, so that bytecode and verdicts are cached

@@ -1,6 +1,6 @@
-"""Time per batch in accelkit, Fabric, Accelerate and Trainer, compared with the raw loop, where more than a small model is involved.
+"""Time per batch in accelkit, Fabric, Accelerate and Trainer, compared with the raw loop, in cases that involve more than a small model.
 
-There is a table each for nested batches of 50 tensors, a DataLoader with 4 workers, a compiled model, a model with 1,000 parameters, a
+There is one table each for nested batches of 50 tensors, a DataLoader with 4 workers, a compiled model, a model with 1,000 parameters, a
 metric that is gathered in every step, and a loss that is written to TensorBoard in every step. On the CPU, the numbers are the CPU time of
 the main process. On other devices, they are the wall-clock time until the device has finished all batches. Everything runs in one thread.
 The Trainer also writes the number of the epoch to TensorBoard in every step.
@@ -33,11 +33,11 @@ class Case:
     """What is trained, and on which batches.
 
     Attributes:
-        tensors: The number of groups of a batch, and of tensors in each group.
+        tensors: The number of groups in a batch, and of tensors in each group.
         depth: The number of layers of the model. Each layer has two parameters.
         has_metric: Whether the predictions of each batch are collected from all processes, to compute a metric.
         is_logged: Whether the loss of each batch is written to TensorBoard.
-        batches: The number of batches of an epoch.
+        batches: The number of batches in an epoch.
     """
 
     title: str
@@ -88,7 +88,7 @@ class Batches(Dataset[Batch]):
 
 
 class Layers(torch.nn.Module):
-    """Linear layers after each other. The last one has two outputs."""
+    """Linear layers, one after another. The last one has two outputs."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

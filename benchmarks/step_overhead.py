@@ -31,7 +31,7 @@ Loop = Callable[[int], None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Same:
-    """An iterable that yields the same batch ``count`` times. It is not a list, because a Trainer takes a list for several loaders."""
+    """An iterable that yields the same batch ``count`` times. It is not a list, because a Trainer treats a list as several loaders."""
 
     batch: torch.Tensor
     count: int
@@ -45,7 +45,7 @@ class Same:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A way to train, in which every contestant is measured."""
+    """A way to train, which is measured for every contestant."""
 
     title: str
     accelerator: str = "cpu"

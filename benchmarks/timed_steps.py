@@ -27,7 +27,7 @@ class Step:
         name: The name of the step and of its folder.
         command: The command line, in which ``{folder}`` stands for the step's folder.
         seconds: The time reserved for the step. It may take longer if earlier steps have taken less than their time.
-        output: The file in its folder for its standard output. If empty, the standard output goes to the log.
+        output: The file in the step's folder that receives its standard output. If empty, the standard output goes to the log.
         skip: Why the step is not run. Empty if it is run.
     """
 
@@ -108,7 +108,7 @@ def run_at_once(
         seconds: The time after which the steps are interrupted, as by Ctrl-C, so that they can write what they have.
         environ: The environment variables of the programs.
         cwd: The working directory of the programs.
-        grace: The seconds between the interruption and the time when they are killed.
+        grace: The seconds between the interruption and the moment when the remaining programs are killed.
     """
     running = [_Running(step, folder, environ, cwd) for step in steps]
     overrun: set[str] = set()
@@ -138,7 +138,7 @@ class Schedule:
 
     Args:
         folder: The folder for the steps' folders, and for summary.json and summary.md, which are rewritten after each group.
-        budget: Seconds for all groups. The next groups may use the time that a group leaves.
+        budget: Seconds for all groups. Time that a group does not use is available to the next groups.
         environ: The environment variables of the programs.
         cwd: The working directory of the programs.
         about: Facts about the machine, for the summary.

@@ -1,4 +1,4 @@
-"""The checks of which the suite consists. They are defined in the modules of ``areas``. This module does not import torch.
+"""The checks that make up the suite. They are defined in the modules of ``areas``. This module does not import torch.
 
 A check is a function. Its first argument is the subject, which represents the plugin under test; parameters may follow. A check passes
 if the function returns. A check that fails raises an AssertionError that says what is wrong. An example, without the assertion::
@@ -36,8 +36,8 @@ AREAS = (
     "cluster_ranks", "cluster_detection", "cluster_errors", "cluster_jobs",
     "hooks_calls", "hooks_order",
 )  # fmt: skip
-"""The areas, in the order of reports. The module ``areas/<area>.py`` holds an area's checks; the docstring of the module says what they
-assert."""
+"""The areas, in the order in which reports list them. The module ``areas/<area>.py`` holds an area's checks; the docstring of the module
+says what they assert."""
 
 SUBJECT_KINDS = ("accelerator", "precision", "cluster", "strategy", "hooks")
 EVERY_KIND = "plugin"

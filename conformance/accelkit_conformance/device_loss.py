@@ -14,7 +14,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.results import RERUN, Result
 
 _FAILURES = 8
-_TIMEOUT_COUNTS = 4  # one timeout counts as this number of failures, because each timeout takes long
+_TIMEOUT_COUNTS = 4  # one timeout counts as this many failures, because each timeout takes a long time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class Expectation:
 
     @property
     def is_torch_defect(self) -> bool:
-        """Whether torch causes the failure, and not the device."""
+        """Whether torch, and not the device, causes the failure."""
         return self.origin == ORIGIN_OF_TORCH_DEFECTS
 
     @property
@@ -111,7 +111,7 @@ class Expectation:
 
     @property
     def is_crash(self) -> bool:
-        """Whether the process is expected to stop answering: a signal kills it, or it hangs."""
+        """Whether the process is expected to stop responding: a signal kills it, or it hangs."""
         return self.error.startswith("SIG") or self.error == TIMEOUT
 
     def explains(self, error: BaseException) -> bool:

@@ -18,7 +18,7 @@ def failed_step(error: BaseException) -> str:
     """Return the step in which a check raised an error, or an empty string if the error has no traceback.
 
     The steps are ``helper NAME`` (the suite's function NAME was preparing the test), ``comparison`` (results were compared, or an assertion
-    of the check failed), ``end`` (the suite was waiting for the device) and ``operator`` (anything else, usually a call of an operator).
+    of the check failed), ``end`` (the suite was waiting for the device) and ``operator`` (anything else, usually a call to an operator).
     """
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:

@@ -54,7 +54,7 @@ def raises(subject: Subject, *errors: type[BaseException], about: str = "", doin
     Args:
         subject: The plugin under test.
         errors: The classes of errors that the block may raise.
-        about: Text that the error message must contain. The case of letters is ignored.
+        about: Text that the error message must contain. Case is ignored.
         doing: What the block does, for the message of a failure.
         may_be_absent: Whether a missing error can mean that the device lacks the tested capability. If True and no error is raised,
             this function raises ``Absent``.

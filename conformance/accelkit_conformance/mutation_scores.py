@@ -20,7 +20,7 @@ from accelkit_conformance import checks
 from accelkit_conformance.mutants.generated import AXES
 
 FILE = "mutation-scores.json"
-"""The name of the file of scores, which is in the same folder as the page."""
+"""The name of the file that contains the scores. The file is in the same folder as ``conformance.md``."""
 
 Scores = dict[str, Any]
 _WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."

@@ -105,7 +105,7 @@ def calls_in(roots: Sequence[Any], device_type: str) -> Iterator[tuple[str, bool
     Each item consists of the name of the operator, whether the call fell back to the CPU, and the duration of the call in seconds.
 
     Views, uninitialised new tensors, copies, and reads such as ``item`` are left out. If an operator calls other operators that compute on
-    the device, only these calls are yielded.
+    the device, only the calls to those operators are yielded.
 
     Args:
         roots: The roots of the event tree of the profiler.

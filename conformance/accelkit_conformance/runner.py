@@ -97,7 +97,7 @@ class Executor:
             if not self.hello and checks.num_processes(test) == 1:
                 raise  # nothing can be run on this device
             return Result(test, "crash", reason=f"{error.what}: {error.why}")
-        if self.is_stopped:  # while the workers were started
+        if self.is_stopped:  # ``stop`` was called while the workers were starting
             group.kill()
         return group.run(test, self._order.seconds or checks.find(test)[0].seconds)
 

@@ -172,7 +172,7 @@ class Worker:
     def record(self, test: str, recorder: DispatchRecorder) -> tuple[str, ...]:
         """Run a test to record its ATen overloads, and return the overloads that had not been recorded before.
 
-        The outcome of the test is ignored, because torch takes other paths while a recorder is active.
+        The outcome of the test is ignored, because torch takes different code paths while a recorder is active.
         """
         found, parameters = checks.find(test)
         samples, self.subject.most_samples = self.subject.most_samples, _RECORDED_SAMPLES

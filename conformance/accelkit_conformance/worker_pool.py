@@ -61,7 +61,7 @@ class Order:
             worker: The index of the first worker of the group. All processes of the group get the same index.
             rank: The rank of the process in its group.
             world_size: The number of processes of the group.
-            rendezvous: The path of the file through which the processes of the group find each other.
+            rendezvous: A prefix for the paths of the files through which the processes of the group find each other (see ``RankGroup``).
         """
         return {
             **about(self.record),

@@ -19,7 +19,7 @@ from typing import Any
 from accelkit import child_guard
 
 SHOW_STACK = getattr(signal, "SIGUSR1", None)
-"""The signal on which a child process that probes plugins writes its stack to its report. None on systems without SIGUSR1."""
+"""The signal that makes a child process for probing plugins write its stack to its report. None on systems without SIGUSR1."""
 
 
 class _Guard:

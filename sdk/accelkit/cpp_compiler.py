@@ -24,8 +24,8 @@ def compiler_command() -> tuple[str, ...]:
     The command is the value of CXX, split into words. If CXX is not set, it is the first of c++, g++ and clang++ that is installed.
 
     Raises:
-        BuildError: If CXX cannot be split into words or names a program that does not exist, or if CXX is not set and none of the three
-            compilers is installed.
+        BuildError: If CXX cannot be split into words, if CXX names a program that does not exist, or if CXX is not set and none of the
+            three compilers is installed.
     """
     chosen = words_of("CXX")
     names = [chosen[0]] if chosen else ["c++", "g++", "clang++"]

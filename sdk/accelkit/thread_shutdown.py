@@ -30,7 +30,7 @@ def wait_for_threads_before_forks() -> None:
 
     A DataLoader, for example, forks its workers. Older versions of Python have a bug that can make a forked process hang
     (https://github.com/python/cpython/issues/112275). It hangs if the fork happens while another thread of the parent process is about to
-    take the GIL for the first time or to release it for the last time. Right after a collective, a thread of gloo may be in this state.
+    take the GIL for the first time or to release it for the last time. Right after a collective, a gloo thread may be in this state.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_torch_threads)
@@ -45,10 +45,10 @@ def wait_for_torch_threads() -> None:
 
     After a call to torch has returned, torch's threads may still have work to do for which they need the GIL:
 
-    - After a collective, a thread of gloo releases the tensors of the collective.
-    - The first backward pass starts a thread of autograd for each device. Each of these threads takes the GIL when it starts. The backward
+    - After a collective, a gloo thread releases the tensors of the collective.
+    - The first backward pass starts an autograd thread for each device. Each of these threads takes the GIL when it starts. The backward
       pass does not wait for the threads of devices that it does not use.
-    - After a backward pass, a thread of autograd may take the GIL again to release the objects of the backward pass.
+    - After a backward pass, an autograd thread may take the GIL again to release the objects of the backward pass.
 
     If Python shuts down before a thread has finished this work, the thread is terminated inside C++ code that cannot be unwound. The
     process then aborts, although the program has finished: https://github.com/pytorch/pytorch/issues/190489.

@@ -17,7 +17,7 @@ Kind = Literal["accelerator", "precision", "cluster", "strategy", "hooks"]
 """The kind of a plugin. Its entry-point group is ``accelkit.<kind>s`` (``accelkit.hooks`` for hooks)."""
 
 PluginStatus = Literal["available", "unavailable", "disabled", "incompatible", "broken", "conflict"]
-"""The status of a plugin. ``available`` means that accelkit knows nothing that prevents the use of the plugin."""
+"""The status of a plugin. ``available`` means that accelkit knows of nothing that prevents the use of the plugin."""
 
 ProbeStatus = Literal["usable", "absent", "broken"]
 

@@ -95,14 +95,14 @@ class Keyed(Plain):
 
 
 class Typed(Plain):
-    """Its copies are made by a call of their type."""
+    """Its copies are made by a call to their type."""
 
     def __reduce__(self):
         return type(self), (self.size,)
 
 
 class Rebuilt(Plain):
-    """Its copies are made by a call of its own."""
+    """Its copies are made by a call to its own."""
 
     def __reduce__(self):
         return Rebuilt, (self.size,)

@@ -102,6 +102,22 @@ def test_an_optimizer_made_before_trains_the_new_parameters(rt, order):
     assert not torch.equal(model.head.weight, before)
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("accelerator", ["cpu", "fake_xpu"])
+def test_lazy_modules_stay_lazy_until_the_first_call_and_are_trained(accelerator, precision):
+    rt = accelkit.Runtime(accelerator=accelerator, precision=precision)
+    head = nn.LazyLinear(4)
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), head)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = rt.prepare(model, optimizer)
+    rt.backward(model(torch.randn(2, 3, 5, 5, device=rt.device)).square().sum())
+    before = head.weight.detach().clone()
+    optimizer.step()
+    assert head.weight.shape == (4, 36)
+    assert not torch.equal(head.weight, before)
+    assert {tensor.device for tensor in (*model.parameters(), *model.buffers())} == {rt.device}
+
+
 @pytest.mark.usefixtures("parameters_are_made_anew")
 def test_optimizer_state_follows_too(rt):
     torch.manual_seed(0)

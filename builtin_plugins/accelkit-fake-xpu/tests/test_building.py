@@ -195,7 +195,7 @@ def test_a_library_in_the_package_is_used_with_the_torch_for_which_it_was_compil
     assert prebuilt.parent == tmp_path / "prebuilt"
     assert prebuilt.name.startswith("small-torch2.13-")
     shutil.rmtree(tmp_path / "small")
-    prebuilt.chmod(0o666)  # as it is in a package that belongs to a group of users
+    prebuilt.chmod(0o666)  # as in a package that belongs to a group of users
     for torch in ("2.13.0+cpu", "2.13.1"):
         monkeypatch.setattr(cpp_library, "torch_version", lambda torch=torch: torch)
         assert library.problem() is None

@@ -44,7 +44,7 @@ class SlurmEnvironment(ClusterEnvironment):
         """
         if not (environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")):
             return None
-        from accelkit_builtin.clusters.slurm_shells import is_typed  # here, because most programs do not run in SLURM jobs
+        from accelkit_builtin.clusters.slurm_shells import is_typed  # imported here, because most programs do not run in SLURM jobs
 
         job, step = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), environ.get("SLURM_STEP_ID", "")
         special = step.isascii() and step.isdigit() and int(step[:12]) >= _FIRST_SPECIAL_STEP

@@ -108,7 +108,7 @@ class Float16Mixed(AutocastPrecision):
             optimizer = reference()
             if optimizer is None or _gradient_versions(optimizer) != self._versions_of_waiting.get(key):
                 del self._waiting[key], self._unscaled[key]
-                if key in self._uncounted:  # under another key, so that the next update counts it beside the check of the new gradients
+                if key in self._uncounted:  # under another key, so the next update counts it as well as the check of the new gradients
                     self._uncounted[key, "unused"] = self._uncounted.pop(key)
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -142,7 +142,7 @@ class Float16Mixed(AutocastPrecision):
         Raises:
             UsageError: If the optimizer has gradients that ``Runtime.backward`` did not compute, or if the gradients are in float16 because
                 the model was converted to float16. The first case is detected if ``Runtime.backward`` has never been called. It is also
-                detected if the optimizer had no gradients after the last call of ``Runtime.backward``, but only until the optimizer's
+                detected if the optimizer had no gradients after the last call to ``Runtime.backward``, but only until the optimizer's
                 gradients have been divided for the first time.
         """
         key = id(optimizer)
@@ -176,7 +176,7 @@ class Float16Mixed(AutocastPrecision):
 
         Raises:
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.
-            UnsupportedError: If a closure is given, because the scale must not change between calls of the closure.
+            UnsupportedError: If a closure is given, because the scale must not change between calls to the closure.
         """
         if closure is not None:
             raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Attention over sequences that are divided among processes: each call of attention first gathers the keys and values of all parts.
+"""Attention over sequences that are divided among processes: each call to attention first gathers the keys and values of all parts.
 
 This is the all-gather form of context parallelism ("The Llama 3 Herd of Models", section 3.3.2, https://arxiv.org/abs/2407.21783), with
 contiguous parts. It works on every device, because it uses only collectives and ``scaled_dot_product_attention`` itself.
@@ -24,7 +24,7 @@ from accelkit_builtin.strategies.context_parallel import ContextGroup
 
 _HINT = "call torch.nn.functional.scaled_dot_product_attention, or use context=1"
 _RECOMPUTING = frozenset({torch.utils.checkpoint.__file__, torch.autograd.function.__file__})
-"""The files of ``torch.utils.checkpoint`` and ``torch.autograd.Function``. The backward pass may run the code that they call again."""
+"""The files of ``torch.utils.checkpoint`` and ``torch.autograd.Function``. The backward pass may rerun the code that they call."""
 
 
 class _State(threading.local):
@@ -38,8 +38,8 @@ def divide_attention(module: torch.nn.Module, context: ContextGroup, plugin: str
     """Make attention inside a module use the keys and values of all parts of each sequence. The module is changed in place.
 
     The ``forward`` of the module and of every module inside it enters the mode ``DividedAttention``, unless the mode is already active.
-    Inner modules must enter it too: if the model checkpoints activations of an inner module, the backward pass runs only the ``forward`` of
-    this module again, not that of the model.
+    Inner modules must enter it too: if the model checkpoints activations of an inner module, the backward pass reruns only the ``forward``
+    of the inner module, not that of the model.
 
     Args:
         module: The model.
@@ -94,7 +94,7 @@ class DividedAttention(TorchFunctionMode):
     def begin(self) -> None:
         """Begin a forward pass.
 
-        If gradients are disabled, as in evaluation, the next call of causal attention repeats the check that not all processes have the
+        If gradients are disabled, as in evaluation, the next call to causal attention repeats the check that not all processes have the
         same keys (see ``_check_is_divided``). The check is repeated because the inputs may come from a different loader than in training.
         """
         self._was_checked &= torch.is_grad_enabled()
@@ -254,7 +254,7 @@ class DividedAttention(TorchFunctionMode):
     def _check_is_divided(self, keys: torch.Tensor, dim: int) -> None:
         """Check that not all processes have the same keys.
 
-        Only these calls of causal attention are checked: the first call, and the first call in each forward pass that runs with gradients
+        Only these calls to causal attention are checked: the first call, and the first call in each forward pass that runs with gradients
         disabled.
 
         Raises:

@@ -1,7 +1,7 @@
 """``deepspeed``: optimizer state, gradients and parameters are sharded by the deepspeed package (ZeRO 1 to 3).
 
 DeepSpeed wraps a module together with its optimizer in an engine, which owns the backward pass, clipping and the step. accelkit sets
-DeepSpeed's option ``managed_gradient_accumulation=false``, so that every call of the engine's ``step`` runs the optimizer's step,
+DeepSpeed's option ``managed_gradient_accumulation=false``, so that every call to the engine's ``step`` runs the optimizer's step,
 however many backward passes came before.
 """
 

@@ -160,8 +160,9 @@ class ParallelStrategy(FSDPStrategy):
         if sizes["context"] > 1:
             from accelkit_builtin.strategies.context_parallel import ContextGroup
 
-            # fully_shard needs dimensions of one mesh, and torch warns of dimensions that are joined later. The mesh above is that of a job
-            # without context, with the same names of process groups: torch's caches keep them when another Runtime replaces this one.
+            # fully_shard needs dimensions of one mesh, and torch warns about dimensions that are joined later. The mesh above is the one
+            # that a job without context has, and its process groups have the same names: torch's caches keep these names when another
+            # Runtime replaces this one.
             mesh = make_mesh(device.type, sizes)
             self._context = ContextGroup.of_mesh(mesh)
         return mesh

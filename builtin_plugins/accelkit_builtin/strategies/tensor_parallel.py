@@ -124,7 +124,7 @@ def parallelize(module: torch.nn.Module, mesh: DeviceMesh, plan: Mapping[str, Pa
     before = _places_of_parameters(module)
     frozen = [place for places in before.values() for place in places if not place[1].get_parameter(place[2]).requires_grad]
     parallelize_module(module, mesh, dict(plan), src_data_rank=None)
-    for _, owner, name in frozen:  # SequenceParallel replaces parameters by ones that require gradients
+    for _, owner, name in frozen:  # SequenceParallel replaces parameters with ones that require gradients
         owner.get_parameter(name).requires_grad_(False)
     for places in before.values():
         now: list[Any] = [owner.get_parameter(name) for _, owner, name in places]

@@ -23,7 +23,7 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def other_values(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload is repeated with copies of the same tensors, and each call gives the same results as on the CPU.
+    """A recorded call to an ATen overload is repeated with copies of the same tensors, and each call gives the same results as on the CPU.
     The first and the last call are as recorded. In each of the other calls, one argument that is not a tensor (a number, a bool, a list,
     a dtype or a string) has another value. If only torch itself calls the overload, only bools and lists of bools are changed. For a few
     overloads, no argument is changed. Calls that the CPU rejects are left out.
@@ -35,7 +35,7 @@ def other_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def rewritten_values(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload is made twice with the same tensors. Between the two calls, the floating-point tensors are
+    """A recorded call to an ATen overload is made twice with the same tensors. Between the two calls, the floating-point tensors are
     multiplied by 0.5 in place. The second call gives the same results as on the CPU, both under ``no_grad`` and under ``inference_mode``. A
     call that the CPU rejects is left out."""
     from accelkit_conformance.oracle.other_arguments import check_rewritten_arguments
@@ -45,7 +45,7 @@ def rewritten_values(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=_recorded)
 def empty_tensors(subject: Subject, overload: str) -> None:
-    """A recorded call of an ATen overload is repeated with dimensions of its tensors shortened to length 0. The call and its in-place form
+    """A recorded call to an ATen overload is repeated with dimensions of its tensors shortened to length 0. The call and its in-place form
     give the same results as on the CPU. Each dimension of each tensor is shortened in turn. In further calls, each dimension of the
     first tensor is shortened together with the matching dimensions of the other tensors. Two dimensions match if they have the same
     length and the same position, counted from the last dimension. Calls that the CPU rejects are left out. So are overloads that only
@@ -197,7 +197,7 @@ def lazy_operands(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def expanded_arguments(subject: Subject, overload: str) -> None:
-    """A call of an ATen overload gives the same results as on the CPU even if the first or the last dimension of one floating-point tensor
+    """A call to an ATen overload gives the same results as on the CPU even if the first or the last dimension of one floating-point tensor
     has a stride of 0. Calls that the CPU rejects are left out. So are ``_embedding_bag``, ``_scaled_mm``, ``linalg`` overloads, and
     other factorizations and solvers, such as ``cholesky`` and ``triangular_solve``.
     """
@@ -208,7 +208,7 @@ def expanded_arguments(subject: Subject, overload: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads)
 def written_operands(subject: Subject, overload: str) -> None:
-    """A call of an ATen overload gives the same results as on the CPU even if one of its arguments is also passed as ``out=``, or if
+    """A call to an ATen overload gives the same results as on the CPU even if one of its arguments is also passed as ``out=``, or if
     several arguments are the same tensor. If several arguments are the same tensor, the in-place form of the call also gives the same
     results. A call that the CPU rejects is left out. If writing the result into an argument changes the result on the CPU, the call is
     left out too. ``linalg``, ``batch_norm`` and a few other overloads are left out.

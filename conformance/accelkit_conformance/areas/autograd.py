@@ -72,7 +72,7 @@ def _recorded() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_recorded, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats a recorded call of the
+    """An ATen overload with ``_backward`` in its name gives the same results as on the CPU. The check repeats a recorded call to the
     overload under other conditions, for example with other sizes and memory layouts of the arguments, with NaN and infinities, in each
     gradient mode, and on a second device, thread or stream. The checks ``operators/conditions`` and ``layout/conditions`` use the same
     conditions for other overloads."""

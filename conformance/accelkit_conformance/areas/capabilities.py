@@ -1,4 +1,4 @@
-"""Capabilities that are declared ``native`` or ``emulated`` work, and capabilities that are declared ``none`` do not work."""
+"""A capability that is declared ``native`` or ``emulated`` works. A capability that is declared ``none`` does not work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ALL_DTYPES = (*DTYPES, "uint16", "uint32", "uint64")
 
 @check("smoke", over=_ALL_DTYPES, probes="dtype.{0}")
 def dtype(subject: Subject, name: str) -> None:
-    """A tensor of the dtype keeps its values when it is copied to the device and back. On the device, adding two tensors (for bool:
-    combining them with bitwise or) and multiplying them give the exact results, and the sum has the dtype. If the device supports the
-    dtype bool, a tensor also equals its clone when compared with ``==``.
+    """A tensor of the tested dtype keeps its values when it is copied to the device and back. On the device, adding two tensors (for bool:
+    combining them with bitwise or) and multiplying them give the exact results, and the sum has the tested dtype. If the device supports
+    the dtype bool, a tensor also equals its clone when compared with ``==``.
     """
     import torch
 
@@ -185,7 +185,7 @@ def profiler_memory(subject: Subject) -> None:
 
 
 @check("training", probes="compile", seconds=120)
-def compile(subject: Subject) -> None:  # the capability's name
+def compile(subject: Subject) -> None:  # named after the capability
     """A function that ``torch.compile`` compiled with the accelerator's backend gives the right values."""
     import torch
 

@@ -25,7 +25,7 @@ def _builtins(subject: Subject) -> list[ClusterEnvironment]:
 
 
 def _claim(subject: Subject, argument: Mapping[str, str], environ: Mapping[str, str], place: str) -> ClusterDetection | None:
-    """Create an instance of the plugin that reads ``environ``, call its ``detect_cluster(argument)``, and check and return the result."""
+    """Create an instance of the plugin, let it read ``environ``, call its ``detect_cluster(argument)``, and check and return the result."""
     claim = environment_for(subject, environ).detect_cluster(argument)
     if claim is None:
         return None

@@ -1,5 +1,5 @@
 """If variables of a process are missing, have unexpected values or contradict each other, a cluster environment raises an error, or gives
-the same values as for the correct variables. It never describes a job of a different size.
+the same values as with the correct variables. It never describes a job of a different size.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
 @check("smoke", needs_hardware=False, kind="cluster")
 def main_address_and_port_agree(subject: Subject) -> None:
     """``main_address`` and ``main_port`` are the same on all processes of a job, unless reading one of them raises an AccelkitError in any
-    process. The port is from 1 to 65535. The address is not empty, and contains no port, bracket, slash, comma, space or newline."""
+    process. The port is between 1 and 65535. The address is not empty, and contains no port, bracket, slash, comma, space or newline."""
     for job in own_jobs(subject):
         with job_answers(subject, job) as everyone:
             places = [(_spelled(answers["main_address"]), _spelled(answers["main_port"])) for answers in everyone]

@@ -134,7 +134,8 @@ def all_to_all(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def gather_and_scatter(subject: Subject, size: str) -> None:
-    """For every root, ``gather`` sends all ranks' tensors to the root, and ``scatter`` sends each rank a different tensor of the root."""
+    """For every root, ``gather`` sends all ranks' tensors to the root, and ``scatter`` sends a different tensor from the root to each
+    rank."""
     import torch
     import torch.distributed as dist
 

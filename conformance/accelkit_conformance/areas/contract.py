@@ -108,7 +108,7 @@ def probe_answers(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_is_repeatable(subject: Subject) -> None:
-    """Three calls of ``probe()`` return the same status."""
+    """Three calls to ``probe()`` return the same status."""
     answers = [subject.cls.probe().status for _ in range(3)]  # type: ignore[attr-defined]
     assert len(set(answers)) == 1, f"it returned {', '.join(answers)}"
 

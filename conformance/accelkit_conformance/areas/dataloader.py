@@ -27,8 +27,8 @@ def workers_fork_after_use(subject: Subject) -> None:
 @check("training", requires=["pinned_memory"])
 def pinned_batches(subject: Subject) -> None:
     """With ``pin_memory=True``, the tensors of a batch are pinned, with and without a worker process. The batch may be a tensor, a
-    ``PackedSequence`` or an object that has a method ``pin_memory``, or contain tensors and such objects in nested dicts, lists, tuples and
-    named tuples. A pinned tensor and its copy on the device have the right values."""
+    ``PackedSequence`` or an object that has a method ``pin_memory``. It may also be a dict, list, tuple or named tuple that contains
+    tensors or such objects, possibly nested. A pinned tensor and its copy on the device have the right values."""
     from accelkit_conformance.oracle.batches import check_pinned_batches
 
     check_pinned_batches(subject)

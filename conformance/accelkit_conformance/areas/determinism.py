@@ -1,5 +1,5 @@
 """With ``torch.use_deterministic_algorithms``, the same program with the same seed gives the same results, bit for bit, and indexing gives
-the right results. An operation may instead raise an error that says that it is not deterministic."""
+the right results. An operation may instead raise an error that says that the operation is not deterministic."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _calls(subject: Subject) -> dict[str, Callable[[], torch.Tensor]]:
 @check("training", requires=["deterministic"], over=_OPERATORS)
 def five_runs_are_equal(subject: Subject, name: str) -> None:
     """In deterministic mode, five runs of an operator give the same result, bit for bit, or the operator raises a RuntimeError that says
-    that it is not deterministic. The tested operators are those whose forward or backward pass could otherwise add numbers in a different
-    order in each run."""
+    that the operator is not deterministic. The tested operators are those whose forward or backward pass could otherwise add numbers in a
+    different order in each run."""
     import torch
 
     subject.needs("int64")  # the dtype of the indices
@@ -69,9 +69,9 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
 @check("training", requires=["deterministic", "dtype.float32", "dtype.int64", "dtype.bool"])
 def indexing_is_right(subject: Subject) -> None:
     """In deterministic mode, assignments ``x[indices] = values`` and indexing functions, such as ``index_add`` and ``scatter``, give the
-    same results and gradients as on the CPU. An operator may instead raise a RuntimeError that says that it is not deterministic. The
-    tested dtypes are float32 and int64. The indices of an assignment are a mask, or one or two index tensors, with or without a slice. The
-    assigned values are one value for all elements, one row for all indices, or a value for each element. In some calls of indexing
+    same results and gradients as on the CPU. An operator may instead raise a RuntimeError that says that the operator is not deterministic.
+    The tested dtypes are float32 and int64. The indices of an assignment are a mask, or one or two index tensors, with or without a slice.
+    The assigned values are one value for all elements, one row for all indices, or a value for each element. In some calls to indexing
     functions, several indices name the same element."""
     from accelkit_conformance.oracle.deterministic_calls import check_deterministic_calls
 

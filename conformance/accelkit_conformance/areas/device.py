@@ -106,7 +106,8 @@ def threads_have_their_own_device(subject: Subject) -> None:
 @check("training", requires=["numbered_devices"])
 def failed_selections_keep_the_device(subject: Subject) -> None:
     """Selecting a device whose index does not exist raises RuntimeError, AssertionError or ValueError, and keeps the current device. The
-    check uses ``set_device`` and ``device`` of the device's module, and ``torch.accelerator`` if it refers to the device type."""
+    check uses ``set_device`` and ``device`` of the device's module and, if the device is torch's accelerator, also
+    ``torch.accelerator``."""
     from accelkit_conformance.oracle.places import check_failed_selections
 
     check_failed_selections(subject)
@@ -175,7 +176,8 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
-    the result of ``get_device_properties`` has a ``name``, this is the same name. If the result has a ``total_memory``, it is positive."""
+    the result of ``get_device_properties`` has a ``name``, the two names are equal. If the result has a ``total_memory``, it is
+    positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:
         raise NotSupported(f"torch.{subject.device_type} has neither get_device_name nor get_device_properties")

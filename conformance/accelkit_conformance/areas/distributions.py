@@ -61,8 +61,8 @@ def certain_outcomes(subject: Subject) -> None:
 def rare_categories(subject: Subject) -> None:
     """``multinomial`` draws one or two samples, with and without replacement, for each of 4,000 rows of weights. Most of the weights are
     zero, and no category whose weight is zero is drawn. Three of the other categories are drawn as often as expected, to within six
-    standard errors; only the first sample of each row is counted. Each declared floating-point dtype of the weights is tested; in
-    float16 and bfloat16, only two samples with replacement are drawn.
+    standard errors; only the first sample of each row is counted. Weights of each declared floating-point dtype are tested; in float16 and
+    bfloat16, only two samples with replacement are drawn.
     """
     from accelkit_conformance.oracle.distributions import check_rare_categories
 
@@ -85,8 +85,8 @@ def every_dropout(subject: Subject, name: str) -> None:
     """Each kind of dropout drops the expected share of the elements or of whole channels, everywhere in the input, and scales the others.
     Elements or channels are dropped independently of each other: among pairs of neighbours, the share of pairs in which both are dropped or
     both are kept is as expected, and the second half of the mask does not repeat the first. The same seed gives the same mask, whatever the
-    values of the input. The gradient has the mask of the forward pass, even where the input is zero. Inputs that are contiguous, channels
-    last, transposed or strided are tested in float32 and, if they are declared, in float16, bfloat16 and float64."""
+    values of the input. The gradient has the mask of the forward pass, even where the input is zero. The inputs are contiguous, channels
+    last, transposed or strided. They are tested in float32 and in those of the dtypes float16, bfloat16 and float64 that are declared."""
     from accelkit_conformance.oracle.dropout import check_dropout
 
     check_dropout(subject, name)

@@ -103,7 +103,7 @@ def factorisations_that_fail(subject: Subject) -> None:
     LinAlgError."""
     import torch
 
-    subject.needs("int32")  # the dtype in which torch's kernels say which factorisations failed
+    subject.needs("int32")  # torch's kernels report in this dtype which factorisations failed
     singular = torch.zeros(3, 3, device=subject.device)
     for name, call in {"cholesky": lambda: torch.linalg.cholesky(singular - 1), "inv": lambda: torch.linalg.inv(singular)}.items():
         with raises(subject, RuntimeError, doing=f"linalg.{name} of a matrix that has none"):
@@ -179,8 +179,8 @@ def missing_operators_raise(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
-    """If an operator on a device that is not current raises an error, or ``elapsed_time`` of this device's events does, the current device
-    and the current streams do not change."""
+    """If an operator on a device that is not current raises an error, the current device and the current streams do not change. The same is
+    true if ``elapsed_time`` of that device's events raises an error."""
     from accelkit_conformance.oracle.invalid_calls import check_current_device
 
     check_current_device(subject)
@@ -213,7 +213,7 @@ def _with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_with_invalid_calls)
 def invalid_calls(subject: Subject, name: str) -> None:
-    """Invalid calls of an operator raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those in torch's
+    """Invalid calls to an operator raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those in torch's
     ``op_db`` that raise one of these errors on the CPU, for example because shapes, dimensions or dtypes do not fit. If the in-place
     variant raises such an error on the CPU and leaves its argument unchanged, it does the same on the device. The check leaves out calls
     with tensors on several devices, calls with an index or a probability that is out of range, and calls that are invalid only because
@@ -233,7 +233,7 @@ def _modules_with_invalid_calls() -> Iterator[Case]:
 
 @check("full", over=_modules_with_invalid_calls)
 def invalid_calls_of_modules(subject: Subject, name: str) -> None:
-    """Calls of a module with invalid arguments raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those
+    """Calls to a module with invalid arguments raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those
     in torch's ``module_db`` that raise one of these errors on the CPU. The check leaves out calls with an index or a probability that is
     out of range, and calls that are invalid only because the CPU does not implement a dtype.
     """
@@ -257,8 +257,8 @@ def invalid_arguments(subject: Subject, kind: str) -> None:
 @check("full", requires=["dtype.float32"])
 def changes_are_noticed(subject: Subject) -> None:
     """In-place random sampling, copies, assignments, ``out=`` and other calls that write to a tensor, directly or through a view, increase
-    the tensor's version. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write nothing leave
-    the version unchanged."""
+    the tensor's version counter. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write
+    nothing leave the version counter unchanged."""
     from accelkit_conformance.oracle.versions import check_versions
 
     check_versions(subject)

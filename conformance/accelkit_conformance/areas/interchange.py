@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def conversions(subject: Subject, dtype: str) -> None:
     """Conversions from the tested dtype to float32, and to every other declared dtype that is not complex, give the same numbers as on the
     CPU. Conversions to floating-point dtypes round to the nearest number that the new dtype can represent, with ties to even. Numbers that
-    are too large become infinite, and infinities, NaN and negative zero are kept. Conversions to integer dtypes cut off fractions, and keep
-    only the lower bits of integers that do not fit. Conversions to bool give True for every number except zero. The numbers are converted
-    by copies to the device, within the device and to the host, with ``to`` and with ``copy_``. Floating-point numbers that are subnormal in
-    the new floating-point dtype are tested only if the device declares the capability ``subnormals``."""
+    are too large become infinite, and infinities, NaN and negative zero are kept. Conversions to integer dtypes discard the fractional
+    part, and keep only the lower bits of integers that do not fit. Conversions to bool give True for every number except zero. The numbers
+    are converted by copies to the device, within the device and to the host, with ``to`` and with ``copy_``. Floating-point numbers that
+    are subnormal in the new floating-point dtype are tested only if the device declares the capability ``subnormals``."""
     from accelkit_conformance.oracle.conversions import check_conversions
 
     check_conversions(subject, dtype)

@@ -179,7 +179,7 @@ def guard_bands(subject: Subject, name: str) -> None:
         assert result is inside, f"{name} did not return its argument"
         expected = calls[name](torch.linspace(-3, 3, 33))
         torch.testing.assert_close(inside.cpu(), expected, msg=lambda text: f"a slice with step {step}: {text}")  # noqa: B023
-        beside = torch.ones(buffer.shape, dtype=torch.bool)  # a tensor of the host, without an operator of the device
+        beside = torch.ones(buffer.shape, dtype=torch.bool)  # created on the host, so that no operator of the device is used
         beside[_GUARD : _GUARD + 33 * step : step] = False
         kept = buffer.cpu()[beside]
         assert bool((kept == _CANARY).all()), f"{int((kept != _CANARY).sum())} elements beside a slice with step {step} were written"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _SPARSE_ONLY = ("SparseAdam",)
 _MATRICES_ONLY = ("Muon",)
 _IN_BFLOAT16 = 32
-"""For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises updates of a thousandth of a weight
-in bfloat16."""
+"""For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises its updates, which are about a
+thousandth of a weight, in bfloat16."""
 _TARGET = 3.0
-"""A value above all results of the model. The batches contain only positive numbers, so that, with this target, gradients keep their signs.
-If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
+"""A value that is larger than every output of the model. The batches contain only positive numbers, so that, with this target, gradients
+keep their signs. If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
 
 
 def _optimizers() -> Iterator[Case]:
@@ -86,7 +86,8 @@ def steps(subject: Subject, name: str) -> None:
                 _train(here, info.optim_cls(here.parameters(), **kwargs))
                 _train(there, info.optim_cls(there.parameters(), **options), subject.compute)
                 for mine, theirs, true in zip(there.parameters(), here.parameters(), double.parameters(), strict=True):
-                    check_result(mine, theirs, true, subject.device, num_stages=_IN_BFLOAT16 if name == "Muon" else 1)
+                    stages = _IN_BFLOAT16 if name == "Muon" else 1
+                    check_result(mine, theirs, true, subject.device, num_stages=stages, is_sensitive=name == "LBFGS")
 
 
 @check("smoke", over=["SGD", "Adam", "AdamW"])
@@ -253,8 +254,8 @@ def memory_layouts(subject: Subject, name: str) -> None:
     the device. Some parameters and gradients are transposed, have gaps between elements or are parts of larger tensors, one gradient is
     expanded, and the last parameter is empty. There are two exceptions: with ``fused``, each gradient has the layout of its parameter,
     and neither has gaps; with Adafactor and Muon, no parameter is empty. A step writes nothing outside the parameters. The for-loop
-    implementation increases the version of each parameter. Except with Adafactor, the tensors in the state of a parameter have its shape
-    or the shape ().
+    implementation increases the version counter of each parameter. Except with Adafactor, the tensors in the state of a parameter have its
+    shape or the shape ().
     """
     from accelkit_conformance.oracle.optimizer_cases import check_layouts
 

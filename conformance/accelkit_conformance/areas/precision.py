@@ -249,8 +249,9 @@ def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("scaler_options", "CASES", "training"))
 def scaler_options(subject: Subject, name: str) -> None:
     """The scales and gradients of ``torch.amp.GradScaler`` are exact for several growth factors, backoff factors and growth intervals. The
-    scale never becomes infinite. The scaler accepts new scales, continues from a saved state, and does nothing with ``enabled=False``. It
-    scales nested outputs. It unscales accumulated gradients, and transposed, strided, offset, 0-d and empty gradients."""
+    scale never becomes infinite. The scaler accepts new scales, continues from a saved state, and does nothing if it was created with
+    ``enabled=False``. It scales nested outputs. It unscales accumulated gradients, and transposed, strided, offset, 0-d and empty
+    gradients."""
     from accelkit_conformance.oracle.scaler_options import CASES, require_scaler
 
     require_scaler(subject)

@@ -51,9 +51,9 @@ def gradients_equal_one_process(subject: Subject, size: str, strategy: str) -> N
 
 @check("distributed", kind="precision", over=_CASES, is_distributed=True)
 def clipping_uses_the_norm_of_the_whole(subject: Subject, size: str, strategy: str) -> None:
-    """On every process, ``clip_grad_norm_`` returns the norm of the gradients of the whole model for the whole batch. After the gradients
-    have been clipped to half of this norm, the weights after the optimizer step match those of a step in float64 with the same clipping.
-    Both comparisons are within the tolerance of the precision."""
+    """On every process, ``clip_grad_norm_`` returns the norm of the gradients of the whole model for the whole batch. If the gradients are
+    clipped to half of this norm, the weights after the optimizer step match those after a step in float64 with the same clipping. Both
+    comparisons are within the tolerance of the precision."""
     import torch
 
     from accelkit_conformance.oracle.precision_declarations import declaration_of

@@ -161,7 +161,7 @@ def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
         is_refused = False
         try:
             trained.model(torch.ones(3, 5, device=subject.device))
-        except Exception:  # of any class, because the layers may be those of another package
+        except Exception:  # any class of error, because the layers may come from another package
             is_refused = True
         assert is_refused, "a Linear layer accepted a batch with the wrong number of features"
     after = (torch.get_default_dtype(), torch.is_autocast_enabled(kind), torch.is_grad_enabled())

@@ -131,7 +131,7 @@ def the_scale_adapts(subject: Subject) -> None:
     from accelkit_conformance.oracle.precision_training import weights_of
 
     trained = _scaled(subject)
-    trained.step()  # the scale may begin too large
+    trained.step()  # the initial scale may be too large
     scales = [trained.scale()]
     for _ in range(3):
         trained.poisoned_step(float("inf"))

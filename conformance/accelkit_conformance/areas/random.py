@@ -156,9 +156,10 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
 def small_draws_repeat(subject: Subject, name: str) -> None:
-    """A single random number is drawn, and then random tensors of 1, 2, 3 and 17 elements. Repeating these four draws gives the same
-    numbers if the random state from before them is restored, or if ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the
-    same seed each time. Except on the CPU, a state that is a row of a larger tensor can be restored, too."""
+    """After a single random number has been drawn, four random tensors, of 1, 2, 3 and 17 elements, are drawn. Drawing the four tensors
+    again gives the same numbers if the random state from before these tensors were drawn is restored, or if ``manual_seed`` of the
+    accelerator or ``torch.manual_seed`` sets the same seed each time. Except on the CPU, a state that is a row of a larger tensor can be
+    restored, too."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)

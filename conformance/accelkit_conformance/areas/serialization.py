@@ -1,6 +1,6 @@
-"""Saved tensors can be loaded, to their own device or to the device that ``map_location`` names. Views of one storage that are saved
-together are views of one storage again after loading. Tensors and modules on the device, and ``torch.device`` objects, can be pickled
-and copied."""
+"""Saved tensors can be loaded onto the device on which they were saved, or onto the device that ``map_location`` names. Views of one
+storage that are saved together are views of one storage again after loading. Tensors and modules on the device, and ``torch.device``
+objects, can be pickled and copied."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _saved(thing: Any) -> io.BytesIO:
 
 @check("smoke")
 def same_device(subject: Subject) -> None:
-    """``torch.load`` loads a tensor to the device on which it was saved, with ``weights_only=True`` and with ``weights_only=False``."""
+    """``torch.load`` loads a tensor onto the device on which it was saved, with ``weights_only=True`` and with ``weights_only=False``."""
     import torch
 
     there = torch.arange(12.0, device=subject.device).view(3, 4)
@@ -223,7 +223,7 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
     """Tensors keep their dtype, shape, values and ``requires_grad`` when they are saved and loaded, pickled or deep-copied, and are on the
     device afterwards. Whole tensors and strided slices are tested, in float32 and in every other declared dtype. In complex dtypes, the
     results of ``conj()`` and ``conj().imag`` are also tested. Torch conjugates or negates these results only when they are used. Tensors
-    that were saved with ``torch.save`` are also loaded to the CPU, and tensors that were saved on the CPU are loaded to the device.
+    that were saved with ``torch.save`` are also loaded onto the CPU, and tensors that were saved on the CPU are loaded onto the device.
     """
     from accelkit_conformance.oracle.saved_files import check_kinds_of_tensors
 
@@ -244,8 +244,8 @@ def structures(subject: Subject, way: str) -> None:
 
 @check("full")
 def forms_of_locations(subject: Subject) -> None:
-    """``torch.load`` loads tensors to the device that ``map_location`` determines, in both file formats. ``map_location`` is None, a
-    device, the name of a device, a dict, or a function that returns None or its first argument. If devices have indices, loading to a
+    """``torch.load`` loads tensors onto the device that ``map_location`` determines, in both file formats. ``map_location`` is None, a
+    device, the name of a device, a dict, or a function that returns None or its first argument. If devices have indices, loading onto a
     device that does not exist raises RuntimeError, AssertionError or ValueError. With ``assign=True``, ``load_state_dict`` replaces a
     module's CPU parameters with parameters on the device.
     """

@@ -19,8 +19,8 @@ def _norms() -> list[Any]:
 
 @check("training", kind="strategy", over=_norms, is_distributed=True)
 def clip_by_norm(subject: Subject, size: str, norm: str) -> None:
-    """``clip_grad_norm_`` returns the 2-norm or the infinity norm of the gradients of the whole model. The step after it is the same as in
-    a single process that clips the gradients to the same norm."""
+    """``clip_grad_norm_`` returns the 2-norm or the infinity norm of the gradients of the whole model. The next step is the same as in a
+    single process that clips the gradients to the same norm."""
     import torch
 
     from accelkit_conformance.oracle.strategy_models import BlockModel

@@ -128,7 +128,7 @@ def command(name: str, kind: str, certify: bool, benchmarks: bool, **given: Any)
             f"accelkit conformance run {name} --resume"
         )
         if done:
-            write(run.report(), run, paths)  # reports the formats that could not be written
+            write(run.report(), run, paths)  # write itself prints an error for each format that could not be written
         raise click.exceptions.Exit(130) from None
     if benchmarks and availability["status"] == "usable" and run.loss is None:
         from accelkit_conformance.benchmarks import measure

@@ -77,7 +77,7 @@ class DescribesMissingDevices(Broken):
 
 @mutant("memory", "the host's memory")
 class KeepsEveryNumber(Broken):
-    """Every call of ``clamp`` with new bounds takes 128 KiB of host memory, which is never freed."""
+    """Every call to ``clamp`` with new bounds takes 128 KiB of host memory, which is never freed."""
 
     kept: ClassVar[dict[Any, bytearray]] = {}
 
@@ -114,7 +114,7 @@ class CopiesParametersContiguously(Broken):
 
 @mutant("serialization", "locations")
 class LoadsMissingDevicesToTheFirst(Broken):
-    """``torch.load`` to a device that does not exist loads tensors to the first device."""
+    """``torch.load`` onto a device that does not exist loads tensors onto the first device."""
 
     def install(self) -> None:
         import torch

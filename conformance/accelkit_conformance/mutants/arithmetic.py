@@ -172,7 +172,7 @@ class IndexesInTwoBits(Broken):
 
 @mutant("operators", "a narrower type")
 class NumbersRowsInFloat32(Broken):
-    """``unique`` finds the indices of its input in the result, as ``return_inverse`` requests, after rounding both to float32."""
+    """With ``return_inverse=True``, ``unique`` rounds integers to float32 before it computes their indices in the result."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -185,7 +185,7 @@ class NumbersRowsInFloat32(Broken):
 
 @mutant("operators", "zero-dimensional tensors")
 class RefusesScalars(Broken):
-    """Reductions of a 0-d tensor over dim=0 or dim=-1 raise an error."""
+    """``sum``, ``sort`` and other operators along a dimension raise an error for a 0-d tensor, even with the valid dimensions 0 and -1."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if (

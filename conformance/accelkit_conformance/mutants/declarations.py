@@ -62,7 +62,7 @@ class ProbeSaysTrue(Broken):
 
 @mutant("contract", "probes")
 class ProbeKnowsItsProcess(Broken):
-    """The probe works in the process that first calls it, but aborts any process that is forked from that process and calls it."""
+    """The probe works in the process that first calls it, but aborts a forked child process that calls it."""
 
     home: ClassVar[int] = 0
 

@@ -217,7 +217,7 @@ class ForgetsGatesInBfloat16(Broken):
 
 @mutant("modules", "shared memory")
 class CopiesWhenDetaching(_Functions):
-    """``detach`` returns a copy, so that the tensors of a state dict share no memory with the parameters."""
+    """``detach`` returns a copy, so the tensors of a state dict share no memory with the parameters."""
 
     def change(self, name: str, call: Any, args: Any) -> Any:
         import torch

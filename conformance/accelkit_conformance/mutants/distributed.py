@@ -116,7 +116,7 @@ class BroadcastsFromTheFirst(_Collectives):
 
 @mutant("collectives", "kinds of tensors")
 class ReducesOneBlock(_Collectives):
-    """``all_reduce`` leaves the elements after the first 65,536 as they are."""
+    """``all_reduce`` leaves the elements after the first 65,536 unchanged."""
 
     def install(self) -> None:
         def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:

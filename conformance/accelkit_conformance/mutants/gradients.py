@@ -85,7 +85,7 @@ class RecordsWithoutGradients(Broken):
 
 @mutant("autograd", "subsets of gradients")
 class SkipsBiasWithoutInputGradient(Broken):
-    """The backward pass of a convolution leaves the gradient of the bias zero if the input needs no gradient."""
+    """The backward pass of a convolution returns a zero gradient for the bias if the input needs no gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()
@@ -105,7 +105,7 @@ class LSTMForgetsTheCellState(Broken):
 
 @mutant("autograd", "subsets of gradients")
 class SkipsGridWithoutImageGradient(Broken):
-    """The backward pass of ``grid_sample`` leaves the gradient of the grid zero if the image needs no gradient."""
+    """The backward pass of ``grid_sample`` returns a zero gradient for the grid if the image needs no gradient."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -61,4 +61,4 @@ class HookLog:
 
 
 RECORD = PluginRecord("hooks", "hook_log", "accelkit", "", f"{__name__}:HookLog", is_builtin=True)
-"""The record of the plugin, which no distribution offers."""
+"""The record of the plugin. No distribution provides this plugin."""

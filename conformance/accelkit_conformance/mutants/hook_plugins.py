@@ -136,7 +136,7 @@ class ClaimsEveryJob(HookLog):
 
 @mutant("hooks_calls", "hook_answers", kind="hooks", base="hook_log")
 class MakesAnyPrecision(HookLog):
-    """``make_precision`` returns a precision for every name, even if no precision of this name exists."""
+    """``make_precision`` returns a precision for every name, even if no precision with this name exists."""
 
     @hookimpl
     def make_precision(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Devices on which values change although they must stay the same, or stay although they must be replaced or freed.
+"""Devices on which values change although they must stay the same, or remain although they must be replaced or freed.
 
 The values are inputs, buffers, batches, memory statistics and the current stream.
 """

@@ -204,7 +204,7 @@ class FillsAlignedBytes(Broken):
 
 @mutant("layout", "expanded operands")
 class SumsOneColumn(Broken):
-    """``mm`` with a second matrix that is one expanded row multiplies only the first column of the first matrix."""
+    """If the second matrix is a single expanded row, ``mm`` uses only the first column of the first matrix."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if name == "mm" and args[1].stride(0) == 0 and len(args[1]) > 1:

@@ -1,4 +1,4 @@
-"""Faults of calls that take many tensors at once: foreach operators, and the check for infinite gradients."""
+"""Faults in calls that take many tensors at once: foreach operators, and the check for infinite gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FindsInfinityInTheFirstOnly(Broken):
 
 @mutant("optimizers", "many tensors")
 class UpdatesThirtyTensors(Broken):
-    """A foreach operator leaves the tensors after the first thirty as they are."""
+    """A foreach operator leaves the tensors after the first thirty unchanged."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         if not name.startswith(("_foreach_add_", "_foreach_addcdiv_")) or len(args[0]) <= 30:
@@ -38,7 +38,7 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """If in-place foreach addcmul or addcdiv updates a transposed tensor, it reads some other operands in the wrong order.
+    """If in-place foreach addcmul or addcdiv updates a transposed tensor, it reads some of the other operands in the wrong order.
 
     An operand is affected if it has the same strides as the transposed tensor.
     """

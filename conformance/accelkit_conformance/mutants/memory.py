@@ -56,7 +56,7 @@ class ReportsFreeMemoryAsTotal(Broken):
 
 @mutant("memory", "leaks")
 class KeepsWorkspaces(Broken):
-    """Each call of ``mm`` or ``addmm`` leaks a small workspace."""
+    """Each call to ``mm`` or ``addmm`` leaks a small workspace."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -168,7 +168,7 @@ class ForgetsHeldMemoryAtReset(Broken):
 
 @mutant("memory", "peaks")
 class ResetsEveryPeak(Broken):
-    """``reset_peak_memory_stats`` resets the peaks of all devices, not only that of the given device."""
+    """``reset_peak_memory_stats`` resets the peaks of all devices, not only the peak of the given device."""
 
     def reset_peak_memory_stats(self, device: Any) -> None:
         for one in self.get_parallel_devices([0, 1]):

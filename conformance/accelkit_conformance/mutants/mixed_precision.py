@@ -1,4 +1,4 @@
-"""Faults of autocast and the gradient scaler."""
+"""Faults in autocast and the gradient scaler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from accelkit_conformance.mutants.broken import Broken
 
 @mutant("precision", "autocast")
 class AutocastsAnotherDevice(Broken):
-    """The autocast device type is that of the CPU, so nothing on the device is cast."""
+    """``autocast_device_type`` is ``cpu``, so nothing on the device is cast."""
 
     @property
     def autocast_device_type(self) -> str:

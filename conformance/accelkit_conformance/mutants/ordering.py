@@ -1,4 +1,4 @@
-"""Faults of streams, events, synchronisation and deterministic mode.
+"""Faults in streams, events, synchronisation and deterministic mode.
 
 In the mutants that do not wait, copies are slow, so that a missing wait causes wrong values.
 """

@@ -24,7 +24,7 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """If ``to`` gets a device without an index, a tensor on any device of this type is not moved.
+    """If ``to`` gets a device without an index, it does not move a tensor that is on a device of this type.
 
     The tensor stays where it is even if its device is not the current device.
     """

@@ -44,7 +44,7 @@ class DrawsIntegersAsFloats(Broken):
 
         result = call()
         if name.startswith(("randint", "random_")) and result.dtype is torch.int64:
-            result.copy_(result.float().double().clamp(max=2.0**63 - 2.0**39).long())  # the largest float32 number that int64 has
+            result.copy_(result.float().double().clamp(max=2.0**63 - 2.0**39).long())  # the largest float32 number that fits into int64
         return result
 
 

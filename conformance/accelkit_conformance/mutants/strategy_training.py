@@ -46,7 +46,7 @@ class KeepsFirstBuffers(DDPStrategy):
 
 @mutant("strategy_steps", "clipping", kind="strategy", base="ddp")
 class ClipsEachParameter(DDPStrategy):
-    """Clips each parameter's gradient by the norm of this gradient, instead of the norm of all gradients."""
+    """Clips each parameter's gradient by its own norm, instead of the norm of all gradients."""
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float, **kwargs: Any) -> torch.Tensor:
         import torch

@@ -1,7 +1,7 @@
 """The fake XPU with the fault of a generated mutant. The fault can be replaced while the process runs.
 
 ``python -m accelkit_conformance.mutants.switchable`` prints the operators that can be given a fault, each with the kinds of fault that
-apply to it. It prints only operators of the installed torch. ``generated.operators`` runs this command in a child process.
+apply to it. The command prints only operators of the installed torch. ``generated.operators`` runs it in a child process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls of ``scaled_dot_product_attention`` with various head sizes, masks and memory layouts."""
+"""Calls to ``scaled_dot_product_attention`` with various head sizes, masks and memory layouts."""
 
 from __future__ import annotations
 

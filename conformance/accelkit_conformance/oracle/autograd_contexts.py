@@ -64,7 +64,7 @@ def check_checkpointing_on_another_device(subject: Subject, way: str) -> None:
     """Check that activation checkpointing of a function with arguments on two devices changes neither gradients nor random states.
     Reentrant checkpointing is used if ``way`` is ``reentrant``."""
     devices = (subject.device, subject.second_device())
-    other = torch.linspace(1, 2, 200, device=devices[1])  # without a gradient: torch does not support repetition in two threads at once
+    other = torch.linspace(1, 2, 200, device=devices[1])  # without a gradient: torch does not support recomputation in two threads at once
 
     def forward(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(x * x, 0.5) * (1 + torch.nn.functional.dropout(other, 0.5).to(x.device))

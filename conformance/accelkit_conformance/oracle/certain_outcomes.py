@@ -1,4 +1,4 @@
-"""Calls of samplers and of dropout that can have only one result."""
+"""Calls to samplers and to dropout that can have only one result."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
 
 
 def check_certain_outcomes(subject: Subject) -> None:
-    """Check the results of the calls in ``CERTAIN``: calls of samplers and of dropout that can have only one result.
+    """Check the results of the calls in ``CERTAIN``: calls to samplers and to dropout that can have only one result.
 
     A failure is recorded in the subject if a result has a wrong device, dtype, shape or value. Calls whose dtypes the device lacks, and
     calls that raise NotImplementedError, are skipped.

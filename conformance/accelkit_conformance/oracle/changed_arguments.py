@@ -13,8 +13,8 @@ def check_inputs(there: Any, here: Any, given: Any) -> None:
     """Check that a call on the device does not change an argument that the same call on the CPU leaves unchanged.
 
     The memory around such an argument must not change either. On a device whose tensors have no data pointer, such as XLA, only the values
-    of the arguments are compared, not the memory around them. Arguments that are not strided, or whose storage has another size on the
-    device, are not checked.
+    of the arguments are compared, not the memory around them. Arguments that are not strided, or whose storage has a different size on
+    the device, are not checked.
 
     Args:
         there: The arguments of the call on the device, after the call.

@@ -50,8 +50,8 @@ def check_values(subject: Subject) -> None:
     tensors is a slice of a larger tensor.
 
     Raises:
-        AssertionError: If a loaded value is wrong, is on another device, or has another dtype, or if other elements of the larger tensor
-            were changed.
+        AssertionError: If a loaded tensor has a wrong value, device or dtype, if any other loaded value is wrong, or if other elements of
+            the larger tensor were changed.
     """
     state = _state(subject)
     kept = tree_map_only(torch.Tensor, lambda one: one.cpu().clone(), state)

@@ -57,7 +57,7 @@ def _is_defined(dtype: str, reduction: str) -> bool:
 
 
 class Case:
-    """One call of a collective, on this rank.
+    """One call to a collective, on this rank.
 
     Args:
         settings: The value of each axis in ``AXES``.
@@ -83,8 +83,9 @@ class Case:
         """Call a collective and check its result. On ranks outside the group, this method does nothing.
 
         The device must support contiguous float32 tensors with the reduction SUM. With another dtype or reduction, or with ``strided``
-        tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. Another reduction permits such
-        an error even if the collective does not reduce. ``check_every_case`` therefore sets the reduction to SUM for such collectives.
+        tensors, the call may instead raise a RuntimeError, ValueError or NotImplementedError on every rank. A reduction other than SUM
+        permits such an error even for a collective that does not reduce. ``check_every_case`` therefore sets the reduction to SUM for
+        these collectives.
 
         Raises:
             AssertionError: If the result is wrong, or if the device rejects a call that it must support.

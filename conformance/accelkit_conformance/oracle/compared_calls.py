@@ -30,8 +30,8 @@ def compare_call(
     If ``is_pure`` is True, the device must change no argument that the CPU leaves unchanged, and the results must share memory with the
     arguments as they do on the CPU (see :func:`check_aliasing`).
 
-    If the device lacks a dtype of the call, this function does nothing. If the CPU rejects the call, no results are compared. Whether the
-    device must reject the call too depends on ``must_raise``.
+    If the device lacks a dtype that the call needs, this function does nothing. If the CPU rejects the call, no results are compared.
+    Whether the device must reject the call too depends on ``must_raise``.
 
     Args:
         subject: The plugin under test, with its device.
@@ -39,14 +39,14 @@ def compare_call(
         arguments: The positional arguments of the call, on the CPU. Their memory layouts are kept.
         is_pure: Whether the call leaves its arguments unchanged. If False, the arguments after the call are compared with those on the CPU.
         must_raise: A part of an error text. If the CPU raises an error whose text contains this part, the device must also raise an error:
-            a RuntimeError, NotImplementedError, TypeError, IndexError or ValueError. Its type and text may differ from those of the CPU's
-            error. If ``must_raise`` is empty, the device may accept every call that the CPU rejects.
+            a RuntimeError, NotImplementedError, TypeError, IndexError or ValueError. The device's error may differ from the CPU's in type
+            and text. If ``must_raise`` is empty, the device may accept every call that the CPU rejects.
         options: Arguments of ``check_result``.
 
     Raises:
         AssertionError: If the results differ, if an argument is wrong after the call, if the results do not share memory with the arguments
             as on the CPU, or if the device accepts a call that it must reject.
-        WrongError: If the device rejects a call that it must reject, but with an error of another type.
+        WrongError: If the device rejects a call that it must reject, but with an error of a different type.
     """
     if lacking_dtypes(subject, lambda: _arguments_and_results(call, to_device(arguments, _CPU))):
         return

@@ -93,7 +93,7 @@ def check_random_numbers(subject: Subject, compiled: Compile) -> None:
 
     Raises:
         AssertionError: If two calls draw the same numbers, if the same seed gives different numbers, if the share of the elements that
-            dropout with p=0.5 keeps is not between 0.4 and 0.6, or if its backward pass uses another mask.
+            dropout with p=0.5 keeps is not between 0.4 and 0.6, or if the backward pass of dropout uses a different mask.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")

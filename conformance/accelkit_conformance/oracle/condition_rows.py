@@ -35,11 +35,11 @@ The sizes, apart from the recorded size:
 - ``tiny``: the length of the last dimension is 0 or 1.
 
 If the call has an argument ``dim``, the dimension that this argument names takes the place of the last dimension, and ``many rows``
-lengthens another dimension. The other dimensions are odd where the call allows it, because a number of elements that is a multiple of four
-leaves no incomplete block.
+lengthens another dimension. The other dimensions have odd lengths where the call allows it, because a number of elements that is a multiple
+of four leaves no incomplete block.
 """
 
-# Rows with values that are not on an axis. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
+# Rows with values that are not in ``AXES``. For ``six dimensions``, further dimensions are added in front of the others. ``most rows`` is
 # used only for slow calls: with ``many rows``, the largest result of a slow call has more than 2^14 elements; with ``most rows``, it has
 # more than 2^16. For ``one``, the length of the last dimension is 1.
 _SIX = {"size": "six dimensions"}

@@ -20,8 +20,8 @@ def _source(start: str, end: str, *, with_subnormals: bool) -> torch.Tensor:
     """Return numbers whose conversion from the dtype ``start`` to the dtype ``end`` is well defined.
 
     The numbers have many magnitudes. If both dtypes are floating-point, there are also numbers halfway between two numbers of the target
-    dtype, numbers just beside these, infinities, NaN and negative zero. In this case, ``with_subnormals=False`` leaves out nonzero numbers
-    whose absolute values are less than twice the target dtype's smallest normal number. All returned floating-point numbers can be
+    dtype, numbers just above and below these, infinities, NaN and negative zero. In this case, ``with_subnormals=False`` leaves out nonzero
+    numbers whose absolute values are less than twice the target dtype's smallest normal number. All returned floating-point numbers can be
     represented in float32, because the CPU converts float64 to half precision through float32.
     """
     source, target = getattr(torch, start), getattr(torch, end)

@@ -1,4 +1,4 @@
-"""Checks that compare second derivatives, forward-mode derivatives and vectorised calls of common functions with those on the CPU."""
+"""Checks that compare second derivatives, forward-mode derivatives and vectorised calls to common functions with those on the CPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Indexing functions, to be called in deterministic mode, in which many devices use other kernels. The results do not depend on the order
-in which elements are written. All numbers are small integers, so that sums are exact in any order."""
+"""Indexing functions to be called in deterministic mode, in which many devices use different kernels. The results do not depend on the
+order in which elements are written. All numbers are small integers, so that sums are exact in any order."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Function = Callable[..., torch.Tensor]
 
 LENGTH = 65_543
-"""The length of the long dimension of ``LONG``. It is more than 16 bits can count, and more than the largest number of blocks in the second
+"""The length of the long dimension of ``LONG``. It exceeds both the range of 16-bit integers and the largest number of blocks in the second
 dimension of a GPU's grid."""
 
 

@@ -91,7 +91,7 @@ def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, err
         error: A deviation that is permitted in addition, such as the rounding error of the dtype.
 
     Raises:
-        AssertionError: If the mean deviates by more.
+        AssertionError: If the deviation is more than ``_MOST_ERRORS`` standard errors plus ``error``.
     """
     found, bound = float(drawn.double().mean()), _MOST_ERRORS * math.sqrt(variance / drawn.numel()) + error
     assert abs(found - mean) <= bound, f"{what} has the mean {found:.6g}, not {mean:.6g}"
@@ -200,7 +200,7 @@ def check_rare_categories(subject: Subject) -> None:
         weights[1::2, [0, 255]] = torch.tensor([0.25, 0.75])
         for layout, rows in {"contiguous": weights, "transposed": weights.t().contiguous().t()}.items():
             there = torch.empty_like(rows, dtype=getattr(torch, dtype), device=subject.device).copy_(rows)
-            # All other calls divide by exponential numbers. In half precision, the CPU rounds one in 30 million of these to zero.
+            # All other calls divide by exponential random numbers. In half precision, the CPU rounds one in 30 million of these to zero.
             for number, is_repeated in ((2, True), *(((1, False), (1, True), (2, False)) if dtype.endswith(("32", "64")) else ())):
                 doing = f"{number} sample{'s' * (number > 1)} of {layout} {dtype} weights, replacement={is_repeated}"
                 with subject.sample(doing, {"dtype": dtype, "number": number}):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _P = 0.3
 _ALPHA = -1.7580993408473766
-"""The limit of SELU for minus infinity. ``alpha_dropout`` replaces elements by this value."""
+"""The limit of SELU at minus infinity. ``alpha_dropout`` replaces elements with this value."""
 _SCALE = 1 / math.sqrt((_ALPHA**2 * _P + 1) * (1 - _P))
 
 _Call = Callable[[torch.Tensor], torch.Tensor]

@@ -1,5 +1,5 @@
-"""Invalid calls, for which a device must raise an error, as the CPU does. They are calls of operators and modules from torch's ``op_db``
-and ``module_db``, calls of samplers with invalid arguments, and calls with invalid sizes, strides, shapes or dtypes.
+"""Invalid calls, for which a device must raise an error, as the CPU does. They are calls to operators and modules from torch's ``op_db``
+and ``module_db``, calls to samplers with invalid arguments, and calls with invalid sizes, strides, shapes or dtypes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
 # Errors that depend on the values of a tensor are left out: many devices find them only in a kernel, and cannot be used afterwards. The
-# check ``errors/index_tensors_outside`` makes such calls in a separate process. Errors about a dtype that an operator is not implemented
-# for are left out too, because the device may implement the dtype.
+# check ``errors/index_tensors_outside`` makes such calls in a separate process. Errors about an operator that is not implemented for a
+# dtype are left out too, because the device may implement the operator for that dtype.
 _LEFT_OUT = re.compile(r"index \S+ is out of (range|bounds)|probability|not implemented for")
 
 
@@ -64,7 +64,7 @@ def _copied(given: Any) -> Any:
 
 
 def check_error_inputs(subject: Subject, name: str) -> None:
-    """Check that the invalid calls of an operator raise an error on the device, as they do on the CPU.
+    """Check that the invalid calls to an operator raise an error on the device, as they do on the CPU.
 
     A failure is recorded in the subject if a call raises no error or an error of a class not in ``_ERRORS``, or if an in-place call raises
     an error but changes its argument. Calls with tensors of a dtype that the device lacks are skipped.
@@ -194,7 +194,7 @@ INVALID_DRAWS: dict[str, _Call] = {
     "bernoulli_ with a shape that does not fit": lambda x: x.bernoulli_(torch.full((3,), 0.5, device=x.device)),
     "normal of shapes that do not fit": lambda x: torch.normal(x, torch.ones(3, device=x.device)),
 }
-"""Calls of samplers with invalid arguments, by name. Each is called with a tensor of four ones."""
+"""Calls to samplers with invalid arguments, by name. Each is called with a tensor of four ones."""
 
 INVALID_SIZES: dict[str, _Call] = {
     "empty of a negative size": lambda x: torch.empty(-3, device=x.device),

@@ -127,7 +127,7 @@ def _aten(device: Any) -> Any:
 
 
 def _rare(device: Any) -> Any:
-    """Call ATen operators in ways in which torch's ``op_db`` does not call them, and return the results.
+    """Call ATen operators in ways that torch's ``op_db`` does not, and return the results.
 
     Operators that the installed torch lacks are skipped.
     """

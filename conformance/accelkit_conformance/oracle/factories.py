@@ -95,8 +95,8 @@ _MOVES: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
     "new_zeros": lambda x, device: x.new_zeros(2, device=device),
     "Module.to": lambda x, device: torch.nn.Linear(2, 2, device=x.device).to(device).weight,
 }
-"""Functions that move a tensor or a module to a device, or create a tensor there that is like another one, by name. Each is called with a
-tensor that is on another device, and with the device."""
+"""Functions that move a tensor or a module to a device, or create a tensor on the device from a tensor on another device, by name. Each is
+called with a tensor on another device, and with the device."""
 
 
 def check_devices_without_an_index(subject: Subject) -> None:

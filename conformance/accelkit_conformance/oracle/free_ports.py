@@ -10,7 +10,7 @@ _LOCAL = "localhost"
 
 
 # Below the ports that systems give to outgoing connections (by default 32768 to 60999 on Linux, 49152 to 65535 on macOS and Windows). Such
-# a connection could take a port between the call of `free_ports` and the moment at which a process listens on it.
+# a connection could take a port between the call to `free_ports` and the moment at which a process listens on that port.
 RANGE = range(15000, 30000)
 
 

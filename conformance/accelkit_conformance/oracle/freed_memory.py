@@ -221,7 +221,7 @@ def check_failed_calls(subject: Subject, name: str) -> None:
         AssertionError: If the call raises no error, or if more than 64 KiB stay allocated after it.
     """
     call = _FAILING[name]
-    for width in (8, 8, 1024):  # the small tensors show what a device allocates once, such as a workspace
+    for width in (8, 8, 1024):  # with small tensors, the device first allocates what it allocates only once, such as a workspace
         before = subject.allocated_before()
         with raises(subject, RuntimeError, IndexError, ValueError, ZeroDivisionError, doing=name):
             call(torch.ones(width, width, device=subject.device))

@@ -1,4 +1,4 @@
-"""Calls of a hook plugin's implementations through accelkit's plugin manager, with a time limit."""
+"""Calls to a hook plugin's implementations through accelkit's plugin manager, with a time limit."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 SECONDS = 2.0
 SECOND_PLUGIN = "accelkit-conformance==0"
-"""The distribution and version of the second plugin that is registered beside the plugin under test."""
+"""The distribution and version of the second plugin that is registered alongside the plugin under test."""
 
 
 class HookCalls:
     """The hooks of a new instance of the plugin under test, registered with a plugin manager of its own.
 
-    Each call of ``call_around`` or ``call_with_failing_plugin`` creates another instance and another plugin manager.
+    Each call to ``call_around`` or ``call_with_failing_plugin`` creates another instance and another plugin manager.
 
     Attributes:
         changes: The names of the process's settings that the last call changed. After each call, the previous values are restored.
@@ -39,7 +39,7 @@ class HookCalls:
         self.manager.add(self._plugin, subject.record.plugin)
 
     def implemented(self, hooks: Sequence[str]) -> list[str]:
-        """Return those of the named hooks for which the plugin has an implementation or a hook wrapper."""
+        """Return the names in ``hooks`` for which the plugin has an implementation or a hook wrapper."""
         return [hook for hook in hooks if getattr(self.manager.hook, hook).get_hookimpls()]
 
     def wrapped(self) -> list[str]:

@@ -22,7 +22,7 @@ def _nan(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def _without_addend(dtype: torch.dtype) -> _Calls:
-    """Return calls of matrix products with an addend of NaN and ``beta=0``. The inner dimension of the products has size 4 or 0."""
+    """Return calls to functions such as ``addmm`` with an addend of NaN and ``beta=0``. The inner dimension has size 4 or 0."""
     calls: _Calls = {}
     a, b, c = (one.to(dtype) for one in random_inputs((2, 3, 4), (2, 4, 5), (4,)))
     for terms in (4, 0):
@@ -102,6 +102,6 @@ IGNORED: dict[str, Callable[[], _Calls]] = {
 
 
 def check_ignored_values(subject: Subject, name: str) -> None:
-    """Compare the results of the calls of ``IGNORED[name]`` on the device with those on the CPU. Differences are recorded in the
-    subject."""
+    """Make the calls that ``IGNORED[name]()`` returns, and compare the results on the device with those on the CPU. Differences are
+    recorded in the subject."""
     compare_calls(subject, name, IGNORED[name]())

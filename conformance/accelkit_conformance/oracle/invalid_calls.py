@@ -183,7 +183,7 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "add with out=": lambda x, rows: torch.add(rows, 1, out=x),
     "exp with out=": lambda x, rows: torch.exp(rows / 12, out=x),
 }
-"""Calls that write another value to each element of their first argument, by name."""
+"""Calls that write a different value to each element of their first argument, by name."""
 
 
 def check_expanded_tensors(subject: Subject) -> None:

@@ -107,7 +107,7 @@ def _convolutions() -> Iterator[Call]:
     volume, w = random_inputs((1, 4, 4, 5, 3), (4, 2, 2, 3, 1))
     yield from _product(F.conv3d, (volume, w), stride=[1, (2, 1, 3)], padding=[0, (1, 0, 2)], dilation=[1, (1, 2, 1)], groups=[2])
     yield from _product(F.conv_transpose3d, (volume, w), stride=[1, (2, 1, 3)], padding=[0, (1, 0, 0)], groups=[1, 2])
-    for long in ((300,), (300, 1), (1, 300)):  # the kernels have 257 elements, rows or columns, more than 8 bits can count
+    for long in ((300,), (300, 1), (1, 300)):  # the kernels have 257 elements, rows or columns, too many for an 8-bit counter
         ones = len(long) - 1
         x, w = random_inputs((3, 2, *(one + 3 * (one > 1) for one in long)), (4, 1, *(257 if one > 1 else 1 for one in long)))
         yield (F.conv2d if ones else F.conv1d), (x, w), {"groups": 2}
@@ -203,7 +203,7 @@ KEYWORDS: Mapping[str, Callable[[], Iterator[Call]]] = {
 
 
 def check_keyword_values(subject: Subject, name: str) -> None:
-    """Compare the results of the calls of ``KEYWORDS[name]`` on the device with those on the CPU.
+    """Make the calls that ``KEYWORDS[name]()`` yields, and compare the results on the device with those on the CPU.
 
     Differences are recorded in the subject.
     """

@@ -14,12 +14,12 @@ from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.sample_transfer import tensors
 from accelkit_conformance.results import NotSupported
 
-# Calls whose kernels assume, without checking it, that their arguments are laid out in memory as in the calls that torch itself makes.
+# Calls whose kernels assume, without checking, that their arguments are laid out in memory as in the calls that torch itself makes.
 LAID_OUT_BY_TORCH = re.compile(r"_weight_norm_interface|_embedding_bag|_scaled_mm|_native_multi_head_attention")
 # Calls that may add up terms one after another. The recorded values repeat, so their rounding errors do not average out.
 SEQUENTIAL = re.compile(r"^cum|nll_loss")
 # Operators that return values for their own backward pass, or results that were not asked for. Some devices leave such results empty, or
-# give them another dtype.
+# give them a different dtype.
 _AUXILIARY = re.compile(r"batch_norm(?!.*backward)|log_sigmoid_forward|^_?unique|_embedding_bag(?!.*backward)")
 # Operators and ATen overloads that PyTorch itself implements only for the CPU, although its database does not say so. channel_shuffle has
 # a composite for other devices, which accepts only contiguous arguments.

@@ -18,7 +18,7 @@ _TAIL = 300_000
 
 
 def check_large_draws(subject: Subject) -> None:
-    """Check that the last numbers of a large draw have the right mean, and that no sequence of numbers occurs twice in the draw.
+    """Check that the last numbers of a large draw have the right mean, and that sequences near its end occur nowhere else in the draw.
 
     Failures of single samplers, such as ``rand`` or ``bernoulli_``, are recorded in the subject.
 

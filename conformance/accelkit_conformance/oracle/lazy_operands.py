@@ -27,8 +27,8 @@ NOT_CONJUGATED = (
     "new_empty_strided",
     "is_set_to",
 )
-"""Operators that are not called with lazy operands: they reject such operands, or their results depend on the memory of an operand or are
-uninitialised."""
+"""Operators that are not called with lazy operands, because they reject such operands, because their results depend on the memory of an
+operand, or because their results are uninitialised."""
 
 
 def check_lazy_operands(subject: Subject, name: str, dtype: str) -> None:

@@ -32,7 +32,7 @@ def compare_module(
 ) -> None:
     """Compare a module's outputs, buffers and gradients on the device with those on the CPU.
 
-    In evaluation mode, the module is also called under ``torch.no_grad``, where torch uses other kernels for some modules.
+    In evaluation mode, the module is also called under ``torch.no_grad``, where torch uses different kernels for some modules.
 
     Args:
         subject: The plugin under test, with its device.

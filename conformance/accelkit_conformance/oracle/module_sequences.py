@@ -57,7 +57,8 @@ _OPTIONS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...], dict[str, tuple[Any, 
     (lambda: nn.MultiheadAttention(8, 2), ((4, 3, 8), (4, 3, 8), (4, 3, 8)), {"training": (False,)}),
     (lambda: nn.LSTM(4, 4, 2), ((3, 3, 4),), {"batch_first": (True,)}),
 )  # fmt: skip
-"""Modules with the shapes of their arguments, and the options that are changed between calls, each with its other values."""
+"""Modules, each with the shapes of its arguments and the options that are changed between calls. Each option is mapped to the values that
+it takes in addition to its initial value."""
 
 
 def _changing_options(device: torch.device) -> Any:

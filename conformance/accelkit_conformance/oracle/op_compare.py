@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from accelkit_conformance.subject import Subject
 
-# Operators of which only the input is moved to the device. tensor_split takes its split points on the CPU, whatever the device.
+# Operators for which only the input is moved to the device. tensor_split takes its split points on the CPU, whatever the device.
 _HOST_ARGUMENTS = ("tensor_split",)
 
 
@@ -123,9 +123,10 @@ def check_results(
     """
     phase = op.name in opdb.UP_TO_PHASE or overload in opdb.UP_TO_PHASE
     is_tolerant = op.name in opdb.CHOOSES_AMONG_EQUALS or op.name in opdb.DISCONTINUOUS
+    is_sensitive = opdb.is_sensitive(overload or opdb.full_name(op))
     for mine, theirs, true in leaves:
         try:
-            check_result(mine, theirs, true, device, phase=phase, **options)
+            check_result(mine, theirs, true, device, phase=phase, is_sensitive=is_sensitive, **options)
         except AssertionError:
             if not is_tolerant or not _is_as_good(op, mine, theirs, given):
                 raise
@@ -186,6 +187,7 @@ def compare_backward(
         if not is_random:
             mine, theirs = (one if compared is None else one.to(compared) for one in (mine, theirs))  # noqa: PLW2901
             options: dict[str, Any] = {"phase": op.name in opdb.UP_TO_PHASE, "cancels": True, "others": others}
+            options["is_sensitive"] = opdb.is_sensitive(opdb.full_name(op))
             try:
                 check_result(mine, theirs, true, subject.device, **options)
             except WrongValues:
@@ -222,11 +224,11 @@ class _Draws(TorchDispatchMode):
 
 @contextlib.contextmanager
 def _watching_draws(op: Any) -> Iterator[_Draws]:
-    """Context manager that detects whether calls of the operator inside the block draw random numbers on the CPU.
+    """Context manager that detects whether calls to the operator inside the block draw random numbers on the CPU.
 
     For most operators, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch
     seed the generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch
-    mode detects calls of ATen operators with the tag ``nondeterministic_seeded``.
+    mode detects calls to ATen operators with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,8 @@ UP_TO_PHASE = (
     "linalg_eig",
     "linalg_qr",
 )
+# Matches the names of operators of which rounding errors may change the result grossly, such as the determinant of a singular matrix.
+_SENSITIVE = re.compile(r"linalg|svd|qr|^lu(_|$)|logdet|cholesky|inverse|pca_lowrank|norm\.nuc|nuclear_norm")
 # Discontinuous functions: in low precision, the result on either side of a step is accepted.
 DISCONTINUOUS = ("floor_divide", "fmod", "remainder", "round", "floor", "ceil", "trunc", "frac", "div", "sign", "heaviside", "sgn")
 # Operators for which the device may choose any of several equal values.
@@ -56,6 +59,11 @@ CHOOSES_AMONG_EQUALS = (
     "sort", "argsort", "topk", "kthvalue", "mode", "median", "nanmedian", "max", "min", "argmax", "argmin", "msort", "cummax",
     "cummin", "unique",
 )  # fmt: skip
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether rounding errors may change the result of the operator or overload ``name`` grossly."""
+    return _SENSITIVE.search(name) is not None
 
 
 @functools.cache
@@ -210,7 +218,7 @@ def modules() -> dict[str, Any]:
 
 
 def module_inputs(info: Any, most: int, *, training: bool) -> list[tuple[int, Any]]:
-    """Return ModuleInputs of a module, each with its index. A ModuleInput has arguments for the module's constructor and for a call of the
+    """Return ModuleInputs of a module, each with its index. A ModuleInput has arguments for the module's constructor and for a call to the
     module, in float32 on the CPU.
 
     The inputs are the same every time. At most ``most`` inputs are returned, and at most eight for Transformer, which is slow. If torch has

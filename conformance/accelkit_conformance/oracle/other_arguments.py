@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CPU = torch.device("cpu")
-# Calls whose arguments do not change. Of other calls that only torch itself is expected to make, only the booleans change.
+# Calls whose arguments are not changed. In other calls that only torch itself is expected to make, only boolean arguments are changed.
 _UNCHECKED = re.compile(rf"{WITHOUT_CHECKS}|_scaled_mm|hash_tensor")
 _BY_NAME: dict[str, tuple[Any, ...]] = {
     "reduction": (0, 1, 2),
@@ -38,11 +38,11 @@ _BY_NAME: dict[str, tuple[Any, ...]] = {
     "p": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf")),
     "ord": (0.0, 0.5, 1.0, 2.0, 3.0, float("inf"), -float("inf")),
 }
-"""The values of arguments that have only a few possible values, or values with a special meaning, by the name of the argument."""
+"""The values to try for an argument that has only a few possible values, or values with a special meaning, by the argument's name."""
 
 
 def check_other_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload (see ``recorded_calls``). Then repeat it several times, each time with another value of one
+    """Make the recorded call to an overload (see ``recorded_calls``). Then repeat it several times, each time with another value of one
     argument that is not a tensor. At the end, make the recorded call again.
 
     The results of each call are compared with those on the CPU. Calls that the CPU rejects are left out, and so are calls that need a dtype
@@ -60,8 +60,8 @@ def check_other_arguments(subject: Subject, overload: str) -> None:
 
 
 def check_rewritten_arguments(subject: Subject, overload: str) -> None:
-    """Make the recorded call of an overload (see ``recorded_calls``) twice under ``no_grad``, and twice under ``inference_mode``. Between
-    the two calls, the floating-point arguments are multiplied by 0.5 in place.
+    """Make the recorded call to an overload (see ``recorded_calls``) twice under ``no_grad``, and twice under ``inference_mode``. Between
+    the two calls in each mode, the floating-point arguments are multiplied by 0.5 in place.
 
     The results of the second call in each mode are compared with those on the CPU. Differences are recorded in the subject.
 

@@ -2,7 +2,7 @@
 
 The functional ATen calls in the forward and backward pass of an operator are recorded on the CPU. Each recorded call is then repeated on
 the device. The variants use the same overload, its aliases, and overloads that take a number in place of a tensor. Each of these is called
-in its functional form and, if they exist, in its ``out=`` and in-place forms.
+in its functional form and in its ``out=`` and in-place forms, if it has them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _NO_NUMBERS: frozenset[int] = frozenset()
 
 
 class Calls(TorchDispatchMode):
-    """Dispatch mode that records the first successful functional ATen calls of each overload, with copies of their arguments.
+    """Dispatch mode that records the first successful functional ATen calls to each overload, with copies of their arguments.
 
     Calls without a tensor argument, and calls that return a view, are not recorded.
 
     Attributes:
-        calls: The calls of each overload, as ``(func, args, kwargs)``, by the name of the overload, such as ``aten::add.Tensor``.
+        calls: The calls to each overload, as ``(func, args, kwargs)``, by the name of the overload, such as ``aten::add.Tensor``.
     """
 
     def __init__(self, each: int) -> None:
@@ -85,8 +85,8 @@ class Variant:
 
     Attributes:
         name: The name of the overload that is called.
-        call: A function that takes the arguments of the recorded call and calls the overload. If the overload needs it, the function adds
-            ``out=`` tensors or replaces tensors with Python numbers.
+        call: A function that takes the arguments of the recorded call and calls the overload. The function adds ``out=`` tensors
+            or replaces tensors with Python numbers if the overload requires this.
         functional: A function that takes the same arguments, changes none of them, and returns the result that ``call`` should return. If
             ``is_in_place`` is True, the result of ``call`` may have another dtype.
         is_in_place: Whether ``call`` writes into its first argument.
@@ -102,7 +102,7 @@ def variants(func: Any) -> Iterator[Variant]:
     """Yield the variants of an overload.
 
     The variants are the overload itself, its aliases, and overloads that take a number in place of a tensor. Each is yielded in its
-    functional form and, if they exist, in its ``out=`` and in-place forms.
+    functional form and in its ``out=`` and in-place forms, if it has them.
     """
     same = [func, *_aliases(func)]
     for functional, numbers in [*((one, _NO_NUMBERS) for one in same), *(found for one in same for found in _with_numbers(one))]:
@@ -198,7 +198,7 @@ def _copied(nested: Any) -> Any:
 
 
 def calls_of(programs: Iterable[Callable[[], Any]], each: int = _EACH) -> list[tuple[Any, Any, Any]]:
-    """Return functional ATen calls that programs make on the CPU: the first successful calls of each overload.
+    """Return functional ATen calls that programs make on the CPU: the first successful calls to each overload.
 
     Calls without tensors are left out, and so are calls that return views.
 

@@ -10,8 +10,8 @@ import torch
 class PartialModel(torch.nn.Module):
     """A model that adds the results of several layers. The input of the model has 4 features.
 
-    The layer ``always`` is used in every forward pass. The caller of a forward pass selects which of the three layers in ``parts`` are
-    also used.
+    The layer ``always`` is used in every forward pass. The argument ``used`` of ``forward`` selects which of the three layers in ``parts``
+    are used in addition.
     """
 
     def __init__(self) -> None:

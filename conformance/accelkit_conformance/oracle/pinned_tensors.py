@@ -41,7 +41,7 @@ _PINNED: dict[str, Callable[[Any, bool], torch.Tensor]] = {
 }
 """Functions with the argument ``pin_memory``, by name. Each is called with a tensor on the device and the value of ``pin_memory``."""
 _IS_RANDOM = ("empty", "new_empty", "rand")
-"""The beginnings of the names of functions whose values are random or uninitialised."""
+"""Prefixes of the names of functions that return random or uninitialised values."""
 
 
 def check_pinned_tensors(subject: Subject) -> None:

@@ -17,7 +17,7 @@ from accelkit_conformance.oracle.precision_models import FEATURES, MODELS, ROWS
 from accelkit_conformance.subject import Subject
 
 _MOST_SKIPPED = 40
-_WRAPPERS = re.compile(r"(?<![^.])(module|_orig_mod)\.")  # names of submodules; no model of the suite has a submodule ``module``
+_WRAPPERS = re.compile(r"(?<![^.])(module|_orig_mod)\.")  # added by DDP and torch.compile; no model of the suite has a submodule ``module``
 MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 

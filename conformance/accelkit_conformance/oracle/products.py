@@ -1,6 +1,6 @@
-"""Products of matrices and vectors whose dimensions have length 1 and whose operands are expanded, transposed or views with an offset.
+"""Products of matrices and vectors, with dimensions of length 1 and with operands that are expanded, transposed or views with an offset.
 
-Libraries for such products choose another kernel for each combination, and read the strides of dimensions of length 1 and of expanded
+Libraries for such products choose a different kernel for each combination, and read the strides of dimensions of length 1 and of expanded
 dimensions in different ways.
 """
 
@@ -40,7 +40,7 @@ PRODUCTS: Mapping[str, tuple[_Product, str, str]] = {
     "outer": (torch.outer, "m", "n"),
     "einsum": (lambda x, y: torch.einsum("bmk,bnk->bmn", x, y), "bmk", "bnk"),
 }
-"""The products, by name: a function of two tensors, and the names of the dimensions of each of them."""
+"""The products, by name. Each consists of a function of two tensors, and the names of the dimensions of each tensor."""
 
 
 def check_product(subject: Subject, name: str) -> None:
@@ -75,7 +75,7 @@ def _numbers(shape: list[int], start: int) -> torch.Tensor:
 
 
 def _layouts(numbers: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors of the same shape as ``numbers`` in several memory layouts, each after a description.
+    """Yield tensors of the same shape as ``numbers`` in several memory layouts, each preceded by a description.
 
     The elements of most of these tensors are those of ``numbers``. An expanded tensor repeats the first elements.
     """

@@ -98,7 +98,7 @@ def check_new_recording(subject: Subject) -> None:
 def check_events_after_copies(subject: Subject) -> None:
     """Check that an event that is recorded after a copy from the device to the host covers this copy.
 
-    After the event, nothing but the event is waited for: no stream, and no other copy.
+    After recording the event, the check waits only for the event, not for a stream or another copy.
 
     Raises:
         AssertionError: If the event is done, but the host does not have the values yet.

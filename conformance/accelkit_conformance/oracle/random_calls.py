@@ -33,7 +33,7 @@ def _initialized(initialize: Callable[[torch.Tensor], Any]) -> _Call:
 
 
 def _module(make: Callable[[], nn.Module], *shape: int) -> _Call:
-    """Return a call of a module in training mode. The module's weights and its argument are always the same."""
+    """Return a call to a module in training mode. The module's weights and its argument are always the same."""
 
     def call(device: Any) -> Any:
         module = make()
@@ -149,13 +149,13 @@ def check_random_call(subject: Subject, name: str) -> None:
     assert not is_host_used, f"{name} on the device drew from the CPU's generator"
     state = accelerator.get_rng_state(device)
     second = draw()
-    assert not are_equal(first, second), f"two calls of {name} drew the same numbers"
+    assert not are_equal(first, second), f"two calls to {name} drew the same numbers"
     if state is not None:
         accelerator.set_rng_state(state, device)
         assert are_equal(draw(), second), f"{name} draws other numbers after the state has been restored"
     accelerator.manual_seed(17)
     assert are_equal(draw(), first), f"{name} draws other numbers after the same seed"
-    assert are_equal(draw(), second), f"the second call of {name} after the same seed draws other numbers"
+    assert are_equal(draw(), second), f"the second call to {name} after the same seed draws other numbers"
     accelerator.manual_seed(18)
     assert not are_equal(draw(), first), f"{name} draws the same numbers after another seed"
     if state is not None and subject.capabilities.can("numbered_devices") and len(subject.devices) > 1:
@@ -191,7 +191,7 @@ _BETWEEN: dict[str, _Call] = {
 def check_numbers_are_new(subject: Subject) -> None:
     """Check that any two draws of uniform random numbers have fewer than 40 numbers in common.
 
-    A number counts as common wherever it is in the two draws.
+    The positions of the numbers within the draws do not matter.
 
     Raises:
         AssertionError: If two draws have 40 or more numbers in common.

@@ -1,4 +1,4 @@
-"""Recorded calls of single ATen overloads.
+"""Recorded calls to single ATen overloads.
 
 A table lists functional overloads that a device must support, and the overloads in ``_OFTEN_IMPLEMENTED``. For each overload, the table
 names an operator of torch's ``op_db``, or a function in ``FUNCTIONS``, that calls the overload. The calls are recorded while this operator
@@ -69,7 +69,7 @@ def overloads() -> Iterator[str]:
 
 
 def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
-    """Return a recorded call of an overload on the CPU, as ``(op, func, args, kwargs)``.
+    """Return a recorded call to an overload on the CPU, as ``(op, func, args, kwargs)``.
 
     ``op`` is the OpInfo of the operator that makes the call, or a ``Nameless`` if a function in ``FUNCTIONS`` makes the call.
 

@@ -40,7 +40,7 @@ def device_work(profiler: profile) -> list[FunctionEvent]:
 
 
 def device_microseconds(profiler: profile, operator: str) -> float:
-    """Return the device time, in microseconds, that was recorded for all calls of an operator such as ``aten::mm``.
+    """Return the device time, in microseconds, that was recorded for all calls to an operator such as ``aten::mm``.
 
     The time of other operators that this operator calls is left out.
     """

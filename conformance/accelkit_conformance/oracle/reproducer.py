@@ -38,7 +38,7 @@ def describe_sample(given: Any) -> str:
 def program(subject: Subject, name: str, given: Any, *, dtype: str, number: str = "", is_backward: bool = False) -> str:
     """Return a program that runs the failing sample of an operator on the CPU and on the device, and prints both results.
 
-    The program contains the sample itself if the sample is small or has no ``number``. Otherwise, the program selects the sample with the
+    The program contains the sample itself if the sample is small or ``number`` is empty. Otherwise, the program selects the sample with the
     index ``number`` from the operator's ``sample_inputs``. If ``is_backward`` is True, the program prints the gradients instead of the
     results. The program does not use accelkit, unless the accelerator overrides ``load``.
     """

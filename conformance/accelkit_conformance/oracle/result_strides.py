@@ -60,7 +60,7 @@ def _operands(count: int) -> Iterator[tuple[str, tuple[torch.Tensor, ...]]]:
 
 
 def check_expanded_arguments(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload (see ``recorded_calls``) with an argument whose first or last dimension is expanded from one
+    """Repeat the recorded call to an overload (see ``recorded_calls``) with an argument whose first or last dimension is expanded from one
     element.
 
     In each call, one floating-point tensor is expanded. The results are compared with those on the CPU. Calls that the CPU rejects are left

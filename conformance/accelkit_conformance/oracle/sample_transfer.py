@@ -49,7 +49,7 @@ def has_storage(tensor: torch.Tensor) -> bool:
 def to_device(nested: Any, device: torch.device) -> Any:
     """Return a copy of ``nested`` on ``device``. Strided tensors keep their memory layout, and those that share a storage share its copy.
 
-    The copies are leaves, and require a gradient if the tensors do. Each ``torch.device``, and each string in ``_DEVICES_OF_SAMPLES``, is
+    The copies are leaves, and require a gradient if the originals do. Each ``torch.device``, and each string in ``_DEVICES_OF_SAMPLES``, is
     replaced with ``device``.
 
     Each tensor that is not strided or has no storage is copied separately. If a tensor has no storage, its memory layout and the memory

@@ -145,8 +145,8 @@ def check_bounds(subject: Subject, dtype: str) -> None:
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first
-            third, or if the means of the first and the last third differ by at least 1 % of the length of the interval. Also if an
-            exponentially distributed number is 0, which torch excludes so that the logarithm of the number is finite.
+            third, or if the means of the first and the last third differ by at least 1 % of the length of the interval. It is also raised
+            if an exponentially distributed number is 0. torch excludes 0, so that the logarithm of the number is finite.
     """
     for low, high, drawn in (
         (0.0, 1.0, torch.rand(300_000, device=subject.device, dtype=getattr(torch, dtype))),

@@ -1,4 +1,4 @@
-"""Checks of less common options and calls of gradient scalers. The expected scales and gradients are exact."""
+"""Checks of less common options and uses of gradient scalers. The expected scales and gradients are exact."""
 
 from __future__ import annotations
 

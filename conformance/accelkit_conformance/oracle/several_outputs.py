@@ -24,7 +24,7 @@ class _Function(NamedTuple):
         shapes: The shapes of the inputs.
         wanted: Gradients are computed for the inputs with these indices. Every output must depend on each of these inputs. None means all
             inputs.
-        num_stages: At least this many operators have to run one after another to compute the outputs.
+        num_stages: The minimum number of operators that must run one after another to compute the outputs.
     """
 
     call: Callable[..., Outputs]

@@ -130,7 +130,7 @@ def check_gradients(subject: Subject, name: str) -> None:
         return [one.cpu() for one in found]
 
     if name == "max_of_all":
-        subject.needs("int64")  # torch counts equal elements in a tensor of shape ()
+        subject.needs("int64")  # torch counts the equal elements in a 0-d int64 tensor, which require_dtypes ignores
     require_dtypes(subject, lambda: run(torch.device("cpu")))
     for kind, mine, theirs in zip(("result", *["gradient"] * len(values)), run(subject.device), run(torch.device("cpu")), strict=True):
         is_close = torch.isclose(mine, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)

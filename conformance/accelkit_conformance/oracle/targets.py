@@ -19,7 +19,7 @@ class Target:
 
         Args:
             tensor: The tensor into which a call writes.
-            between: A view of other elements in the same storage. They contain a canary, which the call must not overwrite.
+            between: Views of other elements in the same storage. These elements contain a canary, which the call must not overwrite.
         """
         self.tensor, self._between = tensor, between
         self._place = _place(tensor)

@@ -24,7 +24,7 @@ _SPECIAL = (float("nan"), float("inf"), -float("inf"))
 # neighbours by zero. For these calls, all elements of the arguments are NaN, so that the algorithm makes no difference.
 _MIXING = re.compile(r"fft|conv|upsample|grid_sampler|cdist|pdist|renorm|multi_head|transformer|_transform_bias")
 # Calls whose results for NaN and infinities are undefined, or come from approximations that differ at infinity. PyTorch's own kernels
-# for the CPU and for CUDA differ in the calls of the last line of this pattern.
+# for the CPU and for CUDA give different results for the calls in the last line of this pattern.
 UNDEFINED_FOR_NAN = re.compile(
     r"linalg(?!_vector_norm|_cross)|cholesky|solve|geqrf|ormqr|hist|bincount|searchsorted|bucketize|gamma_grad|dirichlet|unique|_to_copy|polygamma|igamma|zeta"
     r"|bessel|airy|polynomial|_add_relu"

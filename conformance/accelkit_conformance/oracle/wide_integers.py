@@ -63,7 +63,7 @@ COMPARING: _Calls = {
     "bucketize": (_CLOSE, lambda x: torch.bucketize(x, x.sort().values)),
     "scatter_reduce": (_CLOSE, lambda x: x[:1].scatter_reduce(0, torch.zeros_like(x, dtype=torch.int64), x, "amax")),
 }
-"""Calls that compare integers, by name, in the same form."""
+"""Calls that compare integers, by name, in the same form as in ``ARITHMETIC``."""
 
 
 def _flat(results: tuple[torch.Tensor, ...]) -> torch.Tensor:

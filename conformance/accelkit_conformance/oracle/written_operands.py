@@ -27,7 +27,7 @@ _LEFT_OUT = re.compile(
 
 
 def check_written_operands(subject: Subject, overload: str) -> None:
-    """Repeat the recorded call of an overload with one tensor as several arguments, and with an argument as ``out=``.
+    """Repeat the recorded call to an overload with one tensor as several arguments, and with an argument as ``out=``.
 
     The recorded call is described in ``recorded_calls``. The call with one tensor as several arguments is made in its functional form and
     in its in-place form. The call with ``out=`` is made once for each argument that has the shape and dtype of the result, and this

@@ -53,8 +53,8 @@ def suite(profile: Profile, torch_version: str, kind: str = "accelerator") -> Su
 def select(tests: Sequence[str], patterns: Iterable[str]) -> list[str]:
     """Return the tests that match at least one of the patterns, in the order of ``tests``.
 
-    A pattern is a glob over ids (brackets are literal) or an area. A pattern that matches no test in this way is taken as a part of an id
-    or, if no id contains it, as an ATen operator such as ``aten::mm``.
+    A pattern is a glob for ids (brackets are literal) or the name of an area. A pattern that matches no test in this way is treated as a
+    substring of an id or, if no id contains it, as an ATen operator such as ``aten::mm``.
 
     Raises:
         UsageError: If a pattern matches no test.

@@ -1,7 +1,7 @@
 """Find the tests of an ATen operator.
 
-Tests are named after the entries of torch's ``op_db``: ``aten::gelu_backward`` is tested by the tests of ``nn.functional.gelu``. This
-module does not import torch.
+Tests are named after the entries of torch's ``op_db``. For example, the tests of ``nn.functional.gelu`` also test ``aten::gelu_backward``.
+This module does not import torch.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _calls(device: torch.device, ranks: int, size: int) -> tuple[int, dict[str, 
     """Return the size of the tensor in bytes, and a dictionary from the name of each collective to a function that calls it.
 
     The tensor consists of equal parts of float32 elements, one part for each process. Its size is therefore ``size``, rounded down to a
-    multiple of 4 bytes times the number of processes. If this would be 0, each part has one element. In all_gather and reduce_scatter, this
+    multiple of ``4 * ranks`` bytes. If the result would be 0, each part has one element. In all_gather and reduce_scatter, this
     tensor contains the parts of all processes.
     """
     import torch
@@ -139,7 +139,7 @@ def _seconds(call: Callable[[], object], synchronize: Callable[[], None], plan: 
 
 
 def _sample(call: Callable[[], object], synchronize: Callable[[], None], repeat: int) -> float:
-    """Make ``repeat`` calls, and return the mean time per call of the slowest process, in seconds.
+    """Make ``repeat`` calls, and return the mean time per call on the slowest process, in seconds.
 
     Each sample ends with an all_reduce, so all processes begin the next sample at about the same time.
     """

@@ -61,7 +61,7 @@ def measure(
         failed=f"the speed of {record.name} cannot be measured",
         hint=f"report it to the vendor; to run only measurements that work, use accelkit bench {record.name} --select GLOB",
         errors=(UsageError,),
-    ) as process:  # this is not a probe: the device is used as a program uses it
+    ) as process:  # not a probe: the child process uses the device as an ordinary program would
         message = process.receive_first()
         while message.report is None:
             report_progress(message.measuring, message.number, message.count)

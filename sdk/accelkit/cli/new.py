@@ -132,7 +132,7 @@ def _context(template: Path, given: Mapping[str, str], *, no_input: bool) -> dic
 def _write(template: Path, context: Mapping[str, Any], output_dir: Path) -> None:
     from cookiecutter.generate import generate_files
 
-    with tempfile.TemporaryDirectory(prefix="accelkit-new-") as folder:  # cookiecutter leaves a file for each hook behind
+    with tempfile.TemporaryDirectory(prefix="accelkit-new-") as folder:  # cookiecutter leaves behind a file for each hook
         previous, tempfile.tempdir = tempfile.tempdir, folder
         try:
             generate_files(str(template), {"cookiecutter": dict(context)}, str(output_dir))

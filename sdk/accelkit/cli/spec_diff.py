@@ -55,7 +55,7 @@ def _of_plugin(changes: Sequence[Change], then: Record, now: Record, plugin: Plu
     The class is imported in a child process, even if the plugin is incompatible with the installed version of accelkit.
 
     Args:
-        changes: All changes of the specifications between two versions of accelkit.
+        changes: All changes to the specifications between two versions of accelkit.
         then, now: The specifications of the older and of the newer version.
         plugin: The plugin.
     """

@@ -32,7 +32,7 @@ def is_enabled() -> bool:
 def privateuse1_conflict() -> str:
     """Return a sentence that names the plugins in conflict over PrivateUse1 and says how to resolve the conflict.
 
-    Reads metadata only. Returns "" if there is no conflict. Plugins do not conflict if at most one of them claims PrivateUse1, or if
+    Reads metadata only. Returns "" if there is no conflict. Plugins conflict if two or more of them claim PrivateUse1, unless
     TORCH_DEVICE_BACKEND_AUTOLOAD disables the import of ``torch.backends`` entry points.
     """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
@@ -68,7 +68,10 @@ def way_out(distributions: Sequence[str]) -> str:
 
 
 def explain(error: BaseException) -> BrokenPluginError:
-    """Return the error to raise if ``import torch`` raised ``error``. It names the cause, a remedy and, if known, the faulty backend."""
+    """Return the error to raise if ``import torch`` raised ``error``.
+
+    The returned error names the cause, a remedy and, if known, the faulty backend.
+    """
     text = str(error)
     if unreadable := inventory().unreadable:
         names = " ".join(unreadable)

@@ -11,7 +11,7 @@ from types import TracebackType
 class BuildNotice:
     """A notice shown while plugins run their one-time build.
 
-    ``update`` shows the notice without a delay. The code that calls ``update`` checks for running builds only several times a second, so
+    ``update`` shows the notice without a delay. The code that calls ``update`` checks for running builds only a few times a second, so
     there may be no notice for a build that finishes quickly.
     """
 

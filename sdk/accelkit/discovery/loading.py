@@ -30,7 +30,7 @@ def base_class(kind: Kind) -> type:
 
 @contextlib.contextmanager
 def plugin_errors(plugin: str, doing: str, hint: str = "") -> Iterator[None]:
-    """Turn any exception of the plugin's code inside the block into a BrokenPluginError.
+    """Turn any exception that the plugin's code raises inside the block into a BrokenPluginError.
 
     The user's Ctrl-C and accelkit's own errors are passed on unchanged.
 
@@ -121,7 +121,7 @@ def probe(cls: Any, record: PluginRecord) -> Availability:
 
 
 def instantiate(cls: Any, record: PluginRecord) -> Any:
-    """Create an instance of the class without arguments and, unless it is a hook plugin, set its ``name`` and ``plugin``.
+    """Call the class without arguments to create an instance and, unless it is a hook plugin, set its ``name`` and ``plugin``.
 
     Raises:
         BrokenPluginError: If the class lacks a method that its specification requires, or its constructor raises an error.

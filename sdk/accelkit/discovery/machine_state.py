@@ -30,8 +30,8 @@ _OF_RUNS = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", 
 _IRRELEVANT = _OF_SHELLS | _OF_PROCESSES | _OF_RUNS
 """Environment variables that differ between shells, between the processes of a job, or between two runs of a launcher.
 
-The ID of a scheduler's job or step, such as SLURM_JOB_ID, is not among them, because the scheduler may let each job and each step open
-other devices.
+The ID of a scheduler's job or step, such as SLURM_JOB_ID, is not among them, because the scheduler may give each job and each step access
+to different devices.
 """
 
 

@@ -73,7 +73,7 @@ class Inventory(NamedTuple):
         installed: The distributions that provide plugins for accelkit.
         torch_backends: The entry points that ``import torch`` loads automatically (the group ``torch.backends``).
         unreadable: The names of the distributions whose ``entry_points.txt`` is not UTF-8 or cannot be read. Because of such a file,
-            ``importlib.metadata.entry_points()`` raises an error, and therefore ``import torch`` too.
+            ``importlib.metadata.entry_points()`` raises an error, and ``import torch`` therefore fails too.
     """
 
     installed: tuple[Installed, ...]
@@ -106,7 +106,7 @@ def scan() -> Inventory:
 
 @functools.cache
 def installed_version(distribution: str) -> str | None:
-    """Return the version in a distribution's metadata, or None if it is not installed or its metadata cannot be read.
+    """Return the version in a distribution's metadata, or None if the distribution is not installed or its metadata cannot be read.
 
     The result is cached until ``accelkit.discovery.catalog.refresh`` is called.
     """
@@ -149,7 +149,7 @@ def _may_be_meant(text: str) -> bool:
 
 
 def _entry_points_text(distribution: Distribution, folder: Path) -> tuple[str, str, bool]:
-    """Return the text of a distribution's ``entry_points.txt``, what is wrong with this file, and whether ``importlib.metadata`` can read it.
+    """Return the text of a distribution's ``entry_points.txt``, what is wrong with it, and whether ``importlib.metadata`` can read it.
 
     The second value is empty if nothing is wrong. If the file is too large and declares plugins, an empty group replaces its text.
     """

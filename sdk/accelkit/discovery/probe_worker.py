@@ -228,7 +228,7 @@ def _call_checks(record: PluginRecord, facts: dict[str, Any], reached: Reached) 
 
 
 def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict[str, dict[str, Any]]:
-    """Return the results of ``doctor_checks``, converted to dicts, by the name of the check.
+    """Return the results of ``doctor_checks``, converted to dicts and keyed by the name of the check.
 
     ``call`` returns one mapping for each implementation of ``doctor_checks``. These mappings are merged.
 

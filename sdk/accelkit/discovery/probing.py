@@ -75,7 +75,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
     remaining plugins share one child process. No driver is initialised in this process, but a trial may initialise drivers in the children.
 
     Raises:
-        UsageError: If the variable of any time limit (see ``time_limit``) is not a positive number of seconds.
+        UsageError: If the environment variable for any time limit (see ``time_limit``) is not a positive number of seconds.
     """
     own = [record for record in records if record.is_builtin and not (is_trial and record.kind == "accelerator")]
     batches = ([own] if own else []) + [[record] for record in records if record not in own]
@@ -281,7 +281,7 @@ def _place(stack: str) -> str:
 
 
 def time_limit(limit: Limit) -> float:
-    """Return a time limit of a child process in seconds, from an environment variable such as ACCELKIT_START_TIMEOUT.
+    """Return a time limit for a child process, in seconds, from an environment variable such as ACCELKIT_START_TIMEOUT.
 
     If the variable is not set or is empty, return the default.
 

@@ -62,7 +62,7 @@ class Agent(SimpleElasticAgent):
         self.remote_failure = ""
         """The message from the machine that ended the job, or "" if no other machine ended it."""
         self.is_leaving = False
-        """Whether this machine leaves the job, which goes on without it. Always False if the number of machines is fixed."""
+        """Whether this machine is leaving the job, which goes on without it. Always False if the number of machines is fixed."""
 
     @property
     def has_started(self) -> bool:

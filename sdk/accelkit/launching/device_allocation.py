@@ -51,7 +51,8 @@ def choose(accelerator: str | Accelerator | None = None, devices: Devices | None
         devices: The devices, as in ``select``. If neither this argument nor the environment specifies devices, all devices are used.
 
     Raises:
-        AccelkitError: If no accelerator can be selected (see ``select``), or if it cannot be loaded or cannot count its devices.
+        AccelkitError: If no accelerator can be selected (see ``select``), or if the selected one cannot be loaded or cannot count its
+            devices.
         DevicesError: If ``devices``, or the value of ACCELKIT_DEVICES, is invalid or names a device that does not exist.
     """
     selection = select(accelerator, devices=devices)

@@ -59,7 +59,7 @@ def run(job: Job, say: Say) -> int:
 
         - 0 if the job succeeded. Also 0 if the number of machines may change and the job ended without needing this machine.
         - 128 plus the number of the signal if a signal told this process to end.
-        - The exit code of the process that failed first if processes on this machine failed.
+        - The exit code of the process that failed first, if any process on this machine failed.
         - 1 in all other cases: only another machine failed, the connection to the other machines was lost, or the number of machines is
           fixed and the job did not need this machine.
 

@@ -168,7 +168,7 @@ def first(endings: Sequence[Ending]) -> Ending | None:
 
 
 def describe(endings: Sequence[Ending], cause: Ending) -> str:
-    """Return the traceback of the cause, followed by how each process ended.
+    """Return the traceback of the cause, followed by a list that says how each process ended.
 
     If the cause raised no exception, the last lines of its standard error replace the traceback. If the cause lost a peer, a final line
     names the ranks that the cause may have been waiting for (see ``_awaited``).

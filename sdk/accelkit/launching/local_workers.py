@@ -29,7 +29,7 @@ class Program:
 
     Attributes:
         name: The path of a script (or folder, or archive), or the name of a module.
-        is_module: Whether the program is run as a module, as ``python -m`` does.
+        is_module: Whether the program is run as a module, as with ``python -m``.
         arguments: The arguments of the program.
     """
 
@@ -96,7 +96,7 @@ class LocalRanks:
         self._streams = Streams()
         self._processes: list[_Process] = []
         self._has_ended = False
-        self._began = 0.0  # the time at which end() was first called; 0 before
+        self._began = 0.0  # the time at which end() was first called; 0 until then
         try:
             for number, environ in environs.items():
                 own = folder / f"rank-{number}"

@@ -15,7 +15,7 @@ _CHUNK = 65536
 _CUT = b"[...]"
 _POLL_SECONDS = 0.1
 _PATIENCE_SECONDS = 0.3
-_LAST_ROUNDS = 16  # with chunks of 64 KiB, 1 MiB: the largest pipe that Linux gives to an ordinary user
+_LAST_ROUNDS = 16  # 16 chunks of 64 KiB are 1 MiB, the size of the largest pipe that Linux gives to an ordinary user
 
 
 class Screen:

@@ -68,7 +68,7 @@ class Members:
 
     Creating an instance adds this machine and starts its heartbeat.
 
-    torch's rendezvous has heartbeats too, but it does not tell which machine is lost, and it compares the clocks of machines.
+    torch's rendezvous has heartbeats too, but it does not say which machine is lost, and it compares the clocks of different machines.
 
     Args:
         host, port: The address of the store.
@@ -116,7 +116,7 @@ class Members:
         silent = []
         for number, beat in self._beats(list(self._watched)).items():
             before, since = self._watched[number]
-            if beat != before or gap > LOST_SECONDS / 2:  # this process was stopped in the meantime, so nothing is known about the others
+            if beat != before or gap > LOST_SECONDS / 2:  # a long gap: this process was stopped, so nothing is known about the others
                 self._watched[number] = beat, now
             elif now - since > LOST_SECONDS:
                 silent.append(number)

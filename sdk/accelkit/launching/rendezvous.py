@@ -60,7 +60,7 @@ class OrderedRendezvous(RendezvousHandler):
         """The number by which ``membership.Members`` knows this machine, if the number of machines may change."""
         self.watched: list[int] = []
         """The numbers of the machines whose heartbeats this machine watches: up to eight that joined the current round directly after it.
-        The first machine follows the last. If machines are lost, at least one of them is therefore watched by a machine that is left."""
+        The first machine follows the last. If machines are lost, a remaining machine therefore watches at least one of the lost ones."""
 
     @property
     def use_agent_store(self) -> bool:

@@ -230,7 +230,7 @@ class Checkpointing:
     ) -> None:
         """Restore each of ``targets`` from the item of ``parts`` with the same name, and begin to verify the tensors of ``unverified``.
 
-        ``source`` is the folder of the checkpoint, which messages contain.
+        ``source`` is the folder of the checkpoint, for use in messages.
         """
         modules, blame = self._objects.modules, _failure(f"{source} could not be restored")
         if self._unverified is not None:
@@ -289,7 +289,7 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators of this process anew, and warn that the checkpoint has no random state of this process.
+        """Seed the generators of this process anew, and warn that the checkpoint has no random state for this process.
 
         The checkpoint was saved by fewer processes, so the random state of another process has been restored. The seed is derived from
         ``data_parallel_index`` and a number drawn from the restored CPU generator.

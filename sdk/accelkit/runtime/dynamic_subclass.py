@@ -62,8 +62,8 @@ def _reduce_ex(self: Any, protocol: Any) -> Any:
     """Return what ``__reduce_ex__`` of the original class returns, changed so that it does not refer to the subclass by name.
 
     No module contains the subclass, so pickle cannot find it by name. Two kinds of results are therefore changed: those that call the
-    subclass, and those that pass it to another function as the first argument, such as a function of ``copyreg``. They call ``_call``
-    instead, which creates the subclass if it does not exist yet. Any other result is returned unchanged.
+    subclass, and those that pass it as the first argument to another function, such as one from ``copyreg``. The changed results call
+    ``_call`` instead, which creates the subclass if it does not exist yet. Any other result is returned unchanged.
     """
     swapped = type(self)
     reduced = swapped._accelkit_original.__reduce_ex__(self, protocol)

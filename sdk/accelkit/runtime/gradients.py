@@ -29,7 +29,7 @@ class Accumulation:
 
     Attributes:
         num_steps: Number of micro-batches per optimizer step.
-        is_complete: Whether a call of the optimizer's ``step`` has an effect now. True until ``accumulate`` is first used; after that,
+        is_complete: Whether a call to the optimizer's ``step`` has an effect now. True until ``accumulate`` is first used; after that,
             ``begin`` sets it.
         has_begun: Whether ``accumulate`` has been used, or the user has been warned that the program does not use it. Always True if
             ``num_steps`` is 1.

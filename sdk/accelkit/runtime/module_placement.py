@@ -1,7 +1,7 @@
 """Placement of models and optimizers. Modules are placed first; then optimizers are pointed at the new parameters.
 
-On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Without the code here, an optimizer made earlier would keep updating the
-old parameters and train nothing, and tied parameters would no longer be tied.
+On XLA and PrivateUse1, ``Module.to`` creates new Parameters. Without the code here, an optimizer created before the move would keep
+updating the old parameters and train nothing, and tied parameters would no longer be tied.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
@@ -88,6 +89,7 @@ def place_module(
     converted = call(precision, "convert_module", module)
     if has_to_move:
         converted = call(strategy, "place_module", converted, device)
+    _keep_uninitialized(before, _slots(converted))
     _tie_again(before, _slots(converted))
     apply_to_forward(converted, precision)
     wrapped: torch.nn.Module = call(strategy, "wrap_module", converted, device)
@@ -101,11 +103,12 @@ def place_module(
 def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
     """Return a context manager for a block that moves the module in place.
 
-    At the end of the block, parameters and buffers that were tied before it are tied again, and the new parameters are recorded in
-    ``moves``. If the block raises an error, neither is done.
+    At the end of the block, parameters and buffers that were tied before it are tied again, those of lazy modules that had no shape yet are
+    uninitialized again, and the new parameters are recorded in ``moves``. If the block raises an error, none of this is done.
     """
     before = _slots(module)
     yield
+    _keep_uninitialized(before, _slots(module))
     _tie_again(before, _slots(module))
     _record(before, _slots(module), moves)
 
@@ -148,7 +151,7 @@ def refuse_steps_of_others(moves: ParameterMoves) -> None:
     An optimizer that is prepared before that step does not raise the error.
 
     The search takes tens of milliseconds, because it goes through all objects that Python's garbage collector tracks. It is done once for
-    each call of ``prepare`` that replaced parameters.
+    each call to ``prepare`` that replaced parameters.
     """
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer) and hasattr(thing, "param_groups") and moves.are_stale(thing):
@@ -236,6 +239,19 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
     }
 
 
+def _keep_uninitialized(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
+    """Make the parameters and buffers of lazy modules, such as ``torch.nn.LazyLinear``, uninitialized again after a move.
+
+    On XLA and PrivateUse1, ``Module.to`` replaces an uninitialized parameter with an empty Parameter, and the first call to the module then
+    fails.
+    """
+    for path, (_, _, tensor) in before.items():
+        if is_lazy(tensor) and path in after and not is_lazy(after[path].tensor):
+            owner, name, now = after[path]
+            kind: Any = type(tensor)  # UninitializedParameter or UninitializedBuffer
+            setattr(owner, name, kind(requires_grad=tensor.requires_grad, device=now.device, dtype=now.dtype))
+
+
 def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     """Tie again all tensors that were tied before a move.
 
@@ -246,9 +262,14 @@ def _tie_again(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
     for path in (path for path in before if path in after):
         owner, name, tensor = after[path]
         now = first.setdefault(id(before[path].tensor), tensor)
-        is_alike = (type(now), now.dtype, now.shape) == (type(tensor), tensor.dtype, tensor.shape)
-        if tensor is not now and is_alike:
+        if tensor is not now and _are_alike(now, tensor):
             setattr(owner, name, now)
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if (type(one), one.dtype) != (type(other), other.dtype):
+        return False
+    return is_lazy(one) or one.shape == other.shape  # an uninitialized parameter has no shape
 
 
 def _is_elsewhere(optimizer: torch.optim.Optimizer) -> bool:

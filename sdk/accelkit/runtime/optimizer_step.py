@@ -63,8 +63,8 @@ class Stepping:
     def take_over(self, thing: torch.optim.Optimizer | LRScheduler) -> None:
         """Replace the ``step`` of an optimizer or scheduler in place.
 
-        An optimizer's ``zero_grad`` is replaced too if gradients are accumulated or the strategy is an EngineStrategy. Does nothing if the
-        replacements would do the same as the originals.
+        An optimizer's ``zero_grad`` is replaced too if gradients are accumulated or the strategy is an EngineStrategy. Nothing is replaced
+        if the replacements would do the same as the originals.
         """
         if self.accumulation.num_steps == 1 and self._precision_step is None and self._strategy is None and self._end is None:
             if id(thing) in _steppings:  # another Runtime changed the class
@@ -81,7 +81,7 @@ class Stepping:
             own = vars(thing)["step"]
             thing.step = functools.wraps(own)(functools.partial(_step, lambda _, *closure: own(*closure), thing))  # type: ignore[method-assign]
         has_to_reset = self.accumulation.num_steps > 1 or self._strategy is not None
-        restore_class(thing, governed_step if has_to_reset else governed_optimizer)  # which another Runtime may have given to it
+        restore_class(thing, governed_step if has_to_reset else governed_optimizer)  # another Runtime may have swapped the class
         swap_class(thing, governed_optimizer if has_to_reset else governed_step)
 
     def _forget(self, key: int) -> None:
@@ -142,7 +142,7 @@ class Stepping:
         return not self.accumulation.is_complete or id(optimizer) in self._skipped
 
     def _step_in_precision(self, optimizer: torch.optim.Optimizer, own: Any, closure: Any) -> Any:
-        self._skipped.add(id(optimizer))  # until the precision calls the optimizer's own step
+        self._skipped.add(id(optimizer))  # counts as skipped until the precision calls the optimizer's own step
         before, self._inside = self._inside, optimizer
         try:
             return self._precision_step(optimizer, functools.partial(self._own_step, optimizer, own), closure)  # type: ignore[misc]
@@ -261,7 +261,7 @@ def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.M
     """Return the module that each optimizer trains, by the ``id`` of the optimizer.
 
     Args:
-        objects: The objects given to one call of ``prepare``, before the modules are moved to the device.
+        objects: The objects given to one call to ``prepare``, before the modules are moved to the device.
         strategy: The strategy, whose name appears in errors.
 
     Raises:

@@ -21,7 +21,7 @@ def backward_of(precision: Precision) -> Callable[..., None]:
     """Return the function that runs the backward pass of a loss.
 
     If the precision overrides none of ``pre_backward``, ``backward`` and ``post_backward``, this is ``torch.Tensor.backward`` itself, so
-    that a step needs no extra call. Otherwise, the function adds the name of the plugin to errors of these methods.
+    that a step needs no extra call. Otherwise, the function adds the name of the plugin to errors that these methods raise.
     """
     if not overrides(precision, Precision, "pre_backward", "backward", "post_backward"):
         return torch.Tensor.backward

@@ -18,15 +18,15 @@ _STOP_SECONDS = 1.0
 
 
 class PreemptionPoll:
-    """Calls ``is_preempted`` of the cluster environment at regular intervals, in a background thread, until it returns True.
+    """Calls the cluster environment's ``is_preempted`` at regular intervals, in a background thread, until it returns True.
 
-    The thread only records what happened. The program is warned of a failure when it next calls ``is_preempted`` of this object.
+    The thread only records what happened. The program is warned of a failure when it next calls this object's ``is_preempted``.
 
     Args:
         cluster: The cluster environment, which overrides ``is_preempted``.
 
     Raises:
-        BrokenPluginError: If ``preemption_poll_seconds`` of the environment is not a number greater than 0 and at most 3600.
+        BrokenPluginError: If the environment's ``preemption_poll_seconds`` is not a number greater than 0 and at most 3600.
     """
 
     def __init__(self, cluster: ClusterEnvironment) -> None:
@@ -40,13 +40,13 @@ class PreemptionPoll:
         self._thread = threading.Thread(target=self._run, name="accelkit-preemption", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which immediately calls ``is_preempted`` of the cluster environment."""
+        """Start the thread, which immediately calls the cluster environment's ``is_preempted``."""
         self._thread.start()
 
     def stop(self) -> None:
         """Tell the thread to stop, and wait up to one second for it to end.
 
-        If ``is_preempted`` of the cluster environment is still running after that time, the thread is left running. The thread then ends
+        If the cluster environment's ``is_preempted`` is still running after that time, the thread is left running. The thread then ends
         when ``is_preempted`` returns or the process exits.
         """
         self._is_stopping.set()
@@ -68,7 +68,7 @@ class PreemptionPoll:
                 return
 
     def _ask(self) -> str:
-        """Call ``is_preempted`` of the cluster environment and record the result.
+        """Call the cluster environment's ``is_preempted`` and record the result.
 
         Returns:
             A description of the failure if the call failed, or else an empty string.

@@ -205,8 +205,8 @@ class Preparation:
         If an object that is not an optimizer holds replaced parameters, the next step of a prepared optimizer warns.
 
         Args:
-            objects: The objects of one call of ``prepare``. The first optimizer among them gives the warning. If ``objects`` contains no
-                optimizer, an optimizer of a later call gives the warning.
+            objects: The objects of one call to ``prepare``. The first optimizer among them gives the warning. If ``objects`` contains no
+                optimizer, the first optimizer in a later call gives the warning.
         """
         if self._moves.has_replaced:
             refuse_steps_of_others(self._moves)

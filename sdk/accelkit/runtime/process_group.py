@@ -182,13 +182,13 @@ def _next_store(what: str, cluster: ClusterEnvironment, timeout: datetime.timede
         host = f"[{address}]" if ":" in address else address
         store, _, _ = next(rendezvous(f"tcp://{host}:{port}", cluster.global_rank, cluster.world_size, timeout=timeout))
         _stores[address, port] = store
-    use = (what, address, port)  # counted for each address, because this process may have been in jobs without the other processes
+    use = (what, address, port)  # counted per address, because this process may have been in earlier jobs that the others were not in
     _num_stores[use] += 1
     return PrefixStore(f"accelkit/{what}/{_num_stores[use]}", _stores[address, port])
 
 
 def backends_of(device: torch.device, backend: str | None) -> str:
-    """Return a group's backends as torch.distributed writes them.
+    """Return the backends of a process group, in the notation of torch.distributed.
 
     The result is ``cpu:gloo,<device type>:<backend>``. If the device is the CPU, it is only the name of the backend.
     """
@@ -249,7 +249,9 @@ def _differences(hosts: Sequence[str], values: Sequence[dict[str, str]]) -> list
 
 
 def data_parallel_group(num_shares: int, seconds: float) -> dist.ProcessGroup:
-    """Create the data-parallel process groups and return that of this process. A group has one process for each share of the samples.
+    """Create the data-parallel process groups and return the one to which this process belongs.
+
+    Each group has one process for each share of the samples.
 
     All processes must call this. Processes that get the same share of the samples have consecutive ranks, as
     ``Strategy.data_parallel_size`` requires.

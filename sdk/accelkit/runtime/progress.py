@@ -114,5 +114,5 @@ def _new_display() -> Progress:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
-        redirect_stdout=sys.stdout.isatty(),  # otherwise what the program prints to a file would appear on the terminal
+        redirect_stdout=sys.stdout.isatty(),  # if stdout goes to a file, rich must not divert it to the terminal
     )

@@ -92,7 +92,7 @@ class Runtime:
         process_group: Backend and timeout of the job's process group.
         requeue: Whether ``save_and_stop_if_preempted`` puts the job back into the scheduler's queue.
         trackers: The trackers with which ``log`` records values: names (``csv``, ``jsonl``, ``tensorboard``, ``mlflow``, ``wandb``),
-            instances of ``accelkit.tracking.Tracker``, functions ``f(values, step)``, trackers of Accelerate and loggers of Lightning. If a
+            instances of ``accelkit.tracking.Tracker``, functions ``f(values, step)``, Accelerate trackers and Lightning loggers. If a
             tracker fails, the run goes on: the Runtime warns once and no longer calls the tracker.
 
     Attributes:
@@ -331,7 +331,7 @@ class Runtime:
     def on_process(self, function: Any = None, process_index: int = 0) -> Any:
         """Decorate a function so that it runs on one process only and returns None elsewhere.
 
-        Write ``@rt.on_process(process_index=2)``. A job of one process runs the function regardless of the index.
+        Write ``@rt.on_process(process_index=2)``. In a job of one process, the function runs regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_process, process_index=process_index)
@@ -346,7 +346,7 @@ class Runtime:
     def on_local_process(self, function: Any = None, local_process_index: int = 0) -> Any:
         """Decorate a function so that it runs on one process of each machine only and returns None elsewhere.
 
-        Write ``@rt.on_local_process(local_process_index=2)``. A job of one process runs the function regardless of the index.
+        Write ``@rt.on_local_process(local_process_index=2)``. In a job of one process, the function runs regardless of the index.
         """
         if function is None:
             return functools.partial(self.on_local_process, local_process_index=local_process_index)
@@ -356,7 +356,8 @@ class Runtime:
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
         """Yield this process's share of ``inputs``, a contiguous part of them. Every process passes the whole ``inputs``.
 
-        If the inputs cannot be divided evenly, the first shares are one item longer. A tensor-parallel group gets one common share.
+        If the inputs cannot be divided evenly, the first shares are one item longer. All processes of a tensor-parallel group get the
+        same share.
 
         Args:
             inputs: A list, tuple or tensor, a dict of these with equal lengths, or a ``datasets.Dataset``. No data are sent or changed.
@@ -768,7 +769,7 @@ class Runtime:
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
                 not reduced over the processes. Reading a tensor waits for its device.
-            step: The step of the optimizer. If None, it is the previous call's step plus 1, or 0 in the first call of the run.
+            step: The step of the optimizer. If None, it is the previous call's step plus 1, or 0 in the run's first call.
 
         Raises:
             UsageError: On the main process, if a value is of an unsupported type, or if the step is negative or not an integer.
@@ -802,7 +803,7 @@ class Runtime:
         ``Runtime.is_preempted``, ``save_and_stop_if_preempted`` and ``resume`` call ``watch_preemption`` before anything else.
 
         Raises:
-            UsageError: If the first call of ``watch_preemption`` is not made in the main thread.
+            UsageError: If the first call to ``watch_preemption`` is not made in the main thread.
         """
         self._preemption.watch()
 
@@ -1072,7 +1073,7 @@ class Runtime:
         """Return the Runtime itself, so that a copy of an object that holds a Runtime (a callback, a dataset) uses the same Runtime."""
         return self
 
-    if not TYPE_CHECKING:  # a type checker would accept any name
+    if not TYPE_CHECKING:  # otherwise, a type checker would accept any attribute name
 
         def __getattr__(self, name: str) -> Any:
             """Raise the error for an attribute that does not exist. Python calls this only after the normal lookup has failed."""

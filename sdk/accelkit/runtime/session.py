@@ -45,7 +45,7 @@ class Session:
 
     Attributes:
         configuration: The configuration. If the processes have to find out which of them run on which machine, starting the device
-            replaces the configuration with a copy. The copy has the devices and the number of machines that the processes found.
+            replaces the configuration with a copy. The copy has the devices and the number of machines that the processes determined.
     """
 
     def __init__(

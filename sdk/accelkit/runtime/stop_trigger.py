@@ -21,6 +21,6 @@ class StopTrigger:
         self._is_set = True
 
     def check(self) -> bool:
-        """Return whether any process has called ``set`` since the last call of ``check``. Every process must call this method."""
+        """Return whether any process has called ``set`` since the last call to ``check``. Every process must call this method."""
         is_set, self._is_set = self._is_set, False
         return self._collectives.any_process(is_set)

@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def option_texts(strategy: Strategy) -> dict[str, str]:
-    """Return a dict from the name of each option of a strategy, such as ``ParallelOptions.tensor``, to the value of the option as text.
+    """Return a dict that maps the name of each option of a strategy, such as ``ParallelOptions.tensor``, to its value as text.
 
     The options are the fields of the dataclasses in the strategy's attribute ``options`` and in its attributes whose names end in
     ``_options``. A field with the metadata ``{"per_process": True}`` is left out. If a value is a mapping, each entry is also returned

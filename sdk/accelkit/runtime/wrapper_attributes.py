@@ -51,7 +51,7 @@ def attributes_of_child(cls: type) -> dict[str, Any]:
         value = getattr(child, name)
         if isinstance(value, torch.nn.Module):
             raise AttributeError(
-                f"{type(child).__name__}.{name} is a layer inside {original.__name__}, which would not see a call of it; "
+                f"{type(child).__name__}.{name} is a layer inside {original.__name__}, which would not see a call to it; "
                 f"to inspect it, use rt.unwrap_model(model).{name}"
             )
         is_own_method = isinstance(value, types.MethodType) and value.__self__ is child

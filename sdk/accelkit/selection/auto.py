@@ -88,7 +88,7 @@ def _in_order(name: str) -> PluginRecord:
 
 
 def choose_for_alias(alias: str, *, is_fresh: bool = False) -> Choice:
-    """Choose the usable accelerator among those for which the alias stands.
+    """Choose the usable accelerator among those that the alias stands for.
 
     Args:
         alias: The alias, such as ``gpu``.
@@ -131,9 +131,9 @@ def _ask(records: Sequence[PluginRecord], is_fresh: bool) -> tuple[list[PluginRe
     Third-party plugins are probed in child processes, which end before this process loads a plugin. If ``is_fresh`` is False, a plugin for
     which ``verdict_cache`` has a valid result is not probed.
 
-    After the probes, this function tries each usable plugin that runs third-party code (see ``PluginRecord.is_foreign``), unless the plugin
-    is simulated: a child process loads the plugin and computes with it. A plugin for which ``verdict_cache`` has the result of a successful
-    trial is not tried again, even if ``is_fresh`` is True.
+    After the probes, this function tries each usable plugin that runs third-party code (see ``PluginRecord.is_foreign``) and is not
+    simulated. In a trial, a child process loads the plugin and computes with it. A plugin for which ``verdict_cache`` has the result of a
+    successful trial is not tried again, even if ``is_fresh`` is True.
     """
     askable = [record for record in records if record.status == "available"]
     verdicts = verdict_cache.probed([record for record in askable if not record.is_builtin and record.is_foreign], is_fresh=is_fresh)

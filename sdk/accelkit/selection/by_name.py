@@ -64,7 +64,7 @@ def _is_offered(name: str) -> bool:
 
 
 def load_named(kind: Kind, name: str) -> Loaded:
-    """Load a plugin's class, and return it with the plugin's record. First check whether the plugin works here (see ``try_unless_known``).
+    """Check that a plugin works here (see ``try_unless_known``), then load its class, and return the class with the plugin's record.
 
     Args:
         kind: The kind of the plugin.

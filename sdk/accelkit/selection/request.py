@@ -83,7 +83,7 @@ def select(accelerator: str | Accelerator | None = None, *, devices: Devices | N
         decision, record = _decide(accelerator, is_fresh=is_fresh)
         cls: Any = loading.load_class(record)
         answer = loading.probe(cls, record)
-        if answer.is_usable or len(decision.candidates) == 1:  # otherwise, an outdated cached result may have decided
+        if answer.is_usable or len(decision.candidates) == 1:  # otherwise, the decision may rest on an outdated cached result
             break
     require_usable(answer, record)
     instance: Accelerator = loading.instantiate(cls, record)

@@ -106,7 +106,7 @@ class Accelerator:
     def load(self) -> None:
         """Import ``torch_package``, under a lock. Does not initialise the driver unless that package does.
 
-        Called in each process that uses the device, possibly more than once. Must not rely on an earlier call of ``probe`` in the process.
+        Called in each process that uses the device, possibly more than once. Must not rely on an earlier call to ``probe`` in the process.
         """
         if self.torch_package is not None:
             with _load_lock:

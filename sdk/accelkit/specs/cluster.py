@@ -34,7 +34,7 @@ class ClusterEnvironment(Variables):
             the errors of ``validate_settings``.
         nodes_flag: The launcher's flag for the number of machines, with ``{}`` in place of the number. Also shown in the errors of
             ``validate_settings``.
-        preemption_poll_seconds: Seconds between two calls of ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
+        preemption_poll_seconds: Seconds between two calls to ``is_preempted``. Ignored if ``is_preempted`` is not overridden.
         placement: The placement of this process, which is worked out when the processes join the process group. None before they join.
             It stays None if no value has to be exchanged.
     """
@@ -168,7 +168,7 @@ class ClusterEnvironment(Variables):
         processes, because they wait for each other in the exchange.
         """
         for name in PLACEMENT if self.placement is None else ():
-            with contextlib.suppress(AccelkitError):  # any other error does not mean that the value is unknown
+            with contextlib.suppress(AccelkitError):  # an error, such as that of an invalid variable, is no reason for an exchange
                 if self.known(name) is None:
                     return True
         return False
@@ -178,7 +178,7 @@ class ClusterEnvironment(Variables):
 
         Called on every process if ``needs_placement_exchange`` returns True. Rank 0 receives the results of all processes.
         """
-        from accelkit.specs.process_placement import Place, this_machine  # here, because a job of one process does not need it
+        from accelkit.specs.process_placement import Place, this_machine  # imported here, because a job of one process does not need it
 
         host, machine = this_machine()
         said: list[int | None] = []
@@ -193,7 +193,7 @@ class ClusterEnvironment(Variables):
         """Work out the placement of this process, and set ``placement`` to it.
 
         Called on every process, after ``place``, if a plugin overrides this method or the places contradict each other. Otherwise, this
-        method is not called: rank 0 works out the placement of every process, as the default does, and sends it to the process.
+        method is not called: rank 0 works out all placements, as the default does, and sends each process its own placement.
 
         Args:
             places: The result of ``place`` on each process, ordered by rank.
@@ -239,7 +239,7 @@ class ClusterEnvironment(Variables):
 
         Override this method if a notice other than SIGTERM or SIGUSR1 announces a preemption, for example a file or the response of a cloud
         service. On each process, a background thread calls the method at intervals of ``preemption_poll_seconds``. The calls begin when the
-        program first calls ``watch_preemption``, ``is_preempted``, ``save_and_stop_if_preempted`` or ``resume`` of the Runtime. They end
+        program first calls the Runtime's ``watch_preemption``, ``is_preempted``, ``save_and_stop_if_preempted`` or ``resume``. They end
         when this method returns True or the Runtime is torn down. The method may block, because no step waits for it. If the method waits
         for a response, limit the wait: after the notice, the job must still have time to save before the machine is taken away.
 

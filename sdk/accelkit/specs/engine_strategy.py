@@ -136,7 +136,7 @@ class EngineStrategy(Strategy, abc.ABC):
     def load_engine(self, module: torch.nn.Module, folder: Path) -> None:
         """Restore the state that ``save_engine`` wrote.
 
-        ``Runtime.load_state`` calls this method on every process at the same point. The Runtime has compared every file with its checksum.
+        ``Runtime.load_state`` calls this method on every process at the same point, after it has compared every file with its checksum.
         Checksums do not protect against forgery, so the method should not read files in a way that can run code, such as ``pickle.load``.
 
         Args:

@@ -52,9 +52,9 @@ class Variables:
             default: The value to return if no variable is set. If ``default`` is None, a missing variable is an error.
 
         Raises:
-            UsageError: If no variable is set and ``default`` is None, or if the value is not a whole number or is less than ``least``. If
-                ``below`` contains names, the error is also raised if none of these variables is set, or if the limit is not a whole number
-                of at least 1.
+            UsageError: If no variable is set and ``default`` is None, if the value is not a whole number, or if it is less than ``least``.
+                If ``below`` contains names, the error is also raised if none of these variables is set, or if the limit is not a whole
+                number of at least 1.
             ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)
@@ -84,7 +84,7 @@ class Variables:
         return number
 
     def address(self, *names: str, default: str | None = None) -> str:
-        """Return the host name or IP address in the first variable in ``names`` that is set and not empty, without brackets.
+        """Return the host name or IP address, without brackets, from the first variable in ``names`` that is set and not empty.
 
         If there is no such variable, return ``default``. If ``default`` is also None, return ``127.0.0.1``, and warn once that ``names[0]``
         is not set.
@@ -144,7 +144,7 @@ class Variables:
 def port_for_job(job: int | str, step: int = 0) -> int:
     """Compute a TCP port from a job's identifier, so that every process of the job gets the same port.
 
-    The port lies outside the range from which Linux assigns ephemeral ports (32768 and more).
+    The port lies outside the range from which Linux assigns ephemeral ports (32768 and above).
 
     Two jobs whose identifiers are numbers or strings of digits get the same port only if these numbers differ by a multiple of 1250. Two
     steps of such a job get the same port only if the numbers of the steps differ by a multiple of 16.

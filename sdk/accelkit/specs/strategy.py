@@ -132,7 +132,7 @@ class Strategy:
 
         If the strategy is distributed, the Runtime of each process calls this method after the process has joined the process group: at
         the first use of the device, and at the first use after each ``Runtime.teardown``. All processes call this method at the same
-        point, so that it may create process groups. ``Runtime.mesh`` returns the result, or raises UnsupportedError if it is None.
+        point, so it may create process groups. ``Runtime.mesh`` returns the result, or raises UnsupportedError if it is None.
 
         Args:
             device: The device of this process.

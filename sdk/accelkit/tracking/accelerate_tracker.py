@@ -1,6 +1,6 @@
-"""Adapter for trackers of Hugging Face Accelerate.
+"""Adapter for Hugging Face Accelerate's trackers.
 
-The module does not import Accelerate. A program that passes a tracker of Accelerate has already imported Accelerate.
+The module does not import Accelerate. A program that passes an Accelerate tracker has already imported Accelerate.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from accelkit.tracking.tracker import Scalar, Tracker
 
 
 class CallableTracker(Tracker):
-    """A tracker that passes the values and the step of each call of ``rt.log`` to a function.
+    """A tracker that passes the values and the step of each call to ``rt.log`` to a function.
 
     Args:
         function: A function that is called as ``function(values, step)``, on the main process only. ``values`` is a dict. If the program

@@ -16,7 +16,7 @@ STEP = "step"
 
 
 class CSV(MetricsFileTracker):
-    """A tracker that writes two files: ``metrics.csv``, with one row for each call of ``rt.log``, and ``hyperparameters.json``.
+    """A tracker that writes two files: ``metrics.csv``, with one row for each call to ``rt.log``, and ``hyperparameters.json``.
 
     The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
     rewritten with a column for this name. If a call does not log a value for a column, the cell is empty. Each row is passed to the

@@ -15,7 +15,7 @@ from accelkit.tracking.tracker import Scalar
 class JSONLines(MetricsFileTracker):
     """A tracker that writes two files: ``metrics.jsonl`` and ``hyperparameters.json``.
 
-    ``metrics.jsonl`` has one JSON object for each call of ``rt.log``. Each line has ``step`` and the values. Infinities and NaN are written
+    ``metrics.jsonl`` has one JSON object for each call to ``rt.log``. Each line has ``step`` and the values. Infinities and NaN are written
     as ``Infinity`` and ``NaN``, as Python's ``json`` writes and reads them. Each line is passed to the operating system at once, so it
     survives the death of the process.
 

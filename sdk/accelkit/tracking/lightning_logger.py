@@ -1,6 +1,6 @@
-"""Adapter for loggers of Lightning.
+"""Adapter for Lightning's loggers.
 
-The module does not import Lightning. A program that passes a logger of Lightning has already imported Lightning.
+The module does not import Lightning. A program that passes a Lightning logger has already imported Lightning.
 """
 
 from __future__ import annotations

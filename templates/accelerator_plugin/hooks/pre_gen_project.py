@@ -1,4 +1,4 @@
-"""Checks the answers before a file is written. Cookiecutter runs this file; ``accelkit new`` calls ``objections``.
+"""Checks the answers before any file is written. Cookiecutter runs this file; ``accelkit new`` calls ``objections``.
 
 It needs only Python, because users of plain cookiecutter may not have accelkit. A test compares RESERVED with accelkit's names.
 """

@@ -1,7 +1,7 @@
 """Making DeepSpeed use a plugin's device.
 
-While DeepSpeed is imported, its modules call ``get_accelerator()`` and keep some of the results. The plugin's accelerator must therefore
-be set during the import, as soon as the module that defines ``get_accelerator()`` has been executed.
+While DeepSpeed is being imported, its modules call ``get_accelerator()`` and keep some of the results. The plugin's accelerator must
+therefore be set during the import, as soon as the module that defines ``get_accelerator()`` has been executed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
     Raises:
         UnavailableError: If DeepSpeed is not installed.
         UnsupportedError: If DeepSpeed does not know the device type and the accelerator overrides ``step_end``. An override means that the
-            device traces lazily and must be told when a step ends. DeepSpeed does not do this.
+            device traces lazily and must be told when a step ends, but DeepSpeed does not tell it.
     """
     if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(

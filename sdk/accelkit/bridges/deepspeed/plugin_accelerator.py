@@ -50,7 +50,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
         return self.accelerator.device_module
 
     def torch_device(self, device: torch.device | int | str | None = None) -> torch.device:
-        """Return the torch device that ``device`` means.
+        """Return the torch device to which ``device`` refers.
 
         ``device`` is a torch device, an index, or an index as text (the format of LOCAL_RANK). The type of a torch device is ignored. None
         and a torch device without an index mean the current device.
@@ -59,7 +59,7 @@ class PluginAccelerator(DeviceMemory, DeepSpeedAccelerator):  # type: ignore[mis
             device = device.index
         return self.accelerator.device(self.current_device() if device is None else int(device))
 
-    # -- how the host and the device run beside each other ------------------------------------------------------------
+    # -- synchronisation of the host with the device ------------------------------------------------------------------
 
     def is_synchronized_device(self) -> bool:
         return not self._has_streams

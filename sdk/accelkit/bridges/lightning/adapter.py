@@ -79,7 +79,7 @@ class LightningAccelerator(Accelerator):
     def get_device_stats(self, device: torch.device) -> dict[str, Any]:
         try:
             return dict(self._lightning.get_device_stats(device))
-        except (AttributeError, NotImplementedError):  # Fabric's accelerators lack the method, and the Trainer's raise by default
+        except (AttributeError, NotImplementedError):  # Fabric's accelerators lack it; the Trainer's raise an error by default
             return self.memory_stats(device)
 
 

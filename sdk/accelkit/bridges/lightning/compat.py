@@ -67,7 +67,7 @@ class Framework:
         return importlib.import_module(f"{self.root}.{path}")
 
     def owns(self, cls: type) -> bool:
-        """Return whether Lightning itself defines ``cls``, which means that the top-level package of ``root`` or ``fabric`` contains it."""
+        """Return whether Lightning itself defines ``cls``, that is, whether the top-level package of ``root`` or ``fabric`` contains it."""
         return cls.__module__.partition(".")[0] in (self.package, self.fabric.partition(".")[0])
 
 

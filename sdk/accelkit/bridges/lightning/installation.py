@@ -123,7 +123,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
         if text:
             try:
                 found[name] = ast.literal_eval(text)
-            except Exception:  # any error means that it is no literal
+            except Exception:  # any error means that the text is not a literal
                 found[name] = text
     return found
 

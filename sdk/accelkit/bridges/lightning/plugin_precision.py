@@ -119,7 +119,7 @@ class PluginPrecision(Theirs):
         call_in_step(self.plugin, "unscale_gradients", optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the Precision's state, or its last state if it has been torn down. The result is empty if it was never set up."""
+        """Return the Precision's state, or its last state if it has been torn down. Empty if the Precision was never set up."""
         return self._state if self._in_use is None else dict(call(self._in_use, "state_dict"))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class PluginPrecision(Theirs):
     def _step(self, optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
         """Run the step of the optimizer through the ``optimizer_step`` of the Precision."""
 
-        def _own_step(closure: Callable[[], Any] | None = None) -> Any:  # errors of the optimizer are recognised by this name
+        def _own_step(closure: Callable[[], Any] | None = None) -> Any:  # note_plugin recognises the optimizer's errors by this name
             return optimizer.step(closure=closure, **kwargs) if closure is not None else optimizer.step(**kwargs)
 
         return call_in_step(self.plugin, "optimizer_step", optimizer, _own_step, closure)

@@ -1,4 +1,4 @@
-"""Save in a background thread. Before the program exits, it waits for this thread."""
+"""Save in a background thread. The program waits for this thread before it exits."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BackgroundSave:
         """Wait for the save that ``start`` began. Returns immediately if no save is running.
 
         Raises:
-            Exception: The error of the last save, usually a CheckpointError, if the save failed during this call or before it. The error of
-                a save is raised only once.
+            Exception: The error of the last save, usually a CheckpointError, if the save failed during this call or before it. Each error
+                is raised only once.
         """
         if self._thread is not None:
             self._thread.join()

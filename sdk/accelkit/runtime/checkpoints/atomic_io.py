@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 _CHUNK = 1 << 20
 BLOCK = 1 << 24  # part of the checkpoint format
-MOST_THREADS = 4  # more threads are not faster, because the speed of memory is the limit
+MOST_THREADS = 4  # more threads would not be faster, because memory bandwidth is the limit
 _WORTH_A_THREAD = 1 << 16
 _WORTH_A_FLUSH = 1 << 26
 
@@ -172,8 +172,8 @@ def disk_error(error: BaseException | None) -> OSError | None:
 
     Some exceptions in the chain are not explicit causes. They were merely being handled when the next exception was raised
     (``__context__``). Such an exception counts only if it has one of the types that a write to an open file raises. A FileNotFoundError,
-    for example, does not count. It may be an error that a strategy plugin expected and handled while it saved its files, before it failed
-    for another reason.
+    for example, does not count. It may be an error that a strategy plugin expected and handled while saving its files, before the save
+    failed for another reason.
     """
     is_cause = True
     while error is not None:

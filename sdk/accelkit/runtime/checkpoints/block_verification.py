@@ -1,4 +1,4 @@
-"""Verification of a checkpoint in blocks: in threads while the program runs, or immediately if a block is needed before its turn."""
+"""Verify a checkpoint block by block, in threads while the program runs. A block that is needed before its turn is verified immediately."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BlockVerification:
         self._has_raised = False
 
     def wait(self, key: str) -> None:
-        """Wait until every block of a tensor is verified. This thread verifies the blocks that no other thread has begun.
+        """Wait until every block of a tensor is verified. The calling thread verifies the blocks that no other thread has started on.
 
         Raises:
             CheckpointError: On every call, if one of the blocks is damaged. The error names the file and the tensor.
@@ -69,10 +69,10 @@ class BlockVerification:
                 raise self._error(block, why, key)
 
     def wait_for_all(self, *, once: bool = False) -> None:
-        """Wait until every block is verified. This thread verifies the blocks that no other thread has begun.
+        """Wait until every block is verified. The calling thread verifies the blocks that no other thread has started on.
 
         Args:
-            once: If True, no error is raised if ``wait`` or ``wait_for_all`` has already raised one.
+            once: If True, do not raise an error after ``wait`` or ``wait_for_all`` has already raised one.
 
         Raises:
             CheckpointError: If one of the blocks is damaged. The error names the file and the tensors in this block.
@@ -119,7 +119,7 @@ class BlockVerification:
                 if self._has_to_end:
                     return
                 self._verify(block)
-            with self._condition:  # the main thread may still verify a block, and may be interrupted before it has finished
+            with self._condition:  # the main thread may still be verifying a block, and may be interrupted before it has finished
                 while not (self._has_to_end or self._has_all_outcomes or len(self._claimed) < len(self._order)):
                     self._condition.wait(_SECONDS_TO_MAIN_THREAD)
                 if self._has_to_end:

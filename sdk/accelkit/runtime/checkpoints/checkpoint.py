@@ -1,8 +1,8 @@
 """Save and load checkpoints: ``ckpt/step-N/`` with ``manifest.json`` and torch.distributed.checkpoint data.
 
 A save writes everything into ``step-N.tmp``, flushes each file and the folder to disk, renames the folder to ``step-N`` and replaces
-``LATEST``. If the process is killed at any moment, no saved step is lost: a folder named ``step-N`` is always complete, and the next save
-removes ``.tmp`` folders. Several processes write one checkpoint together, into a file system that all of them see. Rank 0 creates the
+``LATEST``. No saved step is lost, no matter when the process is killed: a folder named ``step-N`` is always complete, and the next save
+removes ``.tmp`` folders. Several processes write one checkpoint together, to a file system that all of them can see. Rank 0 creates the
 folder, every process writes and flushes its shards and reports their checksums, then rank 0 writes the manifest and renames the folder.
 Plain values and plain tensors are taken from rank 0. Rank 0 also writes an index file, which says where in the data files each tensor is
 stored. If there are very many shards, each process writes an index file for its own data file instead (see ``shard_layout``).

@@ -209,7 +209,7 @@ class TensorReader:
                 self._read[one[key]] = tensor
 
     def places(self) -> Iterator[tuple[str, str, int, int]]:
-        """Yield where each stored part of a tensor is: the tensor's key, the file's name, and the part's offset and length in bytes."""
+        """Yield the location of each stored part of a tensor: the tensor's key, the file's name, and the offset and length in bytes."""
         self._index.complete()
         for place, where in (self._metadata.storage_data or {}).items():
             yield place.fqn, str(where.relative_path), where.offset, where.length

@@ -129,7 +129,7 @@ def write(step: Path, engines: Mapping[str, Engine], ranks: Ranks, blame: Blame)
     Raises:
         CheckpointError: On every process, if a process fails, or if an engine wrote something that is not a regular file.
     """
-    if not engines:  # as on all other processes, because engines are prepared together
+    if not engines:  # no other process has engines either, because they are prepared together
         return {}
     for name, engine in engines.items():
         ranks.each(blame, lambda name=name: (step / name).mkdir(exist_ok=True))  # type: ignore[misc]

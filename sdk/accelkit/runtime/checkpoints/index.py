@@ -71,7 +71,7 @@ class Index:
 
     Raises:
         UnpicklingError: If an index file does not contain an index or lists the wrong data files, if a data file was written by a rank that
-            has no index file, or if two index files list different sizes of a tensor. A rank's index file must list exactly the data files
+            has no index file, or if two index files list different sizes for a tensor. A rank's index file must list exactly the data files
             that this rank wrote. An index file for all ranks must list all data files.
         Exception: If there is one index file for all ranks and its pickle is damaged. The exception may be of any class.
     """
@@ -96,7 +96,7 @@ class Index:
         """Read the index files that have not been read yet.
 
         Raises:
-            UnpicklingError: If one of them is damaged or lists the wrong data files, or if two files list different sizes of a tensor.
+            UnpicklingError: If one of them is damaged or lists the wrong data files, or if two files list different sizes for a tensor.
         """
         for name in list(self._left):
             self._read(name)

@@ -55,8 +55,8 @@ def load_with_source(
     Args:
         path: A step, or the folder that holds the steps. ``step_dirs.find`` chooses the step.
         layout: A function that takes the path (``model_0.layer.weight``) and the global size of a tensor. If it returns a DTensor, the
-            tensor gets the layout of the DTensor, and only this process's shard is read. If it returns None, the whole tensor is read, on
-            the CPU.
+            tensor gets the layout of the DTensor, and only this process's shard is read. If it returns None, the whole tensor is read
+            into main memory.
         ranks: The processes that load. The default is this process alone. The number of processes may differ from the number that saved the
             checkpoint.
         check_saver: A function that raises CheckpointError if this job cannot load what was saved. It is called before anything is

@@ -30,7 +30,7 @@ _LARGEST = 200_000_000  # size limit of a manifest in bytes; a million optimizer
 
 
 def write_manifest(step: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, and its checksum into a separate file. Both files are flushed to disk; their directory entries are not."""
+    """Write the manifest, and write its checksum to a separate file. Both files are flushed to disk; their directory entries are not."""
     text = json.dumps(manifest)
     write_durably(step / MANIFEST, text)
     write_durably(step / CHECKSUM, _checksum_line(text.encode()))

@@ -165,7 +165,7 @@ class UnverifiedTensors:
     def convert(self, tensor: torch.Tensor, key: str, arguments: Any, options: Any) -> torch.Tensor | None:
         """Call ``tensor.to`` with the given arguments without waiting for the verification, and return the result.
 
-        The result is unverified too. Outside a ``with`` block of ``restoring``, this method only returns None.
+        The result is unverified too. Outside a ``with`` block of ``restoring``, this method does nothing and returns None.
         """
         if not self._is_restoring:
             return None
@@ -214,7 +214,7 @@ def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> No
 
 
 def _apply(cls: Any, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Run a function of torch that was called with an unverified tensor. Implements ``__torch_function__``."""
+    """Run a torch function that was called with an unverified tensor. Implements ``__torch_function__``."""
     if function in _WITHOUT_VALUES:
         return _tensor.__torch_function__(function, (), arguments, options)
     first: Any = arguments[0] if arguments else None

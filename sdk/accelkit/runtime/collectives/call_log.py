@@ -40,7 +40,7 @@ _numbers: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDic
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a collective by this process.
+    """One call to a collective by this process.
 
     Attributes:
         what: The name of the collective and a description of its data, such as ``gather of float32[2, 3]``.

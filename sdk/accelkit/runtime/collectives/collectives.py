@@ -42,7 +42,7 @@ class Collectives:
         num_processes: Number of processes in the job.
         device: Function that returns the device of this process. It is called before each collective if there are several processes, so
             that the first call can join the process group.
-        verification: The mode that determines which calls of ``gather`` and ``reduce`` are verified (see the module ``verification``).
+        verification: The mode that determines which calls to ``gather`` and ``reduce`` are verified (see the module ``verification``).
         data_group: Function that returns a group to which this process belongs. Together, the members of the group have each sample exactly
             once. The function returns None if all processes of the job together have each sample exactly once.
     """

@@ -35,8 +35,8 @@ class Communicator:
         group: The process group of torch. None means the group of all processes of the job.
         device: The device of this process. Data on a device for which the group has no backend are first copied to the device of this
             process or, if the group has no backend for that device either, to the host.
-        verification: Which calls are verified (see the module ``verification``). Must be the same on all members. Calls of a group that
-            does not use gloo on the host are always verified, because in such a group, an unexpected packet could be mistaken for data.
+        verification: Which calls are verified (see the module ``verification``). Must be the same on all members. In a group that does
+            not use gloo on the host, every call is verified, because an unexpected packet could be mistaken for data there.
 
     Attributes:
         verification: The mode that is in effect.
@@ -60,7 +60,7 @@ class Communicator:
                 hint="make the call on the members of the group only",
             )
         chosen = group if group is not None else dist.group.WORLD
-        assert chosen is not None  # get_rank has raised an error if torch.distributed is not initialised
+        assert chosen is not None  # get_rank would have raised an error if torch.distributed were not initialised
         self.group = chosen
         self.device = device
         self.ranks: Sequence[int] = dist.get_process_group_ranks(self.group)

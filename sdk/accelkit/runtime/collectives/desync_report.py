@@ -1,4 +1,4 @@
-"""Report of the ranks that are missing from a collective, or that make a different call. The word desync is torch's.
+"""Report of the ranks that are missing from a collective, or that make a different call. torch calls this a desync.
 
 When a collective fails, one rank of its group reads the call log and writes a summary of it to the store. The other ranks read only the
 summary. If each of them read the whole log, the host of the store would have to send a number of bytes that grows with the square of the
@@ -89,7 +89,7 @@ class Summary:
         return cls(sorted(rows, key=lambda row: row.count)[:_MOST_ROWS], len(call.ranks) - len(entries))
 
     def as_json(self) -> str:
-        """Return the summary as a JSON text. It has at most about 20 kilobytes, whatever the number of ranks is."""
+        """Return the summary as a JSON text. It has at most about 20 kilobytes, regardless of the number of ranks."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
@@ -104,7 +104,7 @@ def explain(call: Call, error: BaseException) -> CollectiveError:
     """Return an error that explains why this call failed.
 
     The error names the ranks that did not make the call or made a different call, if there are any and the call log can be read. This
-    function waits for the summary of the call log for at most READING_SECONDS plus twice ``seconds_between_entries``.
+    function waits at most READING_SECONDS plus twice ``seconds_between_entries`` for the summary of the call log.
 
     Args:
         call: The call of this process.

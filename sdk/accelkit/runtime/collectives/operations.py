@@ -93,7 +93,7 @@ def pad(communicator: Communicator, data: T, dim: int, pad_index: float, pad_fir
     tensors = tensors_of(data, "pad_across_processes")
     sizes = [tensor.shape[dim] if -tensor.dim() <= dim < tensor.dim() else 0 for tensor in tensors]
     mine = struct.pack(f"<{len(sizes)}Q", *sizes)
-    dims = ", ".join(str(tensor.dim()) for tensor in tensors)  # a negative dim means different dimensions if these differ
+    dims = ", ".join(str(tensor.dim()) for tensor in tensors)  # if these differ, a negative dim refers to different dimensions
     outline = f"{len(sizes)} tensors (numbers of dimensions: {dims})"
     verified = verify(
         communicator, f"pad_across_processes (dim {dim})", outline, mine if len(mine) <= INLINE_BYTES else b"", differing=_PADDABLE

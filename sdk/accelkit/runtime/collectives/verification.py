@@ -1,4 +1,4 @@
-"""Decide which calls of collectives are verified.
+"""Decide which calls to collectives are verified.
 
 Verifying a call costs an exchange among all ranks of its group (see ``fingerprint``). ACCELKIT_VERIFY_COLLECTIVES sets the mode. For
 ``gather`` (forward and backward) and ``reduce``, the mode determines which calls are verified:

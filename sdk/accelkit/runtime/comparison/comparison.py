@@ -56,7 +56,7 @@ def compare_to_cpu(model: torch.nn.Module, batch: Any, loss: Loss | None, folder
             with watch:
                 scaled = call_plugin(session.precision, "pre_backward", value)
                 calls.follow_graph(scaled)
-                torch.autograd.grad(scaled, trained, allow_unused=True)  # unlike backward(), this changes no gradient of a parameter
+                torch.autograd.grad(scaled, trained, allow_unused=True)  # unlike backward(), this leaves the parameters' gradients alone
     target = Path(folder) if folder is not None else None
     findings = []
     for wrong in watch.wrong.values():

@@ -21,7 +21,7 @@ class ModulePlace:
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
         module_type: The class of the module; empty outside of all modules.
-        call: Which forward call of the module the operator belongs to, counted from 1. An operator in the backward pass belongs to the
+        call: Which forward call to the module the operator belongs to, counted from 1. An operator in the backward pass belongs to the
             forward call that created the running node of the autograd graph.
         node: In the backward pass, the name of the running node of the autograd graph, such as ``MmBackward0``. Empty in the forward pass.
     """
@@ -51,7 +51,7 @@ class _Running(threading.local):
 
 
 class ModuleCalls:
-    """Context manager inside which :meth:`place` returns the place in the model at which the running operator was called.
+    """Context manager that tracks module calls. Inside it, :meth:`place` returns where in the model the running operator was called.
 
     It uses torch's global module hooks, because some modules choose another implementation if they have hooks of their own. A node of the
     autograd graph is assigned to the module whose forward pass created the node. To find the nodes that a module created, the graph is

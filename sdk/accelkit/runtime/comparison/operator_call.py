@@ -1,4 +1,4 @@
-"""One call of an operator on the device, run again on the CPU with the same inputs, in their own dtypes and, if necessary, in float64."""
+"""One call to an operator on the device, run again on the CPU with the same inputs, in their own dtypes and, if necessary, in float64."""
 
 from __future__ import annotations
 

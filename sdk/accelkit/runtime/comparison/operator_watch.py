@@ -23,13 +23,13 @@ _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtenso
 
 @dataclasses.dataclass(slots=True)
 class Wrong:
-    """The first wrong call of an overload, and the number of all wrong calls of the overload.
+    """The first wrong call to an overload, and the number of all wrong calls to the overload.
 
     Attributes:
         call: The first call that gave a wrong result.
         place: The place in the model at which this call was made.
         wrong: How the result of ``call`` is wrong.
-        num_wrong: The number of calls of the overload that gave a wrong result.
+        num_wrong: The number of calls to the overload that gave a wrong result.
         repetitions: Two numbers: how many repetitions gave a wrong result, and how many repetitions there were in all. Each repetition runs
             ``call`` again with the same inputs.
     """
@@ -52,10 +52,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     Args:
         device: The device.
-        calls: The object that tells at which place in the model an operator was called.
+        calls: The object that says where in the model an operator was called.
 
     Attributes:
-        wrong: The first wrong call of each overload that gave wrong results. The keys are the names of these overloads.
+        wrong: The first wrong call to each overload that gave wrong results. The keys are the names of these overloads.
         compared: The number of calls that were compared with the CPU, by the name of the overload.
     """
 

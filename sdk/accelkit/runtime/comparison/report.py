@@ -13,7 +13,7 @@ from accelkit.runtime.comparison.module_calls import ModulePlace
 class Finding:
     """An operator that gave a wrong result on the device.
 
-    If several calls of the overload gave a wrong result, all attributes except ``num_wrong`` describe the first of these calls.
+    If several calls to the overload gave a wrong result, all attributes except ``num_wrong`` describe the first of these calls.
 
     Attributes:
         operator: The name of the operator, such as ``aten::mm``.
@@ -21,10 +21,10 @@ class Finding:
         place: The module in whose forward or backward pass the operator was called.
         wrong: How the result is wrong, and by how much.
         inputs: The dtypes and shapes of the inputs.
-        num_wrong: How many calls of this overload gave a wrong result.
+        num_wrong: How many calls to this overload gave a wrong result.
         num_wrong_repetitions: How many of the ``num_repetitions`` repetitions gave a wrong result. If some repetitions gave the right
             result, the operator does not always give the same result.
-        num_repetitions: How often the call was repeated with the same inputs.
+        num_repetitions: How many times the call was repeated with the same inputs.
         program: A program that runs the call on the CPU in float64 and on the device, and prints both results.
         path: The file with this program. Inputs that are too large for the program, or have no simple layout, are in a second file in the
             same folder.
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Calls of an operator that were not compared, all for the same reason.
+    """Calls to an operator that were not compared, all for the same reason.
 
     Attributes:
         overload: The name of the operator with its overload.
@@ -111,7 +111,7 @@ class Comparison:
 
     def __str__(self) -> str:
         passes = "forward and backward" if self.has_backward else "forward"
-        what = f"{self.num_compared} calls of {self.num_operators} operators, {passes}, {self.precision}"
+        what = f"{self.num_compared} calls to {self.num_operators} operators, {passes}, {self.precision}"
         lines = [f"{self.device} agrees with the CPU: {what}" if self.agrees else f"{self.device} differs from the CPU: {what}"]
         if self.first is not None:
             lines += self._first_lines(self.first)

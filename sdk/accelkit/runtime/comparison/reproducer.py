@@ -43,8 +43,8 @@ def write_program(call: OperatorCall, folder: Path, accelerator: str, device: to
     """Save a program in ``folder``. The program runs the call on the CPU in float64 and on the device, and prints both results.
 
     Args:
-        call: The call of the operator, with its arguments.
-        folder: The folder. A program for an earlier call of the same overload is replaced.
+        call: The call to the operator, with its arguments.
+        folder: The folder. A program for an earlier call to the same overload is replaced.
         accelerator: The name of the accelerator.
         device: The device. Only its index is used.
         comment: The text of the program's first line, without ``#``.

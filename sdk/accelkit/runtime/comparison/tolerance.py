@@ -1,4 +1,4 @@
-"""The rule that decides whether the values of a device are wrong.
+"""The rule that decides whether the values that a device computed are wrong.
 
 The conformance suite and ``Runtime.compare_to_cpu`` use it.
 
@@ -8,7 +8,7 @@ words, the device's error may be at most a small multiple of the CPU's error. If
 t is c, and 8 eps replaces eps.
 
 The conformance suite makes an exception for gradients of operators in float64: eps is not replaced. If the error is then too large, the
-suite adds rounding errors to the inputs on the CPU, and puts the relative change of the gradient in the place of e(c) (see
+suite adds rounding errors to the inputs on the CPU, and uses the relative change of the gradient in place of e(c) (see
 accelkit_conformance.oracle.conditioning).
 
 The error of each element is also measured relative to |t| + s, so that a large element does not hide errors in small ones. Here, s is the

@@ -74,7 +74,7 @@ def uploaded(batches: Iterator[Any], device: torch.device, accelerator: Accelera
         raise
     try:
         has_ended = not waiting and next(ahead, None) is None
-    except ValueError:  # a thread of the plugin still reads the batches
+    except ValueError:  # a thread of the plugin is still reading the batches
         has_ended = False
     if not has_ended:
         raise invalid_result(accelerator, "upload", "its iterator ended before it had yielded all batches")

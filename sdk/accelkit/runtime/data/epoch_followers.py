@@ -34,7 +34,7 @@ class EpochFollowers:
         """Return the epoch to which the user has set a sampler or dataset, or None if the user has not changed the epoch.
 
         A change is noticed by comparing the attribute ``epoch`` of the sampler or dataset with an earlier value. This is the value that the
-        last call of this object's ``set_epoch`` left behind. If there was no such call, it is the value that the attribute had when this
+        last call to this object's ``set_epoch`` left behind. If there was no such call, it is the value that the attribute had when this
         object was created.
         """
         found = None

@@ -210,7 +210,7 @@ class PreparedLoader:
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
         """Count a batch, call the accelerator's ``step_end``, and return the batch in the layout of the strategy.
 
-        The compute stream waits until this batch is copied, but not until the next batch is copied. The memory of this batch is kept
+        The compute stream waits for the copy of this batch, but not for the copy of the next batch. The memory of this batch is kept
         until the compute stream has used it.
         """
         self.epochs.position += self.epochs.division.stride

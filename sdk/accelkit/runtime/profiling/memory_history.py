@@ -26,7 +26,7 @@ class MemoryHistory:
     """A recording of the memory allocations of a device. ``end`` writes it to a file that https://docs.pytorch.org/memory_viz can open.
 
     If the program itself is recording, no new recording is started, because a new recording would replace the options of the program's
-    recording, and torch could not restore these options. The program's recording is used instead, and is not ended. If the program's
+    recording, and torch could not restore these options. The program's recording is used instead, and keeps running. If the program's
     recording has no entries yet, it is not detected, and a new recording replaces it.
 
     Args:
@@ -57,7 +57,7 @@ class MemoryHistory:
     def start(self) -> None:
         """Start recording allocations. If the program itself is recording, use its recording instead (see the class)."""
         with self._plugin_noted():
-            self._is_own = not any(self._take()["device_traces"])  # only a running recording has entries, because its end discards them
+            self._is_own = not any(self._take()["device_traces"])  # only a running recording has entries, because ending it discards them
             self._is_recording = True
             if self._is_own:
                 self._record("all", stacks="python", max_entries=MAX_ENTRIES)
@@ -66,8 +66,8 @@ class MemoryHistory:
         """Write the file, end the recording as ``stop`` does, and return the path of the file.
 
         Args:
-            error: The error that ended the profiled steps, or None. If it is not None, the file is written only if it is an out-of-memory
-                error. A note that names the file is then added to the error.
+            error: The error that ended the profiled steps, or None. After an error, the file is written only if the error is an
+                out-of-memory error. A note that names the file is then added to the error.
 
         Returns:
             The path. None if there is no recording, or if no file is written.
@@ -104,7 +104,7 @@ class MemoryHistory:
             with self._plugin_noted():
                 snapshot = self._take()
             with atomic_file(path, is_durable=False) as temporary, temporary.open("wb") as file:
-                pickle.dump(snapshot, file)  # pickle.dumps would need as much memory again as the snapshot, which may have gigabytes
+                pickle.dump(snapshot, file)  # pickle.dumps would need as much memory again as the snapshot, which may take gigabytes
         finally:
             self.stop()
         return path

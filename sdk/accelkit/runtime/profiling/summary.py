@@ -18,7 +18,7 @@ from accelkit.runtime.profiling.findings import findings
 from accelkit.runtime.profiling.intervals import Interval, clip, subtract, total, union
 
 FORWARD = "accelkit::forward"
-# A moment that is in several of these phases counts for the first of them.
+# A moment that is in several of these phases counts toward the first of them.
 PHASES = ("data", "forward", "backward", "optimizer", "copies", "collectives", "other")
 _BEGINNINGS = {
     "data": ("enumerate(DataLoader)",),
@@ -196,7 +196,7 @@ def _divide(spans: Sequence[Interval], events: Iterable[Any], thread: int) -> di
     """Divide the time of the steps among the phases, and return the intervals of each phase, keyed by the name of the phase.
 
     The backward pass and collectives may run in other threads while the loop waits for them; the other phases run in the loop's thread.
-    A moment that is in several phases counts for the first of them in ``PHASES``. A moment that is in no phase counts for ``other``.
+    A moment that is in several phases counts toward the first of them in ``PHASES``. A moment that is in no phase counts toward ``other``.
     """
     by_phase: dict[str, list[Interval]] = {phase: [] for phase in PHASES}
     for event in events:
@@ -277,7 +277,7 @@ def _is_same(recorded: torch.device, device: torch.device) -> bool:
 
 
 def _outside_operators(events: Sequence[Any], thread: int) -> list[Interval]:
-    """Return the parts of forward passes in which the thread with the ID ``thread`` runs no operator, but only Python code."""
+    """Return the parts of forward passes in which the thread with the ID ``thread`` runs only Python code, and no operators."""
     ranges = union(_span(event) for event in events if event.name == FORWARD)
     operators = union(_span(event) for event in events if event.start_tid == thread and event.name.startswith("aten::"))
     return subtract(ranges, operators)

@@ -54,7 +54,7 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin whose code mentions the names in ``mentions``.
 
-    Only changes that concern ``who uses it`` can concern the plugin. Such a change concerns the plugin in these cases:
+    Only a change whose ``concerns`` is ``who uses it`` can concern the plugin. Such a change concerns the plugin in these cases:
 
     - Plugins only receive objects of the class (``is_made`` is False), and the code mentions the member.
     - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. If the new record contains the member and

@@ -1,4 +1,4 @@
-"""Tests of the precision on the CPU: its dtypes, and a short training."""
+"""Tests of the precision on the CPU: its dtypes, and a short training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the strategy with two CPU processes: both get the same parameters as one process with all samples."""
+"""Tests of the strategy with two CPU processes: both end up with the same parameters as one process that trains on all samples."""
 
 from __future__ import annotations
 

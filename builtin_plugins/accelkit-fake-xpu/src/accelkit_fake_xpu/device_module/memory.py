@@ -97,7 +97,7 @@ def _snapshot(device: Device = None) -> dict[str, Any]:
     tracebacks: list[list[dict[str, Any]]] = [
         *([frames[index] for index in stack] for stack in stacks),
         [],
-    ]  # -1, no traceback, is the last
+    ]  # index -1, which means no traceback, selects this empty list
     traces: list[list[dict[str, Any]]] = [[] for _ in range(device_count())]
     for action, (index, address, size, stream, time_us, traceback) in zip(actions, entries, strict=True):
         key = "device_free" if action == "oom" else "addr"
