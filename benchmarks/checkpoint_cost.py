@@ -1,8 +1,8 @@
 """Time to save and load 1 GiB of weights: accelkit, Fabric, Accelerate and torch.save, compared with a plain write or read of the bytes.
 
 By default, the weights are on the CPU. On another accelerator, saving copies them to the host, and loading copies them back to the device.
-Every save ends with an fsync, except where the row says otherwise. Loading reads files that are still in the page cache. The files are
-written to ``--folder``.
+The time of each save includes an fsync. For an asynchronous save, only the time until the call returns is measured. Loading reads files
+that are still in the page cache. The files are written to ``--folder``.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Contest:
 def main() -> None:
     parser = make_parser(__doc__.partition("\n")[0], rounds=7, accelerator="cpu")
     parser.add_argument("--mib", type=int, default=GIB >> 20)
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured; by default that for temporary files")
+    parser.add_argument("--folder", type=Path, help="folder on the disk to measure; by default, the folder for temporary files")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.INFO)

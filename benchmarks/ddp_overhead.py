@@ -100,7 +100,7 @@ def with_trainer() -> Callable[[], float]:
 
 
 def main() -> None:
-    options = arguments("Cost of a step of distributed data parallel over torch's own.", rounds=9)
+    options = arguments("Cost of a step of distributed data parallel, compared with torch's own.", rounds=9)
     if "RANK" not in os.environ:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *sys.argv]
         os.execve(sys.executable, launcher, os.environ | {"OMP_NUM_THREADS": "1"})

@@ -1,7 +1,9 @@
-"""Run all benchmarks (``make bench``), and write the results to a folder: results.json, results.md and results.svg.
+"""Run a set of benchmarks (``make bench``), and write the results to a folder: results.json, results.md and results.svg.
 
 python benchmarks/everything.py --output benchmarks/results/cpu
 python benchmarks/everything.py --accelerator cuda --output build/cuda
+
+By default, the programs in ``PROGRAMS`` are run; with ``--accelerator``, those in ``ON_ANY_ACCELERATOR``.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
         bars = axis.barh(names, ratios, color=["#d9480f" if name == OURS else "#868e96" for name in names], height=0.7)
         axis.bar_label(bars, labels=[f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=7)
         axis.axvline(1, color="#212529", linewidth=0.8)
-        axis.set_title(f"{table['title']}, over {next(iter(table['rows']))}", fontsize=8, loc="left")
+        axis.set_title(f"{table['title']}, relative to {next(iter(table['rows']))}", fontsize=8, loc="left")
         axis.tick_params(labelsize=7)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
@@ -119,9 +121,9 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=HERE / "results" / "cpu", metavar="FOLDER")
-    parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
-    parser.add_argument("--seconds", type=float, help="for each table: fewer rounds if they take longer")
-    parser.add_argument("--accelerator", help=f"for {', '.join(ON_ANY_ACCELERATOR)}; these alone are run")
+    parser.add_argument("--rounds", type=int, help="number of rounds, instead of each benchmark's default")
+    parser.add_argument("--seconds", type=float, help="time limit for each table; fewer rounds are run if they would take longer")
+    parser.add_argument("--accelerator", help=f"accelerator for {', '.join(ON_ANY_ACCELERATOR)}; only these programs are run")
     parser.add_argument("--only", action="append", choices=dict.fromkeys(PROGRAMS + ON_ANY_ACCELERATOR), help="may be given several times")
     options = parser.parse_args()
     given = {"rounds": options.rounds, "seconds": options.seconds}
@@ -130,7 +132,7 @@ def main() -> None:
         given["accelerator"] = options.accelerator
         programs = options.only or ON_ANY_ACCELERATOR
         if others := set(programs) - set(ON_ANY_ACCELERATOR):
-            parser.error(f"{', '.join(sorted(others))} cannot be told an accelerator")
+            parser.error(f"{' and '.join(sorted(others))} {'does' if len(others) == 1 else 'do'} not support --accelerator")
     found = {"about": about(), "tables": [table for program in programs for table in run(program, **given)]}
     if options.accelerator is not None:
         found["about"]["accelerator"] = options.accelerator

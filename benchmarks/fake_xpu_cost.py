@@ -104,7 +104,7 @@ def main() -> None:
     found = ratios(options.rounds)
     common = list(found)[:COMMON]
     if not options.json:
-        print("an operator on the fake XPU, in times the CPU's")
+        print("time of an operator on the fake XPU, as a multiple of the CPU's")
         for name, ratio in sorted(found.items(), key=lambda item: -item[1]):
             print(f"{name:<28}{ratio:>8.2f}{'  common' if name in common else ''}")
         print(f"{'worst of the common':<28}{max(found[name] for name in common):>8.2f}")

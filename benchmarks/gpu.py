@@ -1,4 +1,4 @@
-"""Run all tests and benchmarks on an accelerator within a time budget, and collect the results in one folder (``make gpu``).
+"""Run a selection of tests and benchmarks on an accelerator within a time budget, and collect the results in one folder (``make gpu``).
 
     python3 benchmarks/gpu.py --accelerator cuda --wheels build/gpu-wheels --output build/gpu
 
@@ -114,13 +114,17 @@ def pack(folder: Path) -> Path:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--accelerator", default="cuda", metavar="NAME")
-    parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="from make gpu-wheels; without, the present environment is used")
-    parser.add_argument("--environment", type=Path, default=ROOT / "build" / "gpu-environment", metavar="FOLDER", help="made anew")
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "build" / "gpu", metavar="FOLDER", help="what steps left there before is removed"
+        "--wheels", type=Path, metavar="FOLDER", help="folder created by make gpu-wheels; without it, the current environment is used"
+    )
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / "build" / "gpu-environment", metavar="FOLDER", help="recreated on each run with --wheels"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "build" / "gpu", metavar="FOLDER", help="earlier results of the selected steps are removed"
     )
     parser.add_argument("--budget", type=float, default=BUDGET, metavar="SECONDS")
-    parser.add_argument("--quick", action="store_true", help="the shortest setting of everything")
+    parser.add_argument("--quick", action="store_true", help="use the shortest settings for every step")
     parser.add_argument("--only", action="append", metavar="STEP", help="may be given several times")
     options = parser.parse_args(arguments)
     for name in ("wheels", "environment", "output"):
@@ -141,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.only:
         names = {step.name for group in plan for step in group}
         if unknown := set(options.only) - names:
-            print(f"gpu: there is no step {', '.join(sorted(unknown))}; there are {', '.join(sorted(names))}", file=sys.stderr)
+            what = f"unknown step{'s' * (len(unknown) > 1)} {', '.join(sorted(unknown))}"
+            print(f"gpu: {what}; the steps are {', '.join(sorted(names))}", file=sys.stderr)
             return _MISSING
         plan = [kept for group in plan if (kept := [step for step in group if step.name in options.only])]
     for name in ("install", *(step.name for group in plan for step in group)):
@@ -164,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             log = options.output / "install" / "log.txt"
             said = log.read_text("utf-8", "replace") if log.exists() else schedule.results[-1].why
-            print(f"gpu: the environment could not be made: {said}", file=sys.stderr)
+            print(f"gpu: the environment could not be created: {said}", file=sys.stderr)
     finally:
         schedule.write()
         archive = pack(options.output)

@@ -103,8 +103,8 @@ def too_large(folder: Path, limit: int) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the machine with the GPU")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="it is emptied before")
+    parser.add_argument("--python", default="3.12", metavar="VERSION", help="Python version on the GPU machine")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="emptied first")
     options = parser.parse_args()
     packages = dict(pins(WANTED, markers_of(options.python)))
     del packages["accelkit"]

@@ -132,7 +132,7 @@ def main() -> None:
         return
     parser = make_parser(__doc__.partition("\n")[0], rounds=1, accelerator="cpu")
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--folder", type=Path, help="by default that for temporary files")
+    parser.add_argument("--folder", type=Path, help="folder for the checkpoints; by default, the folder for temporary files")
     options = parser.parse_args()
     names = ("torch.load", "accelkit", 'accelkit, verify="lazy"', "accelkit, loaded again", "Fabric", "Accelerate")
     measures: dict[str, Measure | str] = {

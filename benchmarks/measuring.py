@@ -125,7 +125,7 @@ def make_parser(description: str, rounds: int, accelerator: str | None = None) -
     """Return a parser with ``--rounds``, ``--seconds`` and ``--json``, and with ``--accelerator`` if ``accelerator`` gives its default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--seconds", type=float, help="for each table: fewer rounds if they take longer")
+    parser.add_argument("--seconds", type=float, help="time limit for each table; fewer rounds are run if they would take longer")
     parser.add_argument("--json", action="store_true")
     if accelerator is not None:
         parser.add_argument("--accelerator", default=accelerator, metavar="NAME")

@@ -172,7 +172,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
     parser.add_argument("--table", default="precisions", help="between which markers of the page")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table into this file, row by row, whatever is wrong")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write the table into this file, row by row, even if something is wrong"
+    )
     options = parser.parse_args()
     torch.compiler.set_stance("force_eager")  # bitsandbytes would recompile its functions in plain torch at every step
     lines = [

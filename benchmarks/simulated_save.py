@@ -131,7 +131,7 @@ class Others:
         plan = SavePlan([self._item(item, rank) for item in self._template])
         if rank in (2, self._group.size() - 1):
             real = self.plan_of(rank).items[: len(self._shapes)]
-            assert plan.items[: len(self._shapes)] == real, f"rank {rank} would plan otherwise"
+            assert plan.items[: len(self._shapes)] == real, f"rank {rank} would plan differently"
         return plan
 
     def _item(self, item: WriteItem, rank: int) -> WriteItem:

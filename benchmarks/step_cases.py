@@ -2,8 +2,9 @@
 
 There is one table each for nested batches of 50 tensors, a DataLoader with 4 workers, a compiled model, a model with 1,000 parameters, a
 metric that is gathered in every step, and a loss that is written to TensorBoard in every step. On the CPU, the numbers are the CPU time of
-the main process. On other devices, they are the wall-clock time until the device has finished all batches. Everything runs in one thread.
-The Trainer also writes the number of the epoch to TensorBoard in every step.
+the main process. On other devices, they are the wall-clock time until the device has finished all batches. torch computes in one thread
+in the main process. The DataLoader's workers are separate processes. The Trainer also writes the number of the epoch to TensorBoard in
+every step.
 """
 
 from __future__ import annotations

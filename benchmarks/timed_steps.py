@@ -92,7 +92,7 @@ class _Running:
         code = self.process.returncode
         found = sorted(str(path.relative_to(folder)) for path in (folder / self.step.name).rglob("*") if path.is_file())
         if was_stopped:
-            why = f"it was not done after {self.seconds:.0f} s"
+            why = f"it had not finished after {self.seconds:.0f} s"
             return Result(self.step.name, "stopped", self.seconds, code, why, found)
         return Result(self.step.name, "failed" if code else "passed", self.seconds, code, "", found)
 

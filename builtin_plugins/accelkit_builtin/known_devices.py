@@ -145,7 +145,7 @@ VENDORS: Mapping[str, Mapping[str, Any]] = {
     },
     # github.com/jmaczan/torch-webgpu
     "webgpu": {
-        "description": "GPUs through torch_webgpu and Dawn, an experiment",
+        "description": "GPUs through torch_webgpu and Dawn (experimental)",
         "device_type": "webgpu",
         "torch_package": "torch_webgpu",
         "is_privateuse1": True,
@@ -153,7 +153,7 @@ VENDORS: Mapping[str, Mapping[str, Any]] = {
     },
     # pypi.org/project/rgpu, 0.1.1: METADATA and rgpu/__init__.py
     "rgpu": {
-        "description": "A GPU of another machine through rgpu",
+        "description": "A GPU on another machine through rgpu",
         "device_type": "rgpu",
         "torch_package": "rgpu",
         "is_privateuse1": True,

@@ -95,7 +95,7 @@ class Expectation:
             raise UsageError(
                 f"the condition sample = {self.sample!r} of an expected failure cannot be evaluated for an input of a test",
                 why=f"{type(error).__name__}: {error} (in {self.origin}, for the tests {self.test})",
-                hint=f"use only variables of the input, which are here: {variables}. Inputs of other tests have other variables; "
+                hint=f"use only the variables of this input: {variables}. Inputs of other tests have other variables; "
                 "if the glob matches several kinds of tests, write an entry for each",
             ) from error
 

@@ -74,7 +74,7 @@ class Journal:
             ValueError: If ``entry`` is not a valid line of a journal.
         """
         if not isinstance(entry, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         if "id" in entry:
             result, time = Result.from_dict(entry), untrusted_json.decode(_Time, entry)
             self.results[result.id] = result
@@ -141,7 +141,7 @@ class Journal:
 
 def _date(text: object) -> str:
     if not isinstance(text, str):
-        raise ValueError("it is no date")
+        raise ValueError("it is not a date")
     return datetime.datetime.fromisoformat(text).isoformat()
 
 

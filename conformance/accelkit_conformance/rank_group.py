@@ -43,9 +43,10 @@ class RankGroup:
         except Exception as error:
             if subject.world_size <= len(subject.devices):
                 raise
+            number = len(subject.devices)
             self._refusal = (
-                f"{subject.world_size} processes need as many devices, and there is {len(subject.devices)}; the process group cannot "
-                f"share a device: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                f"{subject.world_size} processes need as many devices, but only {number} {'is' if number == 1 else 'are'} available; "
+                f"the process group cannot share a device: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             )
             raise NotSupported(self._refusal) from error
 

@@ -33,7 +33,7 @@ MEANING: Mapping[Kind, str] = {
     "crash": "the process died, or the driver reported a device error (torch.AcceleratorError); a failure even if it passes when run again",
     "timeout": "no answer within the time limit, so the process was killed; a failure even if it passes when run again",
     "oom": "out of memory",
-    "flaky": "it failed with an error, and passed when it was run again: neither a pass nor a failure, and never certified",
+    "flaky": "the test failed, and passed when it was run again; this counts as neither a pass nor a failure, and prevents certification",
     "expected-failure": "the test fails, as declared or because of a defect of torch",
     "unexpected-pass": "the test passes, although it is declared to fail",
     "unsupported": "the capability is declared none, or it is undeclared and raises an error or is missing",

@@ -141,7 +141,7 @@ class Run:
         self.profile: Profile = options.profile if is_usable else "contract"
         self.suite = profiles.suite(self.profile, torch_version, record.kind)
         if not self.suite.tests:
-            raise UsageError(f"the profile {self.profile} has no test for a {record.kind}")
+            raise UsageError(f"the profile {self.profile} has no test for plugins of the kind {record.kind}")
         self.tests = profiles.select(self.suite.tests, options.select) if options.select else list(self.suite.tests)
         self.accelerators = accelerators_for(record.kind, options.on) if is_usable else ()
         self.expectations = self._expectations(torch_version)

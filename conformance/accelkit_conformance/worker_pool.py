@@ -20,7 +20,7 @@ from accelkit_conformance.subprocess_checks import ROOT, about, as_request
 
 START_SECONDS = 300.0
 _RAISE_LIMIT = "--timeout raises the limit"
-_RAISE_FIRST_LIMIT = ", and --first-call-timeout that of first runs, for a device that compiles kernels then"
+_RAISE_FIRST_LIMIT = "; --first-call-timeout raises it for first runs, in which a device may compile kernels"
 _LAST_LINES = 40
 
 
@@ -182,7 +182,8 @@ class WorkerGroup:
             self.end()  # after a device error, every further call in the process may fail
         elif why := next((answer["spoilt"] for answer in answers if answer["spoilt"]), ""):
             self.end()  # so that other tests do not fail because of this error
-            worst = dataclasses.replace(worst, notes=(*worst.notes, f"after it, the device does not compute in this process: {why}"))
+            note = f"after this test, the device no longer computed in this process: {why}"
+            worst = dataclasses.replace(worst, notes=(*worst.notes, note))
         return worst
 
     @property

@@ -145,9 +145,8 @@ class CppLibrary:
         if (found := self._no_compilation(library.parent)) and (others := self._other_torches()):
             theirs, ours = " and ".join(others), torch_version()
             why = f"its wheel contains the library compiled for torch {theirs}, not for torch {ours}, which is installed"
-            what_to_do = (
-                f"install its wheel for torch {_minor_version()}, or install torch {others[-1]}, or let it be compiled here: {found[1]}"
-            )
+            wheels = f"install its wheel for torch {_minor_version()}, or install torch {others[-1]}"
+            what_to_do = f"{wheels}, or make it possible to compile it here: {found[1]}"
             return f"{why}, and it cannot be compiled here: {found[0]}", what_to_do
         return found
 

@@ -75,7 +75,7 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
             raise UsageError(
                 "in_order=True needs a Runtime",
                 why="the processes of the job wait for each other through it",
-                hint="create accelkit.Runtime() before, or pass main_process_only=False",
+                hint="create accelkit.Runtime() first, or pass main_process_only=False",
             )
         for turn in range(size):
             if turn == rank:

@@ -92,7 +92,7 @@ CHAIN = [(1, "single_device"), (2, "ddp"), (2, "fsdp"), (3, "fsdp"), (1, "fsdp")
 
 def across_strategies_and_sizes(folder):
     """Every link of the chain loads what the one before saved, and saves what it has: all are equal to the first, bit by bit."""
-    warnings.filterwarnings("ignore", ".*has no random state of rank")
+    warnings.filterwarnings("ignore", ".*has no random state for rank")
     size, strategy = CHAIN[0]
     world(size, train_and_save, folder, strategy)
     first = checkpoint.load(folder)
@@ -106,7 +106,7 @@ def across_strategies_and_sizes(folder):
 
 def across_devices(folder):
     """Two processes with a simulated device each save and load as on the CPU; one on the CPU reads it, and the other way round."""
-    warnings.filterwarnings("ignore", ".*(has no random state of rank|random state is of)")
+    warnings.filterwarnings("ignore", ".*(has no random state for rank|random state is from)")
     world(2, train_and_save, folder, "fsdp", "fake_xpu")
     first = checkpoint.load(folder)
     chain = [(1, "single_device", "cpu"), (2, "ddp", "fake_xpu"), (2, "fsdp", "fake_xpu")]

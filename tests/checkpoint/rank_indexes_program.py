@@ -124,7 +124,7 @@ def layouts_differ(folder):
 
 
 def across_strategies_and_sizes(folder):
-    warnings.filterwarnings("ignore", ".*has no random state of rank")
+    warnings.filterwarnings("ignore", ".*has no random state for rank")
     program.CHAIN = [(1, "single_device"), (2, "fsdp"), (3, "fsdp"), (1, "fsdp")]
     program.across_strategies_and_sizes(folder)
     assert (folder / "step-2" / "data" / "__2.metadata").exists()

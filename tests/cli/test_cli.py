@@ -163,7 +163,7 @@ FAILING_CHECKS = {
     "crashes": ("import ctypes; ctypes.string_at(0)", "it crashed with SIGSEGV in doctor_checks()"),
     "ends": ("import os; os._exit(0)", "it ended the process with exit code 0 in doctor_checks()"),
     "exits": ("raise SystemExit(3)", "SystemExit: 3"),
-    "bool": ("return True", "doctor_checks of bool returned True: it must return a mapping of the name of each check to an Availability"),
+    "bool": ("return True", "doctor_checks of bool returned True: it must return a mapping from check names to Availability objects"),
     "bools": ("return {'licence': True}", "doctor_checks of bools returned {'licence': True}"),
 }
 

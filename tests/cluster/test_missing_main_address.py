@@ -22,10 +22,10 @@ def test_a_missing_address_is_this_machine_with_one_warning():
     place, caught = asked(make_environment("mpi", MPICH))
     assert place == ("127.0.0.1", 12910)
     assert [str(warning.message) for warning in caught] == [
-        "MASTER_ADDR is not set; the cluster environment 'mpi' takes 127.0.0.1, which other machines do not reach. "
-        "Set MASTER_ADDR, alike in every process of the job.",
-        "MASTER_PORT is not set; the cluster environment 'mpi' takes 12910, which another job on rank 0's machine may take too. "
-        "Set MASTER_PORT, alike in every process of the job.",
+        "MASTER_ADDR is not set; the cluster environment 'mpi' uses 127.0.0.1, which other machines cannot reach. "
+        "Set MASTER_ADDR to the same value in every process of the job.",
+        "MASTER_PORT is not set; the cluster environment 'mpi' uses 12910, which another job on rank 0's machine may also use. "
+        "Set MASTER_PORT to the same value in every process of the job.",
     ]
     assert {warning.filename for warning in caught} == {__file__}, "the warning points at who asked"
 
@@ -48,7 +48,7 @@ def test_the_warning_names_what_the_environment_reads():
     said = [str(warning.message) for warning in caught]
     assert [text.partition(" is not set; ")[0] for text in said] == ["ACME_HEAD", "ACME_PORT"]
     assert [text.rpartition(". Set ")[2] for text in said] == [
-        f"{name}, alike in every process of the job." for name in ("ACME_HEAD", "ACME_PORT")
+        f"{name} to the same value in every process of the job." for name in ("ACME_HEAD", "ACME_PORT")
     ]
     assert "MASTER" not in "".join(said)
     assert asked(Acme({"ACME_FIRST_HOST": "h1", "ACME_PORT": "4000"})) == (("h1", 4000), [])

@@ -33,5 +33,5 @@ def test_mpich(mpich, run_told):
     assert {(one["world_size"], one["num_nodes"], one["main_address"], one["main_port"]) for one in ranks} == {(4, 1, "127.0.0.1", 12910)}
     for one in ranks:
         (warning,) = one["warnings"]
-        assert warning.startswith("MASTER_PORT is not set; the cluster environment 'mpi' takes 12910")
+        assert warning.startswith("MASTER_PORT is not set; the cluster environment 'mpi' uses 12910")
     assert not any(one["warnings"] for one in run_told(*mpich, "-n", "2", MASTER_ADDR="127.0.0.1", MASTER_PORT="4242"))

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.usefixtures("forked_workers")
         (
             "keeps_old_recordings",
             "recordings_contain_no_other_work",
-            "recorded with 3 kernels and copies, and later with 6",
+            "two recordings of the same work have 3 and 6 kernels and copies",
         ),
-        ("records_the_operator_before", "time_belongs_to_the_operator_that_was_called", "the addition has none of the device's time"),
+        ("records_the_operator_before", "time_belongs_to_the_operator_that_was_called", "no device time is attributed to the addition"),
         ("records_device0", "kernels_have_their_device", "work on fake_xpu:1 was recorded on the devices [0]"),
         ("records_no_freed_memory", "memory_is_recorded", "and then []"),
         ("computes_differently_while_recorded", "recording_changes_no_result", "while it was recorded"),

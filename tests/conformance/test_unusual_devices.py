@@ -256,7 +256,7 @@ def test_the_summary_begins_with_such_areas():
 def test_processes_that_cannot_share_a_device_need_as_many_devices(run):
     for result in run("OneExclusiveDevice", "capabilities/process_group[2]", "collectives/all_reduce[2,SUM,float32]"):
         assert result.kind == "unsupported", result
-        assert "2 processes need as many devices, and there is 1; the process group cannot share a device" in result.reason
+        assert "2 processes need as many devices, but only 1 is available; the process group cannot share a device" in result.reason
         assert "Duplicate device: rank 0 and rank 1" in result.reason
 
 

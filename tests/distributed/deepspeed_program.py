@@ -266,7 +266,7 @@ def errors(stage):
     model, other, batches = made()
     refused(refusal, "no optimizer of this call trains it", prepare, model)
     refused(refusal, "no module of this call has all of this optimizer's parameters", prepare, adam(model))
-    refused(refusal, "Sequential has another optimizer already", prepare, model, adam(model), adam(model))
+    refused(refusal, "Sequential already has another optimizer", prepare, model, adam(model), adam(model))
     with torch.device("meta"):
         meta = torch.nn.Linear(2, 2)
     refused(accelkit.UnsupportedError, "meta device", prepare, meta, adam(meta))

@@ -135,7 +135,8 @@ def test_what_cannot_go_on_says_why(job):
         assert "why: its own sampler divides it; it was at sample 4 of a process's share" in by_sampler
         assert f"what to do: resume as it was saved ({world + 1} processes with batches of 2)" in by_sampler
         assert f"a stream, saved after 14 samples, which is not a multiple of the {2 * world} that a step takes now" in stream
-        assert "the saved position is of another loader\n  why: its order was drawn from 1 generators of its own; this one has 0" in other
+        why = "its order was drawn from 1 generators of its own; this one has 0"
+        assert f"the saved position belongs to another loader\n  why: {why}" in other
         assert (
             failed
             == failed_while_skipping

@@ -94,7 +94,7 @@ def test_a_step_that_fails_or_overruns_does_not_stop_the_next_one(tmp_path, monk
     assert (tmp_path / "last" / "log.txt").read_text() == "ok\n"
     page = (tmp_path / "summary.md").read_text()
     assert "| fails | failed with exit code 3 |" in page
-    assert "| deaf | stopped: it was not done after 3 s |" in page
+    assert "| deaf | stopped: it had not finished after 3 s |" in page
 
 
 def test_where_there_is_too_little_time_for_all_each_gets_its_share(tmp_path, monkeypatch):

@@ -87,13 +87,13 @@ def test_a_machine_is_killed_and_another_one_joins(machine, tmp_path):
     check(tmp_path, [3] * 3 + [2] * 4 + [3] * 5)
     for one in (host, other):
         assert "lost the connection to " in one.err
-        assert "another machine joins the job" in one.err
+        assert "another machine is joining the job" in one.err
         assert "restart 1 of" not in one.err
 
 
 def test_too_few_machines_say_how_many_came(machine, script):
     one = machine("--join-timeout", 3, script("print('started')")).wait(4)
-    assert "the job needs at least 2 machines, and after 3 seconds, 1 is there\n" in one.err
+    assert "the job needs at least 2 machines, and after 3 seconds, 1 is present\n" in one.err
     assert "these machines are at 127.0.0.1:" in one.err
     assert one.err.count(socket.gethostname()) == 1
     assert "reduce MIN of --num-nodes MIN:MAX, or increase --join-timeout" in one.err
@@ -108,7 +108,7 @@ def test_a_machine_that_gets_sigterm_leaves_after_all_have_saved(machine, tmp_pa
     machines[2].wait(128 + signal.SIGTERM)
     for one in machines[:2]:
         one.wait(0)
-        assert "leaves the job, because it received SIGTERM; the processes stop" in one.err
+        assert "is leaving the job, because it received SIGTERM; the processes are stopped" in one.err
     assert "2 processes begin after step 4" in machines[0].out + machines[1].out
     check(tmp_path, [3] * 4 + [2] * 9)
 

@@ -69,7 +69,8 @@ def test_of_ranks_that_waited_for_each_other_the_one_that_names_the_missing_rank
         for rank, text in enumerate(texts)
     )
     assert first([bare, named]) is named
-    assert describe([bare, named], named).splitlines()[-1].endswith("the errors of the other ranks, also on the other machines of the job")
+    last = describe([bare, named], named).splitlines()[-1]
+    assert last.endswith("the errors of the other ranks, including those on the other machines of the job")
     finished, stopped = Ending(2, tmp_path, exit_code=0), Ending(3, tmp_path, exit_code=-15, sent=signal.SIGTERM)
     assert "possibly waiting for rank 2, which had finished" in describe([named, finished], named)
     assert describe([named, finished, stopped], named).endswith("it was possibly waiting for rank 3")

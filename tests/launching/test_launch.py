@@ -93,7 +93,7 @@ def test_the_user_s_numbering_of_devices_reaches_every_process(launch, script):
     assert f"0 2 {kind}:1 (1, 0)\n" in two.out
     assert f"[1]: 1 2 {kind}:0 (1, 0)\n" in two.out
     several = launch("--accelerator", "fake_xpu", "--devices", 3, path, FAKE_XPU_DEVICES="2").wait(2)
-    assert "3 were requested, and there are 2" in several.err
+    assert "3 were requested, but there are 2" in several.err
     assert several.out == "", "nothing was started"
 
 
@@ -131,7 +131,7 @@ def test_what_is_chosen_is_spelled_as_devices_reads_it():
         (["--num-nodes", "2", "--node-rank", "2", "--main-address", "a", "train.py"], "--node-rank 2 is too large for --num-nodes 2"),
         (["--num-nodes", "0", "train.py"], "--num-nodes '0' is not a number of machines"),
         (["--num-nodes", "1:two", "train.py"], "--num-nodes '1:two' is not a number of machines"),
-        (["--num-nodes", "4:2", "train.py"], "--num-nodes 4:2: the smallest number of machines is larger than the largest"),
+        (["--num-nodes", "4:2", "train.py"], "--num-nodes 4:2: the minimum number of machines exceeds the maximum"),
         (["--num-nodes", "1:2", "train.py"], "--num-nodes 1:2 needs --main-address"),
         (["--num-nodes", "1:2", "--node-rank", "0", "train.py"], "--node-rank 0 cannot be used with the range"),
         (["--num-nodes", "1:2", "--rdzv-backend", "etcd-v2", "train.py"], "--rdzv-backend etcd-v2 was given, and a range needs c10d"),

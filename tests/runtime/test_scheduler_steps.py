@@ -37,7 +37,7 @@ def test_a_length_in_batches_is_warned_of_when_gradients_accumulate():
     with pytest.warns(UserWarning, match="OneCycleLR") as caught:
         rt.prepare(*parts(one_cycle(18)))
     text = str(caught[0].message)
-    for part in ("total_steps=18", "2 x 9", "once for 2 batches", "2 epochs have 10 steps", "math.ceil(len(loader) / rt.gradient_acc"):
+    for part in ("total_steps=18", "2 x 9", "once every 2 batches", "2 epochs have 10 steps", "math.ceil(len(loader) / rt.gradient_acc"):
         assert part in text
     assert caught[0].filename == __file__
 

@@ -52,7 +52,7 @@ def test_from_the_foundation():
             "who overrides it",
             "expect int | None",
         ),
-        ("Strategy.num_processes", "calls devices num_devices now", "who uses it", "rename devices to num_devices"),
+        ("Strategy.num_processes", "now calls devices num_devices", "who uses it", "rename devices to num_devices"),
         ("Strategy.num_processes", "takes num_devices as int, no longer as list[int]", "who overrides it", "expect int"),
         (
             "Strategy.root_device",
@@ -114,7 +114,7 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["Strategy"]["setup"]["parameters"].append({"name": "rank", "type": "int"}),
-            [("Strategy.setup", "has no rank any more", "who uses it", "remove rank")],
+            [("Strategy.setup", "no longer has rank", "who uses it", "remove rank")],
             id="a parameter is gone",
         ),
         pytest.param(
@@ -136,7 +136,7 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["Strategy"]["check"]["parameters"][0].update(default="None"),
-            [("Strategy.check", "has no default for accelerator any more", "who uses it", "pass accelerator where you call it")],
+            [("Strategy.check", "no longer has a default for accelerator", "who uses it", "pass accelerator where you call it")],
             id="a parameter that has none any more",
         ),
         pytest.param(
@@ -207,14 +207,14 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["RuntimeHooks"]["process_group_initialized"]["parameters"].append({"name": "rank", "type": "int"}),
-            [("RuntimeHooks.process_group_initialized", "has no rank any more", "who overrides it", "remove rank")],
+            [("RuntimeHooks.process_group_initialized", "no longer has rank", "who overrides it", "remove rank")],
             id="an argument of a hook is gone",
         ),
         pytest.param(
             lambda now, _: now["RuntimeHooks"]["process_group_initialized"]["parameters"][0].update(name="runtime"),
             [
                 ("RuntimeHooks.process_group_initialized", "takes state too", "nobody", "nothing"),
-                ("RuntimeHooks.process_group_initialized", "has no runtime any more", "who overrides it", "remove runtime"),
+                ("RuntimeHooks.process_group_initialized", "no longer has runtime", "who overrides it", "remove runtime"),
             ],
             id="an argument of a hook is renamed",
         ),
@@ -257,7 +257,7 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["ClusterDetection"]["priority"].update(default="0"),
-            [("ClusterDetection.priority", "has no default any more", "who uses it", "pass priority where you create the object")],
+            [("ClusterDetection.priority", "no longer has a default", "who uses it", "pass priority where you create the object")],
             id="a field that has none any more",
         ),
         pytest.param(
@@ -287,8 +287,8 @@ def test_from_the_foundation():
         ),
         pytest.param(
             lambda now, _: now["EngineSettings"]["device"].update(default="None"),
-            [("EngineSettings.device", "has no default any more", "nobody", "nothing")],
-            id="a field of what plugins are given that has no default any more",
+            [("EngineSettings.device", "no longer has a default", "nobody", "nothing")],
+            id="a field of what plugins are given that no longer has a default",
         ),
         pytest.param(
             lambda now, _: now["RuntimeState"].update(world=now["RuntimeState"]["num_nodes"]),
@@ -340,8 +340,8 @@ def test_what_has_no_default_must_be_defined():
     members["firmware"] = {"form": "attribute", "type": "str"}
     del members["device_type"]["default"]
     assert [(one.name, one.what, one.concerns, one.what_to_do) for one in compare(record(), new)] == [
-        ("Accelerator.device_type", "has no default any more", "who inherits it", "define it"),
-        ("Accelerator.check", "has no default any more", "who inherits it", "define it"),
+        ("Accelerator.device_type", "no longer has a default", "who inherits it", "define it"),
+        ("Accelerator.check", "no longer has a default", "who inherits it", "define it"),
         ("Accelerator.wake", "is new, without a default", "everybody", "define it"),
         ("Accelerator.firmware", "is new, without a default", "everybody", "define it"),
     ]

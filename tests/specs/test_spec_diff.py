@@ -198,7 +198,7 @@ def test_only_what_concerns_a_plugin(strategy):
     report = ask("some", "--spec-diff", FOUNDATION, code=1)
     assert report["subject"] == {"name": "some", "kind": "strategy", "plugin": "vendor-some==1.0"}
     assert pairs(report) == [
-        ("Strategy.num_processes", "calls devices num_devices now"),
+        ("Strategy.num_processes", "now calls devices num_devices"),
         ("Strategy.num_processes", "takes num_devices as int, no longer as list[int]"),
         ("Strategy.wrap_module", "takes device too"),
     ], "root_device takes the new type already"
@@ -291,7 +291,7 @@ def test_hooks_concern_those_who_implement_them(plugin_site, older):
         for name in ("process_group_initialized", "runtime_created", "checkpoint_saved"):
             members["RuntimeHooks"][name]["parameters"].append({"name": "rank", "type": "int"})
 
-    assert pairs(ask("log", "--spec-diff", older(edit), code=1)) == [("RuntimeHooks.process_group_initialized", "has no rank any more")]
+    assert pairs(ask("log", "--spec-diff", older(edit), code=1)) == [("RuntimeHooks.process_group_initialized", "no longer has rank")]
 
 
 @pytest.mark.parametrize(

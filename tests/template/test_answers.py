@@ -230,5 +230,5 @@ def test_a_template_that_is_not_there_is_an_installation_to_repair(tmp_path, mon
     monkeypatch.setattr(new_command, "_PLACES", places)
     answer = new(tmp_path, "--no-input")
     assert answer.exit_code == 2
-    assert f"the template for plugins was not found\n  why: it is neither {places[0]} nor {places[1]}" in answer.stderr
+    assert f"the template for plugins was not found\n  why: it is in neither {places[0]} nor {places[1]}" in answer.stderr
     assert "what to do: pip install --force-reinstall --no-deps accelkit" in answer.stderr

@@ -261,7 +261,7 @@ def test_a_runtime_without_values_writes_nothing(tmp_path):
         (["tensorbord"], "'tensorboard'"),
         (["comet"], "csv"),
         ([CSV], "CSV(...)"),
-        ([3], "nor a function"),
+        ([3], "expected a name, a function"),
     ],
 )
 def test_what_is_no_tracker(given, said, error_text):

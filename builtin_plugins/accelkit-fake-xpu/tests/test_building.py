@@ -212,7 +212,8 @@ def test_a_library_in_the_package_is_used_with_the_torch_for_which_it_was_compil
     assert str(caught.value).startswith(
         "small cannot be loaded with torch 2.16.0: its wheel contains the library compiled for torch 2.13 and 2.15, not for torch 2.16.0, "
         "which is installed, and it cannot be compiled here: no C++ compiler was found: CXX is no-such-compiler, which does not exist. "
-        "What to do: install its wheel for torch 2.16, or install torch 2.15, or let it be compiled here: install a C++ compiler"
+        "What to do: install its wheel for torch 2.16, or install torch 2.15, or make it possible to compile it here: install a C++ "
+        "compiler"
     )
 
 

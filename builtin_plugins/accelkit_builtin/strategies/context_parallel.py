@@ -137,7 +137,7 @@ def gather_sequence(tree: T, mesh: DeviceMesh | None, dim: int) -> T:
 def _length(tensor: torch.Tensor, dim: int) -> int:
     if not -tensor.dim() <= dim < tensor.dim():
         raise UsageError(
-            f"a tensor of shape {tuple(tensor.shape)} has no dimension {dim}, so it cannot be divided along it",
+            f"a tensor of shape {tuple(tensor.shape)} has no dimension {dim}, so it cannot be divided along that dimension",
             why="every tensor that is passed to shard_sequence or gather_sequence is divided along the same dimension",
             hint="pass only the tensors that have a sequence in this dimension",
         )

@@ -267,7 +267,7 @@ class DividedAttention(TorchFunctionMode):
         if all(torch.equal(first, other) for other in others):
             raise UsageError(
                 f"all {self._context.size} processes of the dimension context have the same keys in causal attention",
-                why="each of them must have another part of the sequence, and this model was given the same one, or the same positions",
+                why="each of them must have a different part of the sequence, but they were given the same part, or the same positions",
                 hint="divide the inputs with accelkit_builtin.strategies.context_parallel.shard_sequence(batch, rt.mesh, dim=1), and "
                 "give the model the positions of the part: shard_sequence(torch.arange(length), rt.mesh, dim=0)",
             )

@@ -39,7 +39,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
         raise UnsupportedError(
             "save_state does not support DeepSpeed's offloading to NVMe",
             plugin=plugin,
-            why=f"DeepSpeed's configuration has it in {' and '.join(on_nvme)}, and DeepSpeed keeps this state in files of its own",
+            why=f"DeepSpeed's configuration sets it in {' and '.join(on_nvme)}, and DeepSpeed keeps this state in files of its own",
             hint='use {"device": "cpu"} there, or call model.save_checkpoint(folder) on every process',
         )
     errors: list[Exception] = []

@@ -29,7 +29,7 @@ def check_plan(module: torch.nn.Module, plan: Mapping[str, Any]) -> None:
         if not any(_matches(name, pattern) for name in names):
             similar = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
             raise PrepareError(
-                f"the tensor-parallel plan has {pattern!r}, and {type(module).__name__} has no module of that name",
+                f"the tensor-parallel plan has {pattern!r}, but {type(module).__name__} has no module of that name",
                 why=f"its modules include {', '.join(map(repr, similar or names[1:4]))}",
                 hint="print the names with model.named_modules(); * stands for any part of a name that has no dot",
             )

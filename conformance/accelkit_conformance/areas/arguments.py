@@ -59,12 +59,23 @@ def empty_tensors(subject: Subject, overload: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("keyword_values", "KEYWORDS"))
 def keyword_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU for combinations of values of their keyword arguments. The functions are
-    ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique`` and similar
-    functions. Among their arguments are modes, sizes, strides, paddings, dilations, ``ignore_index``, ``label_smoothing`` and
-    ``reduction``. Combinations that the CPU rejects are left out."""
+    ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique``,
+    normalizations, distances, activations, reductions, ``fold``, ``roll`` and similar functions. Among their arguments are modes, sizes,
+    strides, paddings, dilations, norms, ``ignore_index``, ``label_smoothing`` and ``reduction``. Combinations that the CPU rejects are left
+    out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("keyword_values", "KEYWORDS"))
+def keyword_gradients(subject: Subject, name: str) -> None:
+    """The functions of the check ``keyword_values`` give the same results and gradients as on the CPU for combinations of values of their
+    keyword arguments, and for inputs in various memory layouts: contiguous, transposed, channels_last, strided, with an offset, with gaps
+    between rows, or with the dimensions in the opposite order. Each combination of values is tested with one of these layouts."""
+    from accelkit_conformance.oracle.keyword_values import check_keyword_gradients
+
+    check_keyword_gradients(subject, name)
 
 
 _ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "long", "one") for dtype in ("float32", "bfloat16", "float16")]

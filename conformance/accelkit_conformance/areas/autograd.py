@@ -299,7 +299,7 @@ def activation_checkpointing(subject: Subject) -> None:
         subject.accelerator.manual_seed(7)
         gradients = torch.autograd.grad(run(x).square().sum(), [x, *layer.parameters()])
         found.append([gradient.cpu() for gradient in gradients])
-    assert all(map(torch.equal, *found)), "recomputation drew another mask than the forward pass"
+    assert all(map(torch.equal, *found)), "the recomputation and the forward pass drew different masks"
 
 
 @check("training", requires=["random_state", "numbered_devices"], over=["reentrant", "non-reentrant"])

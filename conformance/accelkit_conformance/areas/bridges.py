@@ -90,10 +90,10 @@ def lightning_trainer(subject: Subject, precision: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         module, whole = make_lightning_module(package, subject.device), trainer(folder, EPOCHS)
         whole.fit(module, make_loader(), make_loader())
-        assert module.num_steps == EPOCHS * BATCHES, f"{module.num_steps} steps were made"
+        assert module.num_steps == EPOCHS * BATCHES, f"{module.num_steps} steps were run"
         check_trained(module.net, is_exact=precision == "32-true")
         (validated,), (tested,) = whole.validate(module, make_loader(), verbose=False), whole.test(module, make_loader(), verbose=False)
-        assert validated == tested, f"validation gave {validated}, testing the same data {tested}"
+        assert validated == tested, f"validation gave {validated}, but testing on the same data gave {tested}"
         assert len(whole.predict(module, make_loader())) == BATCHES
 
         first = trainer(folder, 2)
@@ -102,7 +102,7 @@ def lightning_trainer(subject: Subject, precision: str) -> None:
         resumed = make_lightning_module(package, subject.device)
         trainer(folder, EPOCHS).fit(resumed, make_loader(), ckpt_path=f"{folder}/broken-off.ckpt")
         for mine, theirs in zip(resumed.parameters(), module.parameters(), strict=True):
-            assert torch.equal(mine.cpu(), theirs.cpu()), "a resumed fit ended with other weights"
+            assert torch.equal(mine.cpu(), theirs.cpu()), "a resumed fit ended with different weights"
 
 
 @check("full", over=list(_PRECISIONS), seconds=120)

@@ -58,7 +58,8 @@ def own_jobs_are_claimed(subject: Subject) -> None:
             for other in others:
                 rival = other.detect_cluster(environ)
                 assert rival is None or rival.priority < claim.priority, (
-                    f"{one.name}: {other.name} has the priority {rival.priority} on it, and its own claim {claim.priority}"
+                    f"{one.name}: {other.name} claims the process with the priority {rival.priority}; "
+                    f"the plugin's own priority, {claim.priority}, is not higher"
                 )
 
 
@@ -91,7 +92,10 @@ def detection_uses_its_argument(subject: Subject) -> None:
             assert environ == before, f"{one.name}: detect_cluster changed the variables that were passed to it"
             with process_environment(environ):
                 found = _claim(subject, {}, environ, one.name)
-            assert found == nothing, f"{one.name}: without variables it makes the claim {found}, if os.environ has those of the process"
+            assert found == nothing, (
+                f"{one.name}: called without variables, detect_cluster returns {found} if os.environ and the instance's own environ have "
+                "the variables of the process"
+            )
             assert claim == _claim(subject, environ, environ, one.name), f"{one.name}: the claim depends on environ or on an earlier call"
 
 

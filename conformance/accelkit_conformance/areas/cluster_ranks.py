@@ -104,7 +104,7 @@ def properties_match_recordings(subject: Subject) -> None:
         for name, value in expected.items():
             found = answers[name]
             is_right = found == value or (value is None and isinstance(found, AccelkitError))
-            assert is_right, f"{one.name}: {name} is {_spelled(found)}, and {value!r} is expected"
+            assert is_right, f"{one.name}: {name} is {_spelled(found)}, but {value!r} was expected"
         if error := one.expected.get("error"):
             raised = [str(answer) for answer in answers.values() if isinstance(answer, AccelkitError)]
             assert any(error in text for text in raised), f"{one.name}: no error says {error!r}, but {raised}"
@@ -123,7 +123,9 @@ def processes_of_a_job_agree(subject: Subject) -> None:
                 assert len(said) <= 1, f"{place}: the processes of one job say that {name} is {', '.join(sorted(said))}"
             ranks = [answers["global_rank"] for answers in everyone]
             assert ranks == list(range(len(job))), f"{place}: the global ranks are {', '.join(map(_spelled, ranks))}"
-            assert everyone[0]["world_size"] == len(job), f"{place}: world_size is {_spelled(everyone[0]['world_size'])} of {len(job)}"
+            assert everyone[0]["world_size"] == len(job), (
+                f"{place}: world_size is {_spelled(everyone[0]['world_size'])}, but the number of processes is {len(job)}"
+            )
             _check_machines(everyone, place)
 
 
@@ -159,7 +161,7 @@ def generated_jobs_have_the_right_ranks(subject: Subject) -> None:
                 for one, answers in zip(job, everyone, strict=True):
                     for name, value in one.expected.items():
                         is_right = name == "environment" or answers[name] == value or str(answers[name]) == value
-                        assert is_right, f"{one.name}: {name} is {_spelled(answers[name])}, and {value} is expected"
+                        assert is_right, f"{one.name}: {name} is {_spelled(answers[name])}, but {value} was expected"
 
 
 @check("smoke", needs_hardware=False, kind="cluster")

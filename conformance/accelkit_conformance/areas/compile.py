@@ -76,7 +76,7 @@ def in_place_and_views(subject: Subject) -> None:
         mine = torch.arange(16.0, device=subject.device).view(4, 4)
         theirs = mine.clone()
         assert compiled(mine[start:]).item() == function(theirs[start:]).item()
-        assert torch.equal(mine.cpu(), theirs.cpu()), f"the argument begins at row {start} of a tensor, whose values are wrong"
+        assert torch.equal(mine.cpu(), theirs.cpu()), f"the tensor has wrong values after a call with its rows from {start} on"
 
 
 @check("training", requires=["compile", "random_state"], seconds=180)

@@ -125,7 +125,7 @@ def probe_imports_no_torch(subject: Subject) -> None:
 def probe_is_quick(subject: Subject) -> None:
     """Importing and probing the plugin together take less than 10 s, the default time limit when accelkit probes a plugin."""
     found = in_child(subject.record, "import", "probe")
-    assert found["seconds"] < 10, f"they took {found['seconds']:.1f} s"
+    assert found["seconds"] < 10, f"importing and probing took {found['seconds']:.1f} s"
 
 
 @check("contract", needs_hardware=False)
@@ -134,7 +134,9 @@ def probe_leaves_fork_usable(subject: Subject) -> None:
     if not hasattr(__import__("os"), "fork"):
         return
     found = in_child(subject.record, "import", "probe", "fork")
-    assert found["fork"] == 0, f"a process that was forked after the probe ended with {found['fork']}"
+    code = found["fork"]
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    assert code == 0, f"a process that was forked after the probe ended with {how}"
 
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
@@ -164,7 +166,7 @@ def capabilities_are_known(subject: Subject) -> None:
     assert isinstance(declared, Capabilities), f"declared_capabilities is {type(declared).__name__}"
     dtypes = [key for key in declared if key.partition(".")[0] in ("dtype", "autocast")]
     unknown = [key for key in dtypes if not isinstance(getattr(torch, key.partition(".")[2], None), torch.dtype)]
-    assert not unknown, f"torch has no dtype of {', '.join(unknown)}"
+    assert not unknown, f"torch has no dtype for {', '.join(unknown)}"
 
 
 @check("contract", needs_hardware=False)

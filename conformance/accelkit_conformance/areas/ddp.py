@@ -162,7 +162,7 @@ def unused_parameters(subject: Subject, size: str) -> None:
             (sum(single(batch[rank], used[rank]).sum() for rank in range(n)) / n).backward()
             for (name, ours), theirs in zip(ddp.named_parameters(), single.parameters(), strict=True):
                 assert (ours.grad is None) == (theirs.grad is None), (
-                    f"{name} has a gradient: {ours.grad is not None}, where {used} are used"
+                    f"{name} has {'no' if ours.grad is None else 'a'} gradient when the ranks use the layers {used}"
                 )
                 if theirs.grad is not None:
                     subject.assert_on_device(ours.grad)

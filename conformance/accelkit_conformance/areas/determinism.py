@@ -63,7 +63,7 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
         if "determinis" not in str(error):
             raise
         return
-    assert all(torch.equal(runs[0], run) for run in runs[1:]), "five runs gave different bits"
+    assert all(torch.equal(runs[0], run) for run in runs[1:]), "five runs gave different results"
 
 
 @check("training", requires=["deterministic", "dtype.float32", "dtype.int64", "dtype.bool"])
@@ -99,7 +99,7 @@ def training_repeats(subject: Subject) -> None:
         return [parameter.detach().cpu() for parameter in model.parameters()]
 
     first, second = trained(), trained()
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two trainings with the same seed differ"
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True)), "two training runs with the same seed differ"
 
 
 @check("full", requires=["deterministic"], over=names_of("repeated_calls", "REPEATED"))

@@ -218,7 +218,7 @@ def named_device_everywhere(subject: Subject) -> None:
 @check("smoke")
 def mixing_devices_raises(subject: Subject) -> None:
     """For a tensor on the device and a non-scalar CPU tensor, ``add``, ``mm`` and ``cat`` raise RuntimeError instead of copying one of the
-    tensors.
+    tensors. On the CPU, nothing is tested.
     """
     import torch
 

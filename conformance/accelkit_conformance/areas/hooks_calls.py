@@ -120,10 +120,10 @@ def training_is_unchanged(subject: Subject) -> None:
     import torch
 
     without, plugin = train([]), new_plugin(subject)
-    with limited(subject, "a training with the plugin", _TRAINING_SECONDS):
+    with limited(subject, "training with the plugin", _TRAINING_SECONDS):
         with_plugin = train([plugin])
     changed = [name for name, value in without.items() if not torch.equal(value, with_plugin[name])]
-    assert not changed, f"with the plugin, {', '.join(changed)} has other values after three steps"
+    assert not changed, f"with the plugin, these weights differ after three steps: {', '.join(changed)}"
 
 
 @check("training", needs_hardware=False, kind="hooks")

@@ -23,7 +23,8 @@ def wrappers_pass_results_on(subject: Subject) -> None:
         found = calls.call_around(hook, lambda inner=inner: inner)
         if calls.is_first_result(hook):
             assert inner is None or isinstance(found, type(inner)), (
-                f"the wrapper of {hook} returned {found!r:.60} where {inner!r:.60} was the result: return the result of yield"
+                f"the wrapper of {hook} returned {found!r:.60} instead of the wrapped hook's result {inner!r:.60}: "
+                "return the result of yield"
             )
         else:
             is_right = isinstance(found, list) and len(found) >= (inner is not None)

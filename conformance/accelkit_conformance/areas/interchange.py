@@ -119,6 +119,19 @@ def dlpack(subject: Subject) -> None:
     check_dlpack(subject)
 
 
+@check("full", requires=["dtype.float32"])
+def devices_of_dlpack(subject: Subject) -> None:
+    """Tensors that pass through DLPack are on the requested device, and have the dtype, shape and values of their source. They share memory
+    with their source if it is on this device, unless ``copy`` is True. Otherwise, they are copies, and a call with ``copy=False`` raises an
+    error. The device is given as a ``torch.device`` or as a name, with and without an index, or not at all. The source and the requested
+    device are the device under test, a second device or the CPU. The calls are ``torch.from_dlpack``, ``Tensor.__dlpack__``,
+    ``torch.asarray``, and functions of ``torch.utils.dlpack``. Calls that torch does not support for this type of device are left out.
+    """
+    from accelkit_conformance.oracle.dlpack_devices import check_dlpack_devices
+
+    check_dlpack_devices(subject)
+
+
 @check("full")
 def sizes_of_copies(subject: Subject) -> None:
     """Copies of n bytes to the device, on the device and to the host keep every byte, and ``copy_`` writes no byte before or after its

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _GUARD = 17  # odd, so that slices are not aligned as vector instructions require
 _CANARY = -7.25
-_INPUT_LAYOUTS = ("strided", "offset", "transposed", "narrowed", "others narrowed")
+_INPUT_LAYOUTS = ("strided", "offset", "transposed", "narrowed", "others narrowed", "channels_last offset")
 # Operators whose result depends on the layout of the input.
 ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
@@ -35,8 +35,8 @@ def _operators() -> Iterator[Case]:
 def noncontiguous_inputs(subject: Subject, name: str) -> None:
     """For at most two samples of the operator, the results for strided, offset and transposed copies of the float32 inputs are the same as
     on the CPU. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
-    their rows. If the call on the CPU leaves an argument and the memory around it unchanged, the call on the device leaves both unchanged
-    too."""
+    their rows, or if the inputs are in channels_last and begin inside their storages. If the call on the CPU leaves an argument and the
+    memory around it unchanged, the call on the device leaves both unchanged too."""
     from torch.utils._pytree import tree_map
 
     from accelkit_conformance.oracle import opdb
@@ -56,7 +56,7 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
         num_seen += 1
         if num_seen > 2:
             break
-        for layout in _INPUT_LAYOUTS[: 5 if num_seen == 1 else 3]:
+        for layout in _INPUT_LAYOUTS[: None if num_seen == 1 else 3]:
             arranged = iter(all_arranged(movable, layout))
             changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
             with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
@@ -129,18 +129,20 @@ def products(subject: Subject, name: str) -> None:
 
 
 def _narrow_views() -> Iterator[Case]:
-    from accelkit_conformance.oracle.narrow_views import CALLS
+    from accelkit_conformance.oracle.narrow_views import DTYPES, accepted_calls
 
-    for dtype in ("bool", "uint8", "int8", "float16", "bfloat16"):
-        for name in CALLS:
+    for dtype in DTYPES:
+        for name in accepted_calls(dtype):
             yield "training" if name in ("fill_", "copy_") else "full", (dtype, name)
 
 
 @check("full", requires=["dtype.{0}"], over=_narrow_views)
 def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     """A call with a contiguous view of a tensor gives the same result as on the CPU. The elements of the tensor around the view stay
-    unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. Some
-    functions that write into the view are also called with a 0-d view of a single element.
+    unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. The
+    calls fill, change, copy, sort and count elements, or take, accumulate and scatter them by index. Functions that accumulate get each
+    index up to three times. Calls that the CPU rejects are left out. Some functions that write into the view are also called with a 0-d
+    view of a single element.
     """
     from accelkit_conformance.oracle.narrow_views import check_narrow_views
 
@@ -245,14 +247,15 @@ def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
-    """Results and gradients have the same values as on the CPU in three cases: all inputs are in channels_last; the first input is in
-    channels_last, and the others are contiguous; or the first input is contiguous, and the others are in channels_last.
+    """Results and gradients have the same values as on the CPU in four cases: all inputs are in channels_last; all inputs are in
+    channels_last, and their first elements are not the first ones in their storages; the first input is in channels_last, and the others
+    are contiguous; or the first input is contiguous, and the others are in channels_last.
     """
     from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged
 
     function, shapes = IMAGES[name]
-    for layout in ("channels_last", *MIXED_LAYOUTS):
+    for layout in ("channels_last", "channels_last offset", *MIXED_LAYOUTS):
         check_function(subject, f"{name}, {layout}", function, all_arranged(random_inputs(*shapes), layout))
 
 
@@ -293,6 +296,27 @@ def storages(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.storage_calls import check_storages
 
     check_storages(subject, name)
+
+
+def _conjugate_views() -> Iterator[Case]:
+    from accelkit_conformance.oracle.conjugate_views import CALLS
+
+    for name in CALLS:
+        yield "training" if name in ("resolving", "reading") else "full", (name,)
+
+
+@check("full", requires=["dtype.complex64", "dtype.float32"], over=_conjugate_views, seconds=180)
+def conjugate_views(subject: Subject, name: str) -> None:
+    """Calls with a tensor that has the conjugate or the negative bit set, such as the result of ``conj()`` or ``conj().imag``, give exactly
+    the same results as on the CPU. The tensor and its base have the same values after the call, too. After ``resolve_conj``,
+    ``resolve_neg`` and ``conj_physical``, no bit is set. The tensors are whole, transposed, sliced, strided, 0-d or empty. Their elements
+    are small integers in complex64, complex128 and the real dtypes of the same precision. There are groups of calls that resolve the
+    tensor, read it on the host, convert it to other dtypes, copy it from and to both devices, index it, write into it, multiply matrices
+    and vectors, save and copy it, and compute gradients. Calls that the CPU rejects are left out.
+    """
+    from accelkit_conformance.oracle.conjugate_views import check_conjugate_views
+
+    check_conjugate_views(subject, name)
 
 
 @check("training", requires=["dtype.float32"], over=names_of("host_scalars", "CALLS", "training"))

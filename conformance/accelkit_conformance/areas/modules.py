@@ -153,6 +153,34 @@ def repeated_calls(subject: Subject, name: str) -> None:
     compare_program(subject, name, PROGRAMS[name])
 
 
+def _converted() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    yield "training", ("tensors",)
+    for name in opdb.modules():
+        if not name.startswith("FractionalMaxPool"):  # their inputs in torch's database are float64
+            yield "training" if name in _SMOKE else "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_converted)
+def converted_on_the_device(subject: Subject, name: str) -> None:
+    """A module that is created on the CPU, moved to the device and called there in float32 is then converted there to bfloat16, back to
+    float32, to float16 and back to float32. It is called after each conversion, and gives the same outputs, gradients and buffers as if it
+    had stayed on the CPU. Its parameters and their gradients have the same dtypes and values as on the CPU, and its buffers have the same
+    dtypes. The conversions are made with ``to``, ``bfloat16``, ``half`` and ``float``. Dtypes that the CPU or the device does not support
+    for the module are left out. The values of modules that draw random numbers are not compared.
+
+    The case ``tensors`` converts a tensor instead. Functions that use this tensor as a weight, such as ``embedding``, ``linear`` and
+    ``layer_norm``, give the same results and gradients as on the CPU before and after each conversion.
+    """
+    from accelkit_conformance.oracle.converted_modules import check_converted_module, check_converted_tensors
+
+    if name == "tensors":
+        check_converted_tensors(subject)
+    else:
+        check_converted_module(subject, name)
+
+
 @check("smoke")
 def to_moves_everything(subject: Subject) -> None:
     """``Module.to`` moves parameters, buffers and gradients to the device, and ``to("cpu")`` moves them back. No value changes, and all

@@ -3,7 +3,6 @@ times the CPU's error in the tested dtype, whichever is larger. The results have
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -115,32 +114,28 @@ def inplace(subject: Subject, name: str) -> None:
 def out(subject: Subject, name: str, dtype: str) -> None:
     """With ``out=``, the result is written into the given tensor, which is then returned. Before the call, this tensor holds NaN (or
     another number if its dtype has no NaN), or it is empty. If it is empty, the call resizes it."""
-    import torch
-    from torch.utils._pytree import tree_map
+    from accelkit_conformance.oracle.out_tensors import check_out_tensors
 
-    from accelkit_conformance.oracle import opdb, used_memory
-    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
-    from accelkit_conformance.oracle.op_compare import compare_forward
-    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
-    from accelkit_conformance.oracle.sample_transfer import tensors
+    check_out_tensors(subject, name, dtype)
 
-    op = opdb.operators()[name]
-    for sample in possible_samples(subject, op, opdb.samples(op, dtype, min(subject.most_samples, 8))):
-        given = (sample.input, sample.args, sample.kwargs)
-        shapes = op(sample.input, *sample.args, **sample.kwargs)
-        if not tensors(shapes):
-            continue
 
-        def call(first: Any, *args: Any, make: Callable[[Any], Any], shapes: Any = shapes, **kwargs: Any) -> Any:
-            place = next((leaf.device for leaf in tensors((first, args, kwargs))), kwargs.get("device"))
-            target = tree_map(lambda one: make(one.to(place)) if isinstance(one, torch.Tensor) else one, shapes)
-            result = op(first, *args, out=target, **kwargs)
-            assert all(mine is given for mine, given in zip(tensors(result), tensors(target), strict=True)), "out= was not returned"
-            return target
+def _out_dtypes() -> Iterator[Case]:
+    from accelkit_conformance.oracle.out_dtypes import cases
 
-        with subject.sample(describe_sample(given), facts_of(given, dtype)):
-            for make in (lambda one: torch.full_like(one, used_memory.unwritten(one.dtype)), lambda one: one.new_empty(0)):
-                compare_forward(subject, op, given, functools.partial(call, make=make))
+    for name, dtype in cases():
+        yield "training" if name in ("add", "sub", "mul", "true_divide", "maximum", "minimum", "cat") else "full", (name, dtype)
+
+
+@check("full", requires=["dtype.{1}"], over=_out_dtypes)
+def out_dtypes(subject: Subject, name: str, dtype: str) -> None:
+    """With ``out=``, a tensor whose dtype is not that of the result gets the same values as on the CPU. Most operators must compute the
+    result in its own dtype and then convert it; they must not convert their operands first. Integers are written into tensors of wider and
+    narrower integers and of floating-point numbers; floating-point numbers are written into tensors of wider and narrower floating-point
+    numbers and of complex numbers. The operands include numbers that the dtype of the given tensor cannot represent, and numbers whose
+    difference is small in relation to their size. Calls that the CPU rejects are left out."""
+    from accelkit_conformance.oracle.out_dtypes import check_out_dtypes
+
+    check_out_dtypes(subject, name, dtype)
 
 
 def _composed() -> Iterator[Case]:
@@ -225,6 +220,26 @@ def long_dimensions(subject: Subject, name: str) -> None:
     check_function(subject, name, function, random_inputs(*shapes), num_terms=LENGTH)
 
 
+def _matrices() -> Iterator[Case]:
+    for _, (name,) in names_of("matrix_functions", "FUNCTIONS")():
+        yield "training" if name in ("solve", "cholesky", "qr", "det") else "full", (name,)
+
+
+@check("full", requires=["dtype.float32"], over=_matrices, seconds=180)
+def matrices(subject: Subject, name: str) -> None:
+    """Linear algebra on well-conditioned matrices gives the same results as on the CPU in double precision, and leaves its arguments
+    unchanged. Factors, which are not unique, are tested by their product, their form and the orthogonality of their rows or columns.
+
+    The dtypes are float32, float64 and complex64. The shapes are those of a single small matrix, a batch of 3, a batch with more than 8192
+    elements, and a single matrix with 70 rows, 70 columns or both. The matrices are square and, if the function accepts it, tall and wide.
+    They are stored by rows or columns, with an offset, with gaps, lazily conjugated, with reversed dimensions in memory, or expanded from
+    one matrix. All combinations are tested. If a function is called in several ways, each combination is tested with one of them.
+    """
+    from accelkit_conformance.oracle.matrices import check_matrices
+
+    check_matrices(subject, name)
+
+
 def _small() -> Iterator[Case]:
     return (("training", (*name, dtype)) for _, name in names_of("small_results", "SMALL")() for dtype in ("float32", "bfloat16"))
 
@@ -267,8 +282,25 @@ def stable_order(subject: Subject, name: str, dtype: str) -> None:
     check_stable_order(subject, name, dtype)
 
 
+def _near_limits() -> Iterator[Case]:
+    from accelkit_conformance.oracle.near_limits import cases
+
+    for name, dtype in cases():
+        yield "training" if name in ("compare", "clamp", "relu", "rounding") else "full", (name, dtype)
+
+
+@check("full", requires=["dtype.{1}"], over=_near_limits)
+def near_limits(subject: Subject, name: str, dtype: str) -> None:
+    """Functions that change abruptly at certain numbers give the same results as on the CPU for these numbers and for the closest numbers
+    on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``histogram`` and ``searchsorted``. The numbers next to
+    zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared."""
+    from accelkit_conformance.oracle.near_limits import check_near_limits
+
+    check_near_limits(subject, name, dtype)
+
+
 def _wide() -> Iterator[Case]:
-    for table, profile in (("ARITHMETIC", "smoke"), ("COMPARING", "training")):
+    for table, profile in (("ARITHMETIC", "smoke"), ("COMPARING", "training"), ("ACCUMULATING", "training")):
         yield from names_of("wide_integers", table, profile)()
 
 
@@ -276,7 +308,7 @@ def _wide() -> Iterator[Case]:
 def wide_integers(subject: Subject, name: str) -> None:
     """Calls on int64 tensors give exact results, even above 2**40. ``max``, ``sort``, ``unique`` and other functions that compare the
     elements of a tensor distinguish 2**60 from 2**60 + 1 and, in int32 tensors, 2**30 from 2**30 + 1. ``sum``, ``prod``, ``cumsum`` and
-    ``cumprod`` of int32 tensors give exact int64 results."""
+    ``cumprod`` of int32 tensors give exact int64 results, and so do these and similar functions of bool, uint8, int8 and int16 tensors."""
     import torch
 
     from accelkit_conformance.oracle.wide_integers import computed

@@ -264,13 +264,16 @@ def memory_layouts(subject: Subject, name: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def scaled_steps(subject: Subject, name: str) -> None:
-    """Four steps with ``torch.amp.GradScaler``, one of which overflows, give the same parameters as three steps without a scaler on the
-    CPU. The step that overflowed halves the scale and does not increase the optimizer's step counts. Each implementation that torch
-    supports for the device is tested. Fused implementations themselves unscale the gradients and decide whether to skip a step.
+    """If a gradient contains infinity or NaN, ``torch.amp.GradScaler`` skips the step. The skipped step changes neither a parameter nor an
+    entry of the optimizer's state, such as ``momentum_buffer``, ``exp_avg_sq`` or ``step``. The first, the third or the last of four steps
+    is skipped. The four steps give the same parameters as the other three steps without a scaler on the CPU, and the skipped step halves
+    the scale. Each implementation that torch supports for the device is tested, with and without a call to ``unscale_`` before the step,
+    and with ``momentum``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize`` and ``weight_decay`` if the optimizer has these options.
+    Fused implementations themselves unscale the gradients and decide whether to skip a step.
     """
-    from accelkit_conformance.oracle.optimizer_cases import check_scaled
+    from accelkit_conformance.oracle.skipped_steps import check_skipped_steps
 
-    check_scaled(subject, name)
+    check_skipped_steps(subject, name)
 
 
 @check("training", requires=["dtype.float32"], over=names_of("optimizer_programs", "PROGRAMS", "training"))

@@ -94,7 +94,7 @@ def gradients_are_float32(subject: Subject) -> None:
     loss.backward()
     assert layer.weight.grad.dtype == torch.float32
     off = float((layer.weight.grad - exact).norm() / exact.norm())
-    assert off < 0.05, f"the gradient is off by {off:.3f}, relative"
+    assert off < 0.05, f"the relative error of the gradient is {off:.3f}"
     if off <= 1e-6:
         raise Absent("the gradient is that of float32: autocast did not compute in bfloat16")
 

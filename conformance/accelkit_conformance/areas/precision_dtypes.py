@@ -165,7 +165,7 @@ def forward_passes_leave_no_trace(subject: Subject, when: str) -> None:
             is_refused = True
         assert is_refused, "a Linear layer accepted a batch with the wrong number of features"
     after = (torch.get_default_dtype(), torch.is_autocast_enabled(kind), torch.is_grad_enabled())
-    assert after == before, f"the default dtype, autocast and grad mode were {before}, and are {after} after it"
+    assert after == before, f"the default dtype, autocast and grad mode were {before} before the forward pass and {after} after it"
 
 
 @check("training", kind="precision")

@@ -218,7 +218,7 @@ def one_of_two_optimizers_is_skipped(subject: Subject) -> None:
     mean_square(model(x), y).backward()
     sgd(model.parameters()).step()
     check_close(subject, weights_of(other), weights_of(model), "weights of the other optimizer")
-    assert trained.scale() < scale, "the scale is that from before the infinite gradient"
+    assert trained.scale() < scale, "the scale did not decrease after the infinite gradient"
 
 
 def _scaled(subject: Subject) -> Trainer:

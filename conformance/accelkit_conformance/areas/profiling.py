@@ -115,9 +115,22 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
 
     profiler = record(subject, work)
     long, short = (device_microseconds(profiler, operator) for operator in ("aten::mm", "aten::add"))
-    assert long > 0, "the matmul has none of the device's time"
-    assert short > 0, "the addition has none of the device's time"
+    assert long > 0, "no device time is attributed to the matmul"
+    assert short > 0, "no device time is attributed to the addition"
     assert long > short, f"a long matmul has {long:.0f} us of the device's time, and a short addition {short:.0f} us"
+
+
+@check("training", requires=["profiler"])
+def kernels_are_on_the_device(subject: Subject) -> None:
+    """The events of kernels and copies have the device type for which the profiler records the device, and the index of the device."""
+    from accelkit_conformance.oracle.recordings import device_type
+
+    work = _three_matmuls(subject)
+    events = device_work(record(subject, work))
+    assert events, "no kernel of the matmuls was recorded"
+    expected = (device_type(subject), subject.device.index or 0)
+    wrong = {(event.device_type, event.device_index) for event in events} - {expected}
+    assert not wrong, f"kernels on {subject.device} are recorded with the device type and index {wrong}, not {expected}"
 
 
 @check("training", requires=["profiler", "streams"])
@@ -145,7 +158,7 @@ def recordings_contain_no_other_work(subject: Subject) -> None:
     work()
     numbers = [len(device_work(record(subject, work))) for _ in range(2)]
     assert numbers[0], "no kernel of the matmuls was recorded"
-    assert numbers[0] == numbers[1], f"the same work was recorded with {numbers[0]} kernels and copies, and later with {numbers[1]}"
+    assert numbers[0] == numbers[1], f"two recordings of the same work have {numbers[0]} and {numbers[1]} kernels and copies"
     nothing = device_work(record(subject, lambda: None))
     assert not nothing, f"{len(nothing)} kernels were recorded although nothing was called, such as {nothing[0].name}"
 

@@ -84,15 +84,16 @@ def infinite_gradients_make_all_processes_skip(subject: Subject, size: str) -> N
             scheduler.step()
             pair.optimizer.zero_grad()
             is_unchanged, rate = are_equal(pair.weights(), before), pair.optimizer.param_groups[0]["lr"]
+            when = f"after a step with {'infinite' if is_infinite else 'finite'} gradients"
             problem = ""
             if is_infinite and not is_unchanged:
                 problem = "an infinite gradient of rank 0 changed the weights: the step is not skipped on every process"
             elif not is_infinite and is_unchanged:
                 problem = "the step after a skipped one changed nothing"
             elif rt.optimizer_step_was_skipped is not is_infinite:
-                problem = f"optimizer_step_was_skipped is {rt.optimizer_step_was_skipped} after a step that was {is_infinite=}"
+                problem = f"optimizer_step_was_skipped is {rt.optimizer_step_was_skipped} {when}"
             elif rate != (1.0 if is_infinite else 0.5):
-                problem = f"the learning rate is {rate} after a step that was {is_infinite=}"
+                problem = f"the learning rate is {rate} {when}"
             agree(subject, problem)
 
 
@@ -124,7 +125,7 @@ def adaptive_steps(subject: Subject, size: str) -> None:
         return made[-1]
 
     with training(subject, BlockModel, adaptive) as pair:
-        agree(subject, "" if pair.optimizer is made[-1] else "prepare returned another optimizer than the user's")
+        agree(subject, "" if pair.optimizer is made[-1] else "prepare returned an optimizer other than the user's")
         pair.tolerance *= 100  # AdamW divides by the root of small numbers
         for batch in pair.batches(3):
             pair.train(batch)

@@ -82,7 +82,7 @@ def waiting_streams_see_the_value(subject: Subject) -> None:
                 seen = target * 1 if device == subject.device else target.to(subject.device)
             consumer.synchronize()
             assert seen.tolist() == [1.0] * 64, (
-                f"after {wait} the consumer read the values from before, which the stream on {device} had replaced"
+                f"after {wait}, the consumer read the old values instead of those that the stream on {device} wrote"
             )
 
 
@@ -261,6 +261,22 @@ def streams_are_per_device(subject: Subject) -> None:
     from accelkit_conformance.oracle.device_streams import check_streams_of_devices
 
     check_streams_of_devices(subject)
+
+
+@check("training", requires=["streams", "numbered_devices"])
+def streams_of_devices(subject: Subject) -> None:
+    """Functions that take a device and return a stream return a stream of this device, even while another device is current. They change
+    neither the current device nor the current streams. The functions are ``Stream`` and ``current_stream`` of torch and of the device's
+    module, and ``default_stream`` of the module. The device is given as a ``torch.device``, as its name and as its index.
+
+    A stream of any device can be made current while another device is current. The ways to do this are the contexts ``torch.Stream`` and
+    ``stream`` of the device's module, and ``set_stream`` of torch and of the module. After a context, even one that is left through an
+    error, the current device and the current streams of both devices are the same as before. A way that the module lacks is left out.
+    """
+    from accelkit_conformance.oracle.streams_of_devices import check_functions, check_ways
+
+    check_functions(subject)
+    check_ways(subject)
 
 
 @check("full", requires=["streams", "events", "pinned_memory"], over=["record", "record_event", "given_event", "wait"])

@@ -79,7 +79,7 @@ def a_classifier_learns(subject: Subject) -> None:
     found = _fit(there, points.to(subject.device), labels.to(subject.device), steps=150, compute=subject.compute)
     accuracy = float((there(points.to(subject.device)).argmax(1).cpu() == labels).double().mean())
     assert accuracy > 0.95, f"the accuracy is {accuracy:.3f} after 150 steps"
-    assert abs(found[-1] - reference[-1]) < 0.05, f"the loss is {found[-1]:.4f}, on the CPU {reference[-1]:.4f}"
+    assert abs(found[-1] - reference[-1]) < 0.05, f"the loss is {found[-1]:.4f}, but {reference[-1]:.4f} on the CPU"
     assert all(abs(mine - theirs) < 0.02 + 0.02 * theirs for mine, theirs in zip(found[:20], reference[:20], strict=True)), (
         "the first 20 losses differ"
     )
@@ -117,7 +117,7 @@ def architectures(subject: Subject, name: str) -> None:
     reference = _fit(here, batch, labels, steps=60)
     found = _fit(there, batch.to(subject.device), labels.to(subject.device), steps=60, compute=subject.compute)
     assert found[-1] < found[0] / 5, f"the loss went from {found[0]:.3f} to {found[-1]:.3f}"
-    assert abs(found[0] - reference[0]) < 1e-3, f"the first loss is {found[0]:.6f}, on the CPU {reference[0]:.6f}"
+    assert abs(found[0] - reference[0]) < 1e-3, f"the first loss is {found[0]:.6f}, but {reference[0]:.6f} on the CPU"
 
 
 def _compare_gradients(here: Any, there: Any, batch: torch.Tensor, labels: torch.Tensor) -> None:

@@ -53,7 +53,7 @@ def command(name: str, parallel: int | None, is_watching: bool, is_json: bool) -
             _run_stages(record, parallel, is_json=is_json)
         except AccelkitError as error:  # the next change to the package may repair it
             say(f"accelkit: {error}")
-        say(f"waiting for a change in {' and '.join(map(str, folders))}; Ctrl-C ends this")
+        say(f"waiting for a change in {' and '.join(map(str, folders))}; press Ctrl-C to stop")
         while _versions(folders) == before:
             time.sleep(_POLL_SECONDS)
 

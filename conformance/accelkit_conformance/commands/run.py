@@ -179,9 +179,10 @@ def require_packages() -> None:
         UsageError: If a package is missing.
     """
     if missing := [name for name in ("expecttest", "numpy") if importlib.util.find_spec(name) is None]:
+        them = "it" if len(missing) == 1 else "them"
         raise UsageError(
             f"the tests of accelerators cannot be run without {' and '.join(missing)}",
-            why="torch's database of operators needs this, and accelkit was installed without the extra 'conformance'",
+            why=f"torch's database of operators needs {them}, and accelkit was installed without the extra 'conformance'",
             hint="pip install 'accelkit[conformance]'",
         )
 

@@ -128,7 +128,7 @@ def command(
         print_table([name.upper() for name in columns], [[str(row[name]) for name in columns] for row in matrix["scores"]])
         if not is_until_killed:
             say(
-                f"{len(matrix['narrow'])} mutants do not count, because the checks that detected them detected no other: "
+                f"{len(matrix['narrow'])} mutants do not count, because the checks that detected them detected no other mutants: "
                 f"{_listed(matrix['narrow'])}"
             )
             say(f"{len(matrix['idle_checks'])} checks detected none of these mutants: {_listed(matrix['idle_checks'])}")

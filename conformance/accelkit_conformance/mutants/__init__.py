@@ -128,7 +128,7 @@ def all_mutants() -> list[Mutant]:
         modules = [importlib.import_module(f"{__name__}.{name}") for name in _MODULES]
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "the mutants are made of the fake XPU, which is not installed", why=str(error), hint="pip install accelkit-fake-xpu"
+            "the mutants are built on the fake XPU, which is not installed", why=str(error), hint="pip install accelkit-fake-xpu"
         ) from error
     found = [value.mutant for module in modules for value in vars(module).values() if _is_defined_in(value, module)]
     return [*found, _LEAKING]

@@ -221,3 +221,24 @@ class TruncatesDigits(Broken):
             return call()
         kept = args[0].contiguous().view(torch.int32) & -65_536
         return func(kept.view(torch.float32), **kwargs)
+
+
+@mutant("arguments", "gradients of options")
+class AveragesGradientsOverAll(Broken):
+    """The gradient of ``avg_pool2d`` ignores ``divisor_override``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "avg_pool2d_backward" and len(args) > 7:
+            return func(*args[:7], None, **kwargs)
+        return call()
+
+
+@mutant("operators", "sums of narrow integers")
+class TracesInEightBits(Broken):
+    """``trace`` of an int8 or uint8 matrix adds up the diagonal in eight bits."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        return result.to(args[0].dtype).to(torch.int64) if name == "trace" and args[0].dtype in (torch.int8, torch.uint8) else result

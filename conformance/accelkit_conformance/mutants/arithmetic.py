@@ -295,7 +295,7 @@ class SortsInFloat64(Broken):
 
 @mutant("arguments", "overflow")
 class DividesByTheSquare(Broken):
-    """A quotient of two complex64 tensors is computed with the squared absolute value of the divisor, which overflows or underflows."""
+    """A quotient of two complex64 tensors is computed with the squared absolute value of the divisor, which can overflow or underflow."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch
@@ -304,3 +304,11 @@ class DividesByTheSquare(Broken):
             return call()
         product = torch.view_as_real(args[0] * args[1].conj().resolve_conj())
         return torch.view_as_complex(product / torch.view_as_real(args[1]).square().sum(-1, keepdim=True))
+
+
+@mutant("operators", "limits")
+class RoundsBeforeItFloors(Broken):
+    """``floor`` gives the next integer for numbers that are less than 1e-6 below it."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return func(args[0] + 1e-6, **kwargs) if name == "floor" and args[0].is_floating_point() else call()

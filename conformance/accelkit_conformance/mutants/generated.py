@@ -62,7 +62,8 @@ class Generated:
         found = re.fullmatch(r"generated\[(\w+),(\w+),([0-9]{1,9})\]", text, re.ASCII)
         if found is None or found[2] not in AXES:
             raise UsageError(
-                f"{text!r} is not the id of a generated mutant", hint=f"generated[OPERATOR,AXIS,SEED] with an axis of: {', '.join(AXES)}"
+                f"{text!r} is not the id of a generated mutant",
+                hint=f"write generated[OPERATOR,AXIS,SEED], where AXIS is one of: {', '.join(AXES)}",
             )
         return cls(found[1], found[2], int(found[3]))
 

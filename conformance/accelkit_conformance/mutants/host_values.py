@@ -166,3 +166,19 @@ class ReadsFortranArraysInMemoryOrder(Broken):
             return original(data, dtype=dtype, device=device)
 
         torch.as_tensor = as_tensor  # type: ignore[assignment]
+
+
+@mutant("interchange", "copies by DLPack")
+class ImportsWithoutCopying(Broken):
+    """``torch.from_dlpack`` ignores the argument ``copy``."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        original = torch.from_dlpack
+
+        def from_dlpack(exported: Any, *, copy: bool | None = None, **kwargs: Any) -> Any:
+            return original(exported, **kwargs)
+
+        torch.from_dlpack = from_dlpack

@@ -115,3 +115,22 @@ class ErrorsKeepTheStream(Broken):
             context.__exit__(None, None, None)
 
         module.stream = stream
+
+
+@mutant("modules", "converted weights")
+class KeepsTheOldWeight(Broken):
+    """``layer_norm`` with a weight that was converted from float32 to bfloat16 on the device uses the float32 weight.
+
+    The result is therefore in float32.
+    """
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        converted = self.__dict__.setdefault("converted", torch.utils.weak.WeakTensorKeyDictionary())
+        result = call()
+        if name == "_to_copy" and args[0].dtype is torch.float32 and result.dtype is torch.bfloat16 and args[0].device == result.device:
+            converted[result] = args[0]
+        if name == "native_layer_norm" and args[2] is not None and any(args[2].data_ptr() == one.data_ptr() for one in converted):
+            return (result[0].float(), *result[1:])
+        return result

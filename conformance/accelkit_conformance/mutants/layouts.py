@@ -210,3 +210,15 @@ class SumsOneColumn(Broken):
         if name == "mm" and args[1].stride(0) == 0 and len(args[1]) > 1:
             return func(args[0][:, :1], args[1][:1], **kwargs)
         return call()
+
+
+@mutant("layout", "offsets of images")
+class PoolsFromTheStart(Broken):
+    """``max_pool2d`` reads images in channels_last from the start of their storage, whatever their offset is."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name == "max_pool2d_with_indices" and args[0].ndim == 4 and args[0].is_contiguous(memory_format=torch.channels_last):
+            return func(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
+        return call()

@@ -94,3 +94,36 @@ class ReturnsItsArgument(Broken):
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0] if name == "roll" and not any(args[1]) else call()
+
+
+@mutant("operators", "matrices")
+class SolvesTheConjugate(Broken):
+    """``solve`` with complex matrices that are stored by columns reads the conjugate matrices."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "_linalg_solve_ex" and args[0].is_complex() and args[0].mT.is_contiguous():
+            return func(args[0].conj().resolve_conj(), *args[1:], **kwargs)
+        return call()
+
+
+@mutant("operators", "dtypes of results")
+class ConvertsOperandsOfMaximum(Broken):
+    """``maximum`` with ``out=`` converts its operands, not its result, to the dtype of ``out``."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "maximum.out":
+            return func(*(one.to(kwargs["out"].dtype) for one in args), **kwargs)
+        return call()
+
+
+@mutant("layout", "conjugate views")
+class AdjointsOnlyTranspose(Broken):
+    """``adjoint`` and ``mH`` of a complex tensor transpose it and do not conjugate it."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        for owner, name in ((torch, "adjoint"), (torch.Tensor, "adjoint")):
+            original = getattr(owner, name)
+            setattr(owner, name, lambda x, original=original: x.mT if x.device.type == "fake_xpu" else original(x))

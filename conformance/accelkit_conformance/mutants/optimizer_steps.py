@@ -115,3 +115,16 @@ class FreezesImaginaryParts(Broken):
         result = call()
         torch.view_as_real(result)[..., 1].copy_(torch.view_as_real(before)[..., 1])
         return result
+
+
+@mutant("optimizers", "skipped steps")
+class LearnsInSkippedSteps(Broken):
+    """In a step that the gradient scaler skips, fused Adam and AdamW decay the averages of the gradients."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        found_inf = kwargs.get("found_inf")
+        if name.startswith("_fused_adam") and found_inf is not None and found_inf.item():
+            for average in args[2]:
+                average.mul_(kwargs["beta1"])
+        return result

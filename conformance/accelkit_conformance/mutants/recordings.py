@@ -108,3 +108,21 @@ class RecordsOneStream(Broken):
 
         parse: Any = profiler.profile._parse_kineto_results
         profiler.profile._parse_kineto_results = lambda profile, result: parse(profile, _OfDefaultStreams(result))  # type: ignore[method-assign]
+
+
+@mutant("profiling", "devices of kernels")
+class RecordsOnTheFirstDevice(Broken):
+    """The events of all kernels have the index 0, whatever the device is."""
+
+    def install(self) -> None:
+        from torch.autograd import DeviceType
+        from torch.autograd.profiler_util import FunctionEvent
+
+        original = FunctionEvent.__init__
+
+        def create(event: Any, *args: Any, **kwargs: Any) -> None:
+            original(event, *args, **kwargs)
+            if event.device_type == DeviceType.PrivateUse1:
+                event.device_index = 0
+
+        FunctionEvent.__init__ = create  # type: ignore[method-assign]

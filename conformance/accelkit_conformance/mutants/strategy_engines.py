@@ -63,12 +63,16 @@ class AveragingEngineStrategy(EngineStrategy):
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float, **kwargs: Any) -> torch.Tensor:
         from accelkit import UnsupportedError
 
-        raise UnsupportedError("this engine does not clip gradients", plugin=self.plugin, why="it averages them when it steps")
+        raise UnsupportedError(
+            "this engine does not clip gradients", plugin=self.plugin, why="the engine averages gradients only when it takes a step"
+        )
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         from accelkit import UnsupportedError
 
-        raise UnsupportedError("this engine does not clip gradients", plugin=self.plugin, why="it averages them when it steps")
+        raise UnsupportedError(
+            "this engine does not clip gradients", plugin=self.plugin, why="the engine averages gradients only when it takes a step"
+        )
 
     def join(self, modules: Any) -> None:
         """Return None: uneven inputs are not supported, because every process must take part in every step."""

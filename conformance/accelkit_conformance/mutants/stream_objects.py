@@ -84,3 +84,18 @@ class AddsTheTimeOfTheHost(Broken):
             return found
 
         FunctionEventAvg.add = add  # type: ignore[method-assign]
+
+
+@mutant("streams", "streams of other devices")
+class ReturnsTheCurrentStream(Broken):
+    """``torch.accelerator.current_stream`` returns the stream of the current device, whatever device it is called with."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.accelerator.current_stream
+
+        def current_stream(device: Any = None, /) -> Any:
+            return original()
+
+        torch.accelerator.current_stream = current_stream

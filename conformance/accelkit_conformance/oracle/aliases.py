@@ -97,7 +97,7 @@ def check_aliases(subject: Subject) -> None:
                     x[1, 2] = -5
                 is_shared = -5.0 in found.detach().flatten().tolist()
                 assert is_shared == (relation != "a copy"), (
-                    f"{name}: a change of the argument {'changed' if is_shared else 'did not change'} the result"
+                    f"{name}: a change to the argument {'changed' if is_shared else 'did not change'} the result"
                 )
 
 

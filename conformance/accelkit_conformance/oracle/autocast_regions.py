@@ -102,7 +102,7 @@ def _threads(region: _Region) -> None:
         thread.start()
         thread.join()
         assert region.dtype() == region.low, "another thread switched autocast off"
-    assert found == [torch.float32], f"in another thread, the dtype is {found}, although autocast is not on there"
+    assert found == [torch.float32], f"in another thread, the dtype is {found}, although autocast is not enabled there"
 
 
 def _without_gradients_first(region: _Region) -> None:

@@ -93,7 +93,7 @@ def check_leaf_gradients_stay(subject: Subject) -> None:
     torch.optim.SGD([leaf]).zero_grad(set_to_none=True)
     assert leaf.grad is None, "zero_grad(set_to_none=True) left a gradient"
     (leaf * 4).sum().backward()
-    assert leaf.grad.tolist() == [[4.0] * 3] * 2, f"after zero_grad, 4 became {leaf.grad.tolist()}"
+    assert leaf.grad.tolist() == [[4.0] * 3] * 2, f"after zero_grad, a gradient of 4 became {leaf.grad.tolist()}"
 
 
 def check_custom_functions(subject: Subject) -> None:

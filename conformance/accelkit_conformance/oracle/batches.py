@@ -124,7 +124,7 @@ def check_stream_of_batches(subject: Subject) -> None:
             del batch
         for number, there in enumerate(copies):
             expected = torch.arange(number * 4.0, number * 4 + 4).view(-1, 1).expand(there.shape)
-            assert torch.equal(there.cpu(), expected), f"batch {number}, with {workers} workers, has other values on the device"
+            assert torch.equal(there.cpu(), expected), f"batch {number}, with {workers} workers, has different values on the device"
 
 
 def check_kept_batches(subject: Subject) -> None:

@@ -19,11 +19,11 @@ def _pattern(device: torch.device) -> torch.Tensor:
     return (torch.arange(1000) % 3 == 0).float().to(device)
 
 
-def _hot(device: torch.device, categories: int) -> torch.Tensor:
+def _hot(device: torch.device, categories: int, dtype: torch.dtype) -> torch.Tensor:
     """Return 16 rows of weights. In each row, exactly one weight is not zero."""
     weights = torch.zeros(16, categories)
-    weights[torch.arange(16), (torch.arange(16) * 7919) % categories] = torch.logspace(-3, 6, 16)
-    return weights.to(device)
+    weights[torch.arange(16), (torch.arange(16) * 7919) % categories] = torch.logspace(-3, 4, 16)
+    return weights.to(device, dtype)
 
 
 CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
@@ -50,12 +50,15 @@ CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
     "randint of one number": (lambda device: torch.randint(5, 6, (99,), device=device), lambda: torch.full((99,), 5)),
     "randperm of one number": (lambda device: torch.randperm(1, device=device), lambda: torch.zeros(1, dtype=torch.int64)),
     **{
-        f"multinomial of {categories} categories, with {number} draws": (
-            lambda device, categories=categories, number=number: torch.multinomial(_hot(device, categories), number, number > 1),  # type: ignore[misc]
+        f"multinomial of {categories} categories in {dtype}, with {number} draws": (
+            lambda device, categories=categories, number=number, dtype=dtype: torch.multinomial(  # type: ignore[misc]
+                _hot(device, categories, dtype), number, number > 1
+            ),
             lambda categories=categories, number=number: ((torch.arange(16) * 7919) % categories).view(16, 1).repeat(1, number),  # type: ignore[misc]
         )
         for categories in (1, 5, 1000, 65_537)
         for number in (1, 3)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16)
     },
     "dropout of nothing": (lambda device: F.dropout(torch.arange(99.0, device=device), 0.0), lambda: torch.arange(99.0)),
     "dropout of everything": (lambda device: F.dropout(torch.arange(99.0, device=device), 1.0), lambda: torch.zeros(99)),

@@ -72,7 +72,7 @@ def check_values(subject: Subject) -> None:
             continue
         subject.assert_on_device(found)
         assert found.dtype == expected.dtype, f"a tensor of {expected.dtype} was loaded as {found.dtype}"
-        assert torch.equal(found.cpu(), expected), f"a tensor of {expected.dtype} and shape {tuple(expected.shape)} has other values"
+        assert torch.equal(found.cpu(), expected), f"a tensor of {expected.dtype} and shape {tuple(expected.shape)} has different values"
     around = whole.clone()
     around[1:4, 1:4] = _FILL
     assert bool((around.cpu() == _FILL).all()), "loading a slice changed the elements around it"

@@ -47,7 +47,7 @@ def job_on_this_machine(subject: Subject) -> list[Process]:
             environment = environment_for(subject, environ)
             address, port = read(environment, "main_address"), read(environment, "main_port")
         for value in (address, port):
-            assert not isinstance(value, AccelkitError), f"{job[0].name}: the place where the processes meet cannot be read: {value}"
+            assert not isinstance(value, AccelkitError), f"{job[0].name}: the rendezvous address or port cannot be read: {value}"
         if not is_this_machine(str(address)):
             problem = f"the processes of {job[0].name} meet at {address}, which is not an address of this machine"
         elif not is_free(port):

@@ -67,7 +67,8 @@ def large_jobs(subject: Subject) -> list[list[Process]]:
     """
     found = [job for job in own_jobs(subject) if len(job) > 1]
     if not found:
-        raise NotSupported(f"jobs of several processes: {DECLARED_NONE}, because the description of a job has only one process")
+        why = "because every complete job that the plugin ships has only one process"
+        raise NotSupported(f"jobs of several processes: {DECLARED_NONE}, {why}")
     return found
 
 

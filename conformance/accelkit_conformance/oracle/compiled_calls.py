@@ -110,10 +110,10 @@ def check_random_numbers(subject: Subject, compiled: Compile) -> None:
     again = compact(x)
     for what, mine, other, same in zip(("dropout", "rand_like"), first, second, again, strict=True):
         assert not torch.equal(mine.detach().cpu(), other.detach().cpu()), (
-            f"{what} gave the same numbers in two calls of a compiled function"
+            f"{what} gave the same numbers in two calls to a compiled function"
         )
         assert torch.equal(mine.detach().cpu(), same.detach().cpu()), f"{what} in a compiled function does not depend on the seed"
     share = float((first[0].detach().cpu() != 0).double().mean())
     assert 0.4 < share < 0.6, f"dropout in a compiled function keeps {share:.3f} of the elements, not half"
     (gradient,) = torch.autograd.grad(first[0].sum(), x)
-    assert torch.equal(gradient.cpu(), first[0].detach().cpu()), "the backward pass of a compiled function has another mask of dropout"
+    assert torch.equal(gradient.cpu(), first[0].detach().cpu()), "the backward pass of a compiled function uses a different dropout mask"

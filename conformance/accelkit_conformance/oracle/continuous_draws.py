@@ -67,4 +67,4 @@ def check_continuous_draws(subject: Subject, name: str, count: int) -> None:
     assert distance * math.sqrt(count) < 2.2, f"{name}: the greatest distance between the distributions is {distance:.4f}"
     quantiles = distribution(drawn.cpu().double())
     correlation = float(torch.corrcoef(torch.stack([quantiles[:-1], quantiles[1:]]))[0, 1])
-    assert abs(correlation) < 0.04, f"{name}: neighbours are correlated, {correlation:.3f}"
+    assert abs(correlation) < 0.04, f"{name}: successive numbers are correlated (coefficient {correlation:.3f})"

@@ -79,7 +79,7 @@ def check_structures(subject: Subject, way: str) -> None:
     for (name, mine), theirs in zip(
         [*other.named_parameters(), *other.named_buffers()], [*module.parameters(), *module.buffers()], strict=True
     ):
-        assert torch.equal(mine.detach().cpu(), theirs.detach().cpu()), f"{name} has other values after the copy"
+        assert torch.equal(mine.detach().cpu(), theirs.detach().cpu()), f"{name} has different values after the copy"
     if way == "deepcopy":
         leaf = torch.arange(3.0, device=subject.device).requires_grad_()
         (leaf * leaf).sum().backward()

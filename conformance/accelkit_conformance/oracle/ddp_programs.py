@@ -84,7 +84,9 @@ class _Training:
         The relative tolerance is ``tolerance``. The absolute tolerance is ``tolerance`` times the largest element, plus 1e-7.
         """
         for (name, ours), theirs in zip(self.ddp.module.named_parameters(), self.single.parameters(), strict=True):
-            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in DDP or only in one process"
+            assert (ours.grad is None) == (theirs.grad is None), (
+                f"{name} has a gradient in the DDP model or in the single-process model, but not in both"
+            )
             if ours.grad is not None and theirs.grad is not None:
                 self.subject.assert_on_device(ours.grad)
                 expected = theirs.grad * factor

@@ -71,7 +71,7 @@ def check_contexts(subject: Subject) -> None:
                         raise error
             except KeyError:
                 pass
-            assert identity(current_stream(subject)) == before, f"{how} did not restore the one before"
+            assert identity(current_stream(subject)) == before, f"{how} did not restore the previous stream"
 
 
 def make_event(subject: Subject, **options: bool) -> Any:
@@ -167,7 +167,7 @@ def _enter_in_turn(subject: Subject, enter: Callable[[Any], contextlib.AbstractC
     with enter(streams[0]):
         assert identity(current_stream(subject)) == identity(streams[0]), "a stream that was entered is not current"
         _enter_in_turn(subject, enter, streams[1:])
-    assert identity(current_stream(subject)) == before, "leaving a stream that was entered again did not restore the one before"
+    assert identity(current_stream(subject)) == before, "leaving a stream that was entered again did not restore the previous stream"
 
 
 def identity(stream: Any) -> Any:

@@ -46,7 +46,7 @@ def check_ones(subject: Subject) -> None:
     assert sorted(y.detach().cpu().unique().tolist()) == [0.0, 1.25]
     y.sum().backward()
     assert x.grad is not None
-    assert torch.equal(x.grad.cpu(), y.detach().cpu()), "the gradient's mask is not the result's"
+    assert torch.equal(x.grad.cpu(), y.detach().cpu()), "the gradient does not have the same mask as the result"
     assert torch.equal(layer.eval()(x).cpu(), x.cpu())
 
 

@@ -43,7 +43,7 @@ def check_free_memory(subject: Subject) -> None:
             during = get()
             del block
             for free, now in (before, during):
-                assert now == total, f"{name} reports a total of {total} bytes, and later of {now}"
+                assert now == total, f"{name} reports a total of {total} bytes, and later a total of {now} bytes"
                 assert 0 <= free <= total, f"{name} reports that {free} of {total} bytes are free"
             decreases.append(before[0] - during[0])
         assert max(decreases) >= _BYTES, f"{_BYTES} bytes were allocated, but the free memory that {name} reports decreased by {decreases}"

@@ -63,7 +63,7 @@ def check_operator(subject: Subject, name: str) -> None:
     call()
     if call() > first:
         left = subject.allocated_after(first) - first  # collecting garbage is slow
-        assert left <= 0, f"{left:.0f} bytes more are allocated after two more calls"
+        assert left <= 0, f"{left:.0f} more bytes are allocated after two more calls"
 
 
 def check_failed_allocations(subject: Subject) -> None:
@@ -119,13 +119,15 @@ def check_threads(subject: Subject) -> None:
 
     tensors_of_thread = run_at(subject, "another thread", subject.device, run)
     growth = levels[-1] - levels[0]
-    assert growth <= 0, f"{growth:.0f} bytes more are allocated after tensors were created and freed in a thread for the third time"
+    assert growth <= 0, f"{growth:.0f} more bytes are allocated after tensors were created and freed in a thread for the third time"
     held = subject.allocated()
     tensors_of_thread.clear()
     left = subject.allocated()
     if left > held - _BYTES:
         left = subject.allocated_after(held - _BYTES)  # collecting garbage is slow
-    assert left <= held - _BYTES, f"the main thread freed {_BYTES} bytes of another thread, but only {held - left:.0f} fewer are allocated"
+    assert left <= held - _BYTES, (
+        f"the main thread freed {_BYTES} bytes of another thread, but the number of allocated bytes decreased by only {held - left:.0f}"
+    )
 
 
 def check_operators_without_memory(subject: Subject) -> None:
@@ -152,7 +154,7 @@ def check_operators_without_memory(subject: Subject) -> None:
     for _ in range(2):
         run_out()
     left = subject.allocated_after(before) - before
-    assert left <= 0, f"{left:.0f} bytes stay allocated after two operators that ran out of memory, whose inputs have been freed"
+    assert left <= 0, f"{left:.0f} bytes stay allocated after two operators ran out of memory, although their inputs have been freed"
 
 
 def check_resized_storages(subject: Subject) -> None:
@@ -207,7 +209,7 @@ def check_varying_shapes(subject: Subject) -> None:
         run(length)
     growth = allocated() - first
     num_more = len(_LENGTHS) - _NUM_FIRST_LENGTHS
-    assert growth < _MOST_GROWTH, f"{growth:.0f} bytes more are allocated after steps with {num_more} other lengths, and after empty_cache"
+    assert growth < _MOST_GROWTH, f"{growth:.0f} more bytes are allocated after steps with {num_more} other lengths, and after empty_cache"
 
 
 def check_failed_calls(subject: Subject, name: str) -> None:

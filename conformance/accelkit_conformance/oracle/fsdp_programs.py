@@ -51,7 +51,9 @@ class _Training:
     def check(self, tolerance: float = 1e-4) -> None:
         """Check that the gradients of both models agree, within the relative ``tolerance``."""
         for (name, ours), theirs in zip(self.model.named_parameters(), self.single.parameters(), strict=True):
-            assert (ours.grad is None) == (theirs.grad is None), f"{name} has a gradient either only in FSDP or only in one process"
+            assert (ours.grad is None) == (theirs.grad is None), (
+                f"{name} has a gradient in the FSDP model or in the single-process model, but not in both"
+            )
             if theirs.grad is not None:
                 found = ours.grad.full_tensor().cpu()
                 atol = tolerance * float(theirs.grad.abs().max()) + 1e-7

@@ -68,7 +68,7 @@ def check_seeds_of_generators(subject: Subject) -> None:
     device, generator = subject.device, _new(subject)
     assert generator.device.type == device.type, f"a generator of {device} says that it is on {generator.device}"
     assert torch.Generator(device=str(device)).device == generator.device, f"Generator({str(device)!r}) is on another device"
-    assert generator.manual_seed(3) is generator, "manual_seed does not return its generator"
+    assert generator.manual_seed(3) is generator, "manual_seed does not return the generator"
     torch.rand(5, device=device, generator=generator)
     assert generator.initial_seed() == 3, f"after drawing numbers, initial_seed() is {generator.initial_seed()}, not 3"
     for seed, remainder in ((-1, 2**64 - 1), (-5, 2**64 - 5), (2**64 - 1, 2**64 - 1), (2**63, 2**63)):

@@ -116,7 +116,7 @@ def check_assignments(subject: Subject) -> None:
                     assert form == right, f"the result has the dtype and shape {form}, not {right}"
                     close = torch.isclose(mine.cpu(), theirs, rtol=1e-6)
                     assert bool(close.all()), f"{int((~close).sum())} of {theirs.numel()} elements are wrong: {mine.tolist()}"
-                assert torch.equal(there.cpu()[:, 1::2], here[:, 1::2]), "elements beside the slice changed"
+                assert torch.equal(there.cpu()[:, 1::2], here[:, 1::2]), "elements outside the slice changed"
 
 
 _EXTREMES = {"float16": 6.5e4, "bfloat16": 3e38, "float32": 3e38, "float64": 1e300, "complex64": 3e38, "complex128": 1e300}

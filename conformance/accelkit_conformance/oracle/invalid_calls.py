@@ -170,7 +170,7 @@ def check_batches_of_matrices(subject: Subject) -> None:
             except NotImplementedError:  # tests of the operator report this
                 continue
             failed = [number for number, value in enumerate(info) if value]
-            assert failed == [place], f"linalg.{name} reports that the matrices {failed} of a batch failed, instead of {place}"
+            assert failed == [place], f"linalg.{name} reports that the matrices {failed} of a batch failed, instead of matrix {place}"
 
 
 _ROWS = torch.arange(12.0).view(4, 3)
@@ -265,7 +265,7 @@ def check_indices(subject: Subject) -> None:
         NotSupported: If the device type is ``xla``: XLA clamps such indices.
     """
     if subject.device_type == "xla":
-        raise NotSupported("XLA defines the result of an index outside a tensor: it is clamped")
+        raise NotSupported("XLA clamps an index that is outside a tensor")
     index = subject.devices.index(subject.device)
     remaining = list(_INDICES)
     while remaining:

@@ -40,7 +40,9 @@ def check_large_draws(subject: Subject) -> None:
             check_mean(f"the end of {name}", drawn[-_TAIL:], mean, variance)
             if name in ("rand", "randn", "randint"):
                 for start in (_MANY - 4, _MANY - 40_000, _MANY - _TAIL):
-                    assert _occurrences(drawn, start) == 1, f"four numbers of {name}, from place {start} on, occur elsewhere in the draw"
+                    assert _occurrences(drawn, start) == 1, (
+                        f"the four numbers of {name} from index {start} on also occur elsewhere in the draw"
+                    )
     count = 2_000_003
     distinct = len(torch.randint(0, 2**62, (count,), device=device).cpu().unique())
     assert distinct > count - 3, f"of {count} numbers from 0 to 2**62, only {distinct} are distinct"

@@ -93,6 +93,17 @@ def channels_last(one: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(one, memory_format=memory_format).copy_(one)  # contiguous() keeps the strides of a tensor with one channel
 
 
+def channels_last_offset(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a four- or five-dimensional tensor with its channels last in memory, after other values in the same storage.
+
+    For any other tensor, the result is that of ``offset``.
+    """
+    if one.ndim not in (4, 5):
+        return offset(one)
+    before = torch.full_like(one[:1], canary(one.dtype))
+    return channels_last(torch.cat([before, one]))[1:]
+
+
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "strided": strided,
     "offset": offset,
@@ -105,6 +116,7 @@ MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "narrowed": narrowed,
     "reversed": reversed_dimensions,
     "odd strides": odd_strides,
+    "channels_last offset": channels_last_offset,
 }
 """Further layouts, which are combined with few other conditions."""
 

@@ -92,7 +92,7 @@ def check_calls(subject: Subject) -> None:
             if levels[-1] > levels[0]:
                 levels.append(subject.allocated_after(levels[0]))  # collecting garbage is slow
             growth = levels[-1] - levels[0]
-            assert growth <= 0, f"{growth:.0f} bytes more are allocated after three more calls ({name})"
+            assert growth <= 0, f"{growth:.0f} more bytes are allocated after three more calls ({name})"
 
 
 def _recorded(subject: Subject, x: torch.Tensor) -> None:
@@ -128,4 +128,4 @@ def check_training(subject: Subject) -> None:
             levels.append(subject.allocated())
     if levels[-1] > levels[0]:
         levels.append(subject.allocated_after(levels[0]))  # collecting garbage is slow
-    assert levels[-1] <= levels[0], f"{levels[-1] - levels[0]:.0f} bytes more are allocated after {len(levels)} steps"
+    assert levels[-1] <= levels[0], f"{levels[-1] - levels[0]:.0f} more bytes are allocated after {len(levels)} steps"

@@ -91,7 +91,7 @@ def check_copies_elsewhere(subject: Subject, place: str) -> None:
     if place == "another stream" and not subject.capabilities.can("streams"):
         raise NotSupported("the device has no streams")
     if place == "another current device" and not subject.capabilities.can("numbered_devices"):
-        raise NotSupported("the devices have no numbers")
+        raise NotSupported("the devices are not numbered")
     other = subject.second_device() if place == "another current device" else subject.device
     device = subject.device
     host = torch.device("cpu")

@@ -58,11 +58,15 @@ def compare_module(
         there = copy.deepcopy(here).to(subject.device)
     if not training:
         with torch.no_grad():
-            _compare(subject, copy.deepcopy(here), copy.deepcopy(there), call, seed=seed)
-    _compare(subject, here, there, call, seed=seed)
+            compare_modules(subject, copy.deepcopy(here), copy.deepcopy(there), call, seed=seed)
+    compare_modules(subject, here, there, call, seed=seed)
 
 
-def _compare(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: str) -> None:
+def compare_modules(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: str) -> None:
+    """Call a module on the CPU, ``here``, and the same module on the device, ``there``, and compare outputs, gradients and buffers.
+
+    The arguments ``call`` and ``seed``, and the errors, are those of ``compare_module``.
+    """
     is_low = any(one.dtype in (torch.bfloat16, torch.float16) for one in here.parameters())  # in which 8 eps is 0.8 to 6 %
     stages = 1 if is_low else _MORE_STAGES.get(type(here).__name__, _STAGES)
     try:
@@ -80,7 +84,7 @@ def _compare(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: 
         true = truth[part] if truth is not None and len(truth[part]) == len(expected) else [None] * len(expected)
         others = max((relative_error(*one) for one in zip(expected, true, strict=True) if one[0] is not None), default=0.0)
         for mine, theirs, exact in zip(found[part], expected, true, strict=True):
-            assert (mine is None) == (theirs is None), f"{part}: one of them is None on the device or on the CPU, but not on both"
+            assert (mine is None) == (theirs is None), f"{part}: an entry is None on the device or on the CPU, but not on both"
             if theirs is None:
                 continue
             try:

@@ -163,7 +163,7 @@ def compare_backward(
     """
     expected = expected or op
     there = place(op, given, subject.device)
-    with _watching_draws(op) as draws:
+    with watching_draws(op) as draws:
         reference = _gradients(op, expected, sample, to_device(given, torch.device("cpu")))
     is_random = draws.are_seen
     if not reference:
@@ -179,7 +179,7 @@ def compare_backward(
     assert len(found) == len(reference), f"{len(found)} inputs have a gradient, not {len(reference)}"
     others = max((relative_error(*one) for one in zip(reference, truth, strict=True) if one[0] is not None), default=0.0)
     for number, (mine, theirs, true) in enumerate(zip(found, reference, truth, strict=True)):
-        assert (mine is None) == (theirs is None), "an input has a gradient on one of the two, and none on the other"
+        assert (mine is None) == (theirs is None), "an input has a gradient on the device or on the CPU, but not on both"
         if theirs is None:
             continue
         if is_random or compared is not None:
@@ -205,7 +205,7 @@ def _on_cpu(op: Any, call: Any, given: Any) -> tuple[list[Any], bool]:
 
     ``call`` is the operator ``op`` or a variant of it.
     """
-    with _watching_draws(op) as draws:
+    with watching_draws(op) as draws:
         results = flat(call(given[0], *given[1], **given[2]))
     return results, draws.are_seen
 
@@ -223,7 +223,7 @@ class _Draws(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def _watching_draws(op: Any) -> Iterator[_Draws]:
+def watching_draws(op: Any) -> Iterator[_Draws]:
     """Context manager that detects whether calls to the operator inside the block draw random numbers on the CPU.
 
     For most operators, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch

@@ -1,5 +1,5 @@
-"""Optimizer steps in cases that torch's ``optim_db`` does not have: several parameter groups, options that change between steps,
-several memory layouts, and loss scaling."""
+"""Optimizer steps in cases that torch's ``optim_db`` does not have: several parameter groups, options that change between steps, and
+several memory layouts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 from accelkit_conformance.oracle.layouts import LAYOUTS
-from accelkit_conformance.oracle.scaler_options import require_scaler
 from accelkit_conformance.oracle.tolerance import check_result
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CPU = torch.device("cpu")
-_RATE = 0.05
+RATE = 0.05
+_IMPLEMENTATIONS = ("foreach", "fused", "capturable", "lr")
+"""The options that select an implementation, and the learning rate, which is always ``RATE``."""
 Options = Mapping[str, Any]
 Train = Callable[[torch.device, torch.dtype, Options], Sequence[torch.Tensor]]
 
@@ -36,20 +37,20 @@ def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
     return found
 
 
-def _all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
+def all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
     """Return the options with which the optimizer is tested, such as ``foreach=True``: one dictionary for each test. Some dictionaries
     contain a learning rate that is a tensor on the device."""
     found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
     if subject.lacks("bool"):
         return found  # if the learning rate is a tensor, torch compares it with 0
-    if _has(info, "capturable"):
+    if has_option(info, "capturable"):
         if subject.device_type in _capturable_devices(info, is_foreach=False):
             found.append({"capturable": True, "foreach": False})
         if subject.device_type in _capturable_devices(info, is_foreach=True):
             found.append({"capturable": True, "foreach": True})
-            found.append({"capturable": True, "foreach": True, "lr": torch.tensor(_RATE, device=subject.device)})
+            found.append({"capturable": True, "foreach": True, "lr": torch.tensor(RATE, device=subject.device)})
     if {"fused": True} in found:
-        found.append({"fused": True, "lr": torch.tensor(_RATE, device=subject.device)})
+        found.append({"fused": True, "lr": torch.tensor(RATE, device=subject.device)})
     return found
 
 
@@ -62,14 +63,16 @@ def _capturable_devices(info: Any, *, is_foreach: bool) -> list[str]:
     return _get_capturable_supported_devices(supports_xla=name in ("RMSprop", "Rprop") or (not is_foreach and name != "Adadelta"))
 
 
-def _has(info: Any, option: str) -> bool:
+def has_option(info: Any, option: str) -> bool:
     return option in inspect.signature(info.optim_cls).parameters
 
 
-def _compare(subject: Subject, name: str, train: Train, expected: Train | None = None) -> None:
+def compare_steps(
+    subject: Subject, name: str, train: Train, expected: Train | None = None, *, ways: Sequence[Options] = (), case: str = ""
+) -> None:
     """Compare the parameters after training on the device with those after training on the CPU. Differences are recorded in the subject.
 
-    On the device, the training is repeated with each set of options that ``_all_ways`` returns. On the CPU, the optimizer uses a for-loop.
+    On the device, the training is repeated with each set of options in ``ways``. On the CPU, the optimizer uses a for-loop.
 
     A larger error is allowed for Muon, which orthogonalises updates in bfloat16, and for ``capturable``, which computes the bias
     corrections on the device in float32.
@@ -79,20 +82,25 @@ def _compare(subject: Subject, name: str, train: Train, expected: Train | None =
         name: The name of the optimizer.
         train: A function that trains on a device in a dtype, with options of the optimizer, and returns the parameters.
         expected: The function that trains on the CPU. None means ``train``.
+        ways: Sets of options. They must not differ in options that change the result, such as ``weight_decay``. By default, those that
+            ``all_ways`` returns.
+        case: A description of the training, for messages and expected failures.
     """
     info = opdb.optimizers()[name]
-    plain = {"foreach": False} if "foreach" in info.supported_impls else {}
+    ways = ways or all_ways(subject, info)
+    plain = {key: value for key, value in ways[0].items() if key not in _IMPLEMENTATIONS}
+    plain |= {"foreach": False} if "foreach" in info.supported_impls else {}
     require_dtypes(subject, lambda: (expected or train)(_CPU, torch.float32, plain))
     truth, reference = ((expected or train)(_CPU, dtype, plain) for dtype in (torch.float64, torch.float32))
-    for way in _all_ways(subject, info):
+    for way in ways:
         text = ", ".join(f"{key}={'a tensor' if isinstance(value, torch.Tensor) else value}" for key, value in way.items())
-        with subject.sample(f"{name}({text})", {"kwargs": way}):
+        with subject.sample(f"{name}({text}){case}", {"kwargs": way, "case": case}):
             for mine, theirs, true in zip(train(subject.device, torch.float32, way), reference, truth, strict=True):
                 more = {"num_stages": 32, "num_terms": 1024} if name == "Muon" or way.get("capturable") else {}
                 check_result(mine.detach(), theirs.detach(), true, subject.device, is_sensitive=name == "LBFGS", **more)
 
 
-def _random(name: str, count: int, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
+def random_tensors(name: str, count: int, *shapes: tuple[int, ...]) -> list[list[torch.Tensor]]:
     """Return ``count`` lists of random tensors on the CPU, each with one tensor for every shape in ``shapes``.
 
     If ``name`` is Muon, which updates only matrices, every shape that is not two-dimensional is replaced by (5, 3).
@@ -111,20 +119,20 @@ def check_groups(subject: Subject, name: str) -> None:
     the fourth step, the state is loaded into a new optimizer.
     """
     info = opdb.optimizers()[name]
-    starts, *gradients = _random(name, 7, (3, 4), (257,), (), (5, 2), (70,))
+    starts, *gradients = random_tensors(name, 7, (3, 4), (257,), (), (5, 2), (70,))
     members = ((0, 1), (2, 3), (4,))
     options = [{"weight_decay": 0.1}, {"maximize": True, "amsgrad": True, "momentum": 0.5}, {}]
 
     def train(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
         parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
-        rate = way.get("lr", _RATE)
+        rate = way.get("lr", RATE)
 
         def make(count: int) -> torch.optim.Optimizer:
             groups: list[dict[str, Any]] = [
                 {
                     "params": [parameters[one] for one in numbers],
                     "lr": rate * (number + 1),
-                    **{key: value for key, value in own.items() if _has(info, key)},
+                    **{key: value for key, value in own.items() if has_option(info, key)},
                 }
                 for number, (numbers, own) in enumerate(zip(members, options, strict=True))
             ]
@@ -148,7 +156,7 @@ def check_groups(subject: Subject, name: str) -> None:
                 optimizer.load_state_dict(state)
         return parameters
 
-    _compare(subject, name, train)
+    compare_steps(subject, name, train)
 
 
 _KINDS = (
@@ -172,7 +180,7 @@ def check_layouts(subject: Subject, name: str) -> None:
     version counter of each parameter. Differences are recorded in the subject.
     """
     info = opdb.optimizers()[name]
-    starts, *gradients = _random(name, 4, (3, 4), (4, 5), (5, 3), (6, 7), (9, 33), (2, 9))
+    starts, *gradients = random_tensors(name, 4, (3, 4), (4, 5), (5, 3), (6, 7), (9, 33), (2, 9))
     for one in gradients:
         one[-1] = one[-1].mean(-1, keepdim=True).expand(one[-1].shape)
     has_empty = name not in ("Adafactor", "Muon")  # Adafactor divides by the number of elements, and Muon by a norm
@@ -184,7 +192,7 @@ def check_layouts(subject: Subject, name: str) -> None:
         expected = [_LAYOUTS[kind[0]](one) for one, kind in zip(starts, kinds, strict=True)]
         around = [_around(*one) for one in zip(placed, expected, strict=True)]
         empty = [torch.nn.Parameter(torch.empty(0, dtype=dtype, device=device))] * has_empty
-        optimizer = info.optim_cls([*parameters, *empty], **{"lr": _RATE, **way})
+        optimizer = info.optim_cls([*parameters, *empty], **{"lr": RATE, **way})
         for given in gradients:
             versions = [one._version for one in parameters]
             for parameter, gradient, kind in zip(parameters, given, kinds, strict=True):
@@ -203,7 +211,7 @@ def check_layouts(subject: Subject, name: str) -> None:
             assert torch.equal(_around(one, like), before), "a step wrote outside a parameter"
         return [*parameters, *(parameter.grad for parameter in parameters if parameter.grad is not None)]
 
-    _compare(subject, name, train)
+    compare_steps(subject, name, train)
 
 
 def _around(placed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -218,41 +226,3 @@ def _around(placed: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     is_around = torch.ones(like._base.shape, dtype=torch.bool)
     is_around.as_strided(like.shape, like.stride(), like.storage_offset()).fill_(False)
     return base.detach().cpu().flatten()[is_around.flatten()]
-
-
-def check_scaled(subject: Subject, name: str) -> None:
-    """Check that optimizer steps with a gradient scaler on the device have the same results as steps without a scaler on the CPU.
-
-    Of the four steps with the scaler, the second overflows and must be skipped. On the CPU, this step is left out.
-    """
-    require_scaler(subject)
-    info = opdb.optimizers()[name]
-    starts, *gradients = _random(name, 5, (3, 4), (257,), (5,))
-
-    def without(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
-        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
-        optimizer = info.optim_cls(parameters, **{"lr": _RATE, **way})
-        for given in (gradients[0], *gradients[2:]):
-            for parameter, gradient in zip(parameters, given, strict=True):
-                parameter.grad = gradient.to(device=device, dtype=dtype)
-            optimizer.step()
-        return parameters
-
-    def train(device: torch.device, dtype: torch.dtype, way: Options) -> Sequence[torch.Tensor]:
-        parameters = [torch.nn.Parameter(one.to(device=device, dtype=dtype, copy=True)) for one in starts]
-        optimizer = info.optim_cls(parameters, **{"lr": _RATE, **way})
-        scaler = torch.amp.GradScaler(subject.device_type, init_scale=64.0)
-        for step, given in enumerate(gradients):
-            scaler.scale(torch.zeros((), device=device))
-            for parameter, gradient in zip(parameters, given, strict=True):
-                parameter.grad = gradient.to(device=device, dtype=dtype) * scaler.get_scale()
-            if step == 1:
-                parameters[1].grad.view(-1)[10] = float("inf")  # type: ignore[union-attr]
-            scaler.step(optimizer)
-            scaler.update()
-        assert scaler.get_scale() == 32.0, f"after a step that overflowed, the scale is {scaler.get_scale()}, not 32"
-        counts = [float(state["step"]) for state in optimizer.state.values() if "step" in state]
-        assert all(count == len(gradients) - 1 for count in counts), f"after {len(gradients) - 1} steps, the step counts are {counts}"
-        return parameters
-
-    _compare(subject, name, train, without)

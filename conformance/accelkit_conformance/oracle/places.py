@@ -107,7 +107,10 @@ def check_devices_of_threads(subject: Subject) -> None:
     module.set_device(subject.device)
     is_seen.set()
     thread.join()
-    assert found == {"inside": other.index, "later": other.index}, f"in a thread on {other}, the current device was {found}"
+    inside, later = found.get("inside"), found.get("later")
+    assert inside == later == other.index, (
+        f"in a thread on {other}, the current device was {inside}, and {later} after the main thread chose {subject.device}"
+    )
     for when, index in {"while another thread used": current, "after another thread chose": module.current_device()}.items():
         assert index == subject.device.index, f"{when} {other}, the current device was {index}, not {subject.device.index}"
     assert made == subject.device, f"while another thread used {other}, a tensor without an index was created on {made}"

@@ -202,6 +202,6 @@ def check_close(
         right = truth[bare_name(name)]
         error = float((value - right).norm()) / (float(right.norm()) + 0.05 * scale)
         assert error <= tolerance, (
-            f"{what}: that of {name} differs from float64 by {error:.2g}, relative; "
-            f"{tolerance:.2g} is allowed in {declaration_of(subject.plugin()).source}"
+            f"{what}: the relative error of {name}, compared with float64, is {error:.2g}; "
+            f"at most {tolerance:.2g} is allowed for {declaration_of(subject.plugin()).source}"
         )

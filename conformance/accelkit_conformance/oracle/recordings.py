@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch.autograd import DeviceType
     from torch.autograd.profiler_util import FunctionEvent
     from torch.profiler import profile
 
@@ -32,6 +33,13 @@ def record(subject: Subject, work: Callable[[], object], **options: bool) -> pro
         work()
         subject.accelerator.synchronize(subject.device)
     return profiler
+
+
+def device_type(subject: Subject) -> DeviceType:
+    """Return the device type that events of the device must have, such as ``CUDA`` or ``PrivateUse1``."""
+    from torch.autograd import DeviceType
+
+    return next((one for name, one in DeviceType.__members__.items() if name.lower() == subject.device_type), DeviceType.PrivateUse1)
 
 
 def device_work(profiler: profile) -> list[FunctionEvent]:

@@ -166,7 +166,7 @@ def check_repeated_call(subject: Subject, name: str) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     for run in runs[1:]:
-        assert torch.equal(torch.nan_to_num(runs[0]), torch.nan_to_num(run)), "five runs gave different bits"
+        assert torch.equal(torch.nan_to_num(runs[0]), torch.nan_to_num(run)), "five runs gave different results"
     if name in _ASSIGNED:
         _check_assigned(runs[0], _values("cpu", *_ASSIGNED[name]))
     elif name not in _AMBIGUOUS:

@@ -49,7 +49,9 @@ def check_several_dtypes(subject: Subject, way: str) -> None:
                 scaler.unscale_(optimizer)
             scaler.step(optimizer)
         scaler.update()
-        settings = f"with {value} in {'no gradient' if poisoned is None else f'the gradient of parameter {poisoned}'} of {len(parameters)}"
+        settings = "with only finite gradients"
+        if poisoned is not None:
+            settings = f"with {value} in the gradient of parameter {poisoned} of {len(parameters)}"
         for index, parameter in enumerate(parameters):
             is_skipped = poisoned is not None and poisoned % num_groups == index % num_groups
             expected = [1.0 if is_skipped else 0.5] * 3
@@ -133,5 +135,6 @@ def check_infinite_gradients(subject: Subject, place: str, shapes: Sequence[tupl
         scaler.step(optimizer)
         scaler.update()
         moved = [not torch.equal(parameter.detach().cpu(), one) for parameter, one in zip(parameters, before, strict=True) if one.numel()]
-        assert all(moved) if value is None else not any(moved), f"with {value} in the {place} gradient, {sum(moved)} parameters changed"
-        assert scaler.get_scale() == scale, f"after {value} the scale is {scaler.get_scale():g}, not {scale:g}"
+        settings = "with finite gradients" if value is None else f"with {value} in the {place} gradient"
+        assert all(moved) if value is None else not any(moved), f"{settings}, {sum(moved)} of {len(moved)} parameters changed"
+        assert scaler.get_scale() == scale, f"{settings}, the scale became {scaler.get_scale():g}, not {scale:g}"

@@ -246,7 +246,7 @@ class ModelPair:
             return "the step changed nothing"
         for factor, cause in (
             (size, f"gradients are summed over the {size} processes, not averaged"),
-            (1 / size, f"gradients are divided by the {size} processes twice"),
+            (1 / size, f"gradients are divided twice by the number of processes ({size})"),
         ):
             scaled = [start + factor * (other - start) for start, other in zip(self._start, theirs, strict=True)]
             if size > 1 and _are_close(ours, scaled):

@@ -106,7 +106,8 @@ def check_streams_of_threads(subject: Subject) -> None:
     """Check that each thread has its own current stream, and that ``set_stream`` makes a stream current.
 
     Raises:
-        AssertionError: If a stream that one thread makes current is current in another thread, or if ``set_stream`` has no effect.
+        AssertionError: If a stream that one thread makes current is current in another thread, if another stream is current after
+            ``set_stream``, or if a new stream equals the stream that was current before.
         NotSupported: If the device does not declare streams, and has only one stream.
     """
     before, stream = current_stream(subject), make_stream(subject)

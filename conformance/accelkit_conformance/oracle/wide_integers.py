@@ -1,4 +1,4 @@
-"""Calls with integer arguments or results that do not fit into an int32."""
+"""Calls with integer arguments or results that do not fit into an int32, and calls that add up narrow integers in int64."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _CLOSE = torch.tensor([7, 2**60, 2**60 + 1, -(2**60) + 1, -(2**60)])  # in float
 _CLOSE_NARROW = torch.tensor([7, 2**30, 2**30 + 1, -(2**30) + 1, -(2**30)], dtype=torch.int32)  # in float32, some are equal
 _NARROW = torch.tensor([2_000_000_011, 2_000_000_089, 2], dtype=torch.int32)
 
+_MANY = torch.arange(1, 1001) % 100 + 28  # the sum, and nearly all partial sums, do not fit into 16 bits
+
 _Calls = dict[str, tuple[torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]]
 ARITHMETIC: _Calls = {
     "mul": (_NUMBERS, lambda x: x * x.flip(0)),
@@ -36,6 +38,23 @@ ARITHMETIC: _Calls = {
     "cumprod_of_int32": (_NARROW, lambda x: x.cumprod(0)),
 }
 """Calls that compute new integers, by name. Each is a function, preceded by the integers with which it is called."""
+ACCUMULATING: _Calls = {
+    f"{name}_of_{str(dtype).removeprefix('torch.')}": (_MANY.to(dtype), call)
+    for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)
+    for name, call in {
+        "sum": lambda x: x.sum(),
+        "sum_along_a_dimension": lambda x: x.view(2, 500).sum(1),
+        "nansum": lambda x: x.nansum(),
+        "cumsum": lambda x: x.cumsum(0),
+        "prod": lambda x: x[:8].prod(),
+        "cumprod": lambda x: x[:8].cumprod(0),
+        "trace": lambda x: x[:900].view(30, 30).trace(),
+        "count_nonzero": lambda x: x.count_nonzero(),
+        "bincount": lambda x: x.bincount(),
+    }.items()
+    if (name, dtype) not in {("bincount", torch.bool), ("trace", torch.bool)}
+}
+"""Calls on narrow integers with results in int64, by name, in the same form as in ``ARITHMETIC``."""
 COMPARING: _Calls = {
     "max": (_CLOSE, lambda x: x.max()),
     "min": (_CLOSE, lambda x: x.min()),
@@ -79,11 +98,11 @@ def computed(subject: Subject, name: str) -> list[tuple[torch.Tensor, torch.Tens
         NotSupported: If the accelerator declares that the device lacks a dtype of the call, or if the device raises an error for a
             call (such as a matmul of integers) that PyTorch itself implements only for the CPU.
     """
-    numbers, call = {**ARITHMETIC, **COMPARING}[name]
+    numbers, call = {**ARITHMETIC, **ACCUMULATING, **COMPARING}[name]
     close = [_CLOSE_NARROW] if name in COMPARING and not subject.lacks("int32") else []
     results = []
     for here in (numbers, *close):
         require_dtypes(subject, lambda here=here: call(here))
-        with may_be_missing(opdb.operators().get(name), (here, (), {})):
+        with may_be_missing(opdb.operators().get(name.partition("_of_")[0]), (here, (), {})):
             results.append((call(here.to(subject.device)), call(here)))
     return results

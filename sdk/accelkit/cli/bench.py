@@ -138,5 +138,5 @@ def _share(text: str) -> float:
     except ValueError:
         percent = -1.0
     if not 0 <= percent < 100:
-        raise UsageError(f"--threshold {text} is not a percentage", hint="use a number from 0 to 100, as in --threshold 5%")
+        raise UsageError(f"--threshold {text} is not a valid percentage", hint="use a number from 0 to less than 100, as in --threshold 5%")
     return percent / 100

@@ -52,7 +52,7 @@ def find_template() -> Path:
     if found is None:
         raise UsageError(
             "the template for plugins was not found",
-            why=f"it is neither {' nor '.join(map(str, _PLACES))}",
+            why=f"it is in neither {' nor '.join(map(str, _PLACES))}",
             hint="pip install --force-reinstall --no-deps accelkit",
         )
     return found

@@ -40,7 +40,7 @@ def read_num_nodes(text: str | None) -> tuple[int | None, int]:
     least, most = found[1], int(found[2])
     if least is not None and int(least) > most:
         raise UsageError(
-            f"--num-nodes {text}: the smallest number of machines is larger than the largest",
+            f"--num-nodes {text}: the minimum number of machines exceeds the maximum",
             why="MIN:MAX is expected",
             hint=f"write --num-nodes {most}:{least}",
         )
@@ -63,7 +63,7 @@ def check_changing_number(text: str, *, node_rank: int | None, rdzv_backend: str
     if node_rank is not None:
         raise UsageError(
             f"--node-rank {node_rank} cannot be used with the range --num-nodes {text}",
-            why="when a machine goes or comes, the machines get new ranks",
+            why="when a machine joins or leaves, the machines get new ranks",
             hint="omit --node-rank on all machines",
         )
     if rdzv_backend != "c10d":

@@ -244,7 +244,7 @@ def _results(record: PluginRecord, call: Callable[[], Iterable[object]]) -> dict
             raise BrokenPluginError(
                 f"doctor_checks of {record.name} returned {result!r:.80}",
                 plugin=record.plugin,
-                why="it must return a mapping of the name of each check to an Availability",
+                why="it must return a mapping from check names to Availability objects",
                 hint="report it to the vendor",
             )
         found |= {str(name): dataclasses.asdict(check) for name, check in result.items()}

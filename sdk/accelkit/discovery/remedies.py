@@ -132,10 +132,10 @@ def _missing_attribute(error: AttributeError) -> str:
 
 
 _SERVER = "a server that the device needs does not respond; start it, or correct its address"
-_LOST = "the device was lost, or the server that it needs has ended: reset the device, or start its server again"
+_LOST = "the device was lost, or the server that it needs has stopped: reset the device, or start its server again"
 _NOT_REGISTERED = (
     "importing the vendor's torch package must register the device with torch; check device_type and torch_package, "
-    "or override load() to call the function of the package that registers the device"
+    "or override load() to call the package's function that registers the device"
 )
 _NO_MODULE = "the vendor's torch package must register a module for its device type with torch._register_device_module; update the package"
 _NEWER_SYSTEM = "it was built for a newer system; install a build for this one"

@@ -120,7 +120,7 @@ def _run(job: Job, folder: Path, say: Say, signals: _Signals) -> int:
         if membership is not None:
             membership.members.leave()
     if result is None:
-        say("the job ended, and had enough machines without this one")
+        say("the job has ended; it had enough machines without this one")
         return int(membership is None)
     if agent.remote_failure:
         agent.leave()
@@ -193,7 +193,7 @@ def _too_few_machines(job: Job, members: Members) -> UnavailableError:
         hosts = members.present()
     except DistError as error:  # the machine that hosts the store waited in vain as well, and has ended
         return _rendezvous_error(job, error)
-    present = f"{len(hosts)} {'is' if len(hosts) == 1 else 'are'} there"
+    present = f"{len(hosts)} {'is' if len(hosts) == 1 else 'are'} present"
     return UnavailableError(
         f"the job needs at least {job.min_nodes} machines, and after {job.join_timeout} seconds, {present}",
         why=f"these machines are at {job.rdzv_endpoint}: {', '.join(hosts)}",

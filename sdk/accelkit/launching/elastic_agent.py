@@ -60,7 +60,7 @@ class ElasticAgent(Agent):
         if not change:
             return super()._monitor_workers(worker_group)
         self._has_lost_a_machine = self._has_lost_a_machine or change.startswith(_LOST)  # perhaps another machine noticed the loss
-        self._say(f"{change}; the processes stop, and start again on the machines that are there")
+        self._say(f"{change}; the processes are stopped, and restarted on the machines that are present")
         self._membership.rendezvous.has_changed = True
         return RunResult(WorkerState.HEALTHY)
 
@@ -79,7 +79,7 @@ class ElasticAgent(Agent):
             if change := reason_to_stop(store) or self._loss():
                 return change
         if int(store.add(FINISHED, 0)) == 0 and self._membership.rendezvous.has_newcomers():
-            return ask_to_stop(store, "another machine joins the job")
+            return ask_to_stop(store, "another machine is joining the job")
         return ""
 
     def _change_behind_failure(self, size: int) -> str:
@@ -131,7 +131,7 @@ class ElasticAgent(Agent):
         if death_sig is not None and store is not None:
             if self.is_leaving:
                 with contextlib.suppress(RuntimeError):  # raised by torch if the host of the store has exited
-                    ask_to_stop(store, f"{socket.gethostname()} leaves the job, because it received SIGTERM")
+                    ask_to_stop(store, f"{socket.gethostname()} is leaving the job, because it received SIGTERM")
             else:
                 self._record_failure(f"it received {death_sig.name}")
         super()._shutdown(death_sig or signal.SIGTERM)

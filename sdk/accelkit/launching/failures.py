@@ -195,7 +195,7 @@ def _awaited(endings: Sequence[Ending]) -> str:
         return f"it was possibly waiting for rank {', '.join(late)}"
     if done := [str(ending.rank) for ending in others if ending.exit_code == 0]:
         return f"it was possibly waiting for rank {', '.join(done)}, which had finished: look for a call that only some processes make"
-    return "compare the error with the errors of the other ranks, also on the other machines of the job"
+    return "compare the error with the errors of the other ranks, including those on the other machines of the job"
 
 
 def _evidence(cause: Ending) -> list[str]:

@@ -44,7 +44,7 @@ class Exporter:
             server, _ = start_http_server(port, address, registry)
         except OSError as error:
             is_address = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-            hint = "choose another --address: one of this machine" if is_address else "choose another --prometheus PORT"
+            hint = "choose an --address that belongs to this machine" if is_address else "choose another --prometheus PORT"
             raise UsageError(f"cannot listen on port {port} of {address}", why=str(error), hint=hint) from error
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{server.server_port}/metrics"
 

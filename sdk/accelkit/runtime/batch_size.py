@@ -33,7 +33,7 @@ def find_executable_batch_size(
     size = whole_number(starting_batch_size)
     if size is None or size < 1:
         raise UsageError(
-            f"starting_batch_size must be a whole number from 1, got {starting_batch_size!r:.80}",
+            f"starting_batch_size must be a positive whole number, got {starting_batch_size!r:.80}",
             why="it is a number of samples",
             hint="use the largest batch size that is worth trying, such as 128",
         )

@@ -296,7 +296,7 @@ class Checkpointing:
         """
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index
         warnings.warn(
-            f"{source} has no random state of rank {rank}, because it was saved by fewer processes. "
+            f"{source} has no random state for rank {rank}, because it was saved by fewer processes. "
             "A new state is derived from that of another rank; it is the same in every such run",
             stacklevel=4,
         )

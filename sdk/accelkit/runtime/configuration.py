@@ -245,8 +245,8 @@ def _check_strategy(strategy: Strategy, accelerator: Accelerator) -> None:
     if wanted != accelerator.device_type:
         raise ContradictionError(
             f"strategy {strategy.name!r} and accelerator {accelerator.name!r} disagree about the device",
-            why=f"the strategy was made for {wanted}, and the accelerator drives {accelerator.device_type}",
-            hint="make the strategy without a device, or select the other accelerator",
+            why=f"the strategy was created for {wanted}, but the accelerator drives {accelerator.device_type}",
+            hint="create the strategy without a device, or select the other accelerator",
         )
 
 

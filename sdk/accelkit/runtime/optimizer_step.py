@@ -103,16 +103,16 @@ class Stepping:
         return result
 
     def _warn_of_small_gradients(self) -> None:
-        """Warn once that gradients are too small.
+        """Warn once that gradients are probably too small.
 
-        ``backward`` divides the loss by the number of micro-batches per step, but this step had only one micro-batch.
+        ``backward`` divides the loss by the number of micro-batches per step, but this step probably had only one micro-batch.
         """
         self.accumulation.has_begun = True
         num_steps = self.accumulation.num_steps
         warnings.warn(
             f"gradient_accumulation_steps={num_steps}, and an optimizer stepped outside of accumulate(): backward() divides each gradient "
-            f"by {num_steps}, and this step has one of them. Write `with rt.accumulate(model):` around the forward and backward pass and "
-            "the step, or leave gradient_accumulation_steps out",
+            f"by {num_steps}, which makes it too small if this step had only one micro-batch. Write `with rt.accumulate(model):` around "
+            "the forward and backward pass and the step, or leave gradient_accumulation_steps out",
             stacklevel=4,
         )
 
@@ -276,7 +276,7 @@ def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.M
             if not holders:
                 raise _apart(strategy, type(optimizer).__name__, "no module of this call has all of this optimizer's parameters")
             if any(holders[0] is other for other in found.values()):
-                raise _apart(strategy, type(optimizer).__name__, f"{type(holders[0]).__name__} has another optimizer already")
+                raise _apart(strategy, type(optimizer).__name__, f"{type(holders[0]).__name__} already has another optimizer")
             found[id(optimizer)] = holders[0]
     for module in modules:
         if not any(module is other for other in found.values()) and any(parameter.requires_grad for parameter in module.parameters()):
@@ -289,5 +289,6 @@ def _apart(strategy: Strategy, name: str, why: str) -> PrepareError:
         f"{name} cannot be prepared for strategy {strategy.name!r}, which wraps a module together with its optimizer",
         plugin=strategy.plugin,
         why=why,
-        hint="model, optimizer = rt.prepare(model, optimizer), in one call; a model that is not trained: model.requires_grad_(False)",
+        hint="prepare both in one call: model, optimizer = rt.prepare(model, optimizer); for a model that is not trained, call "
+        "model.requires_grad_(False) first",
     )

@@ -81,7 +81,7 @@ def check_requeue(plugin_manager: PluginManager, cluster: ClusterEnvironment) ->
     ]
     if not able:
         raise UnsupportedError(
-            f"requeue=True, and the cluster environment {cluster.name!r} has no queue",
+            f"requeue=True, but the cluster environment {cluster.name!r} has no queue",
             plugin=cluster.plugin,
             why="it does not implement requeue(), and no hook plugin does",
             hint="leave requeue out, or run under a scheduler; accelkit why --cluster shows what was recognised",

@@ -36,8 +36,9 @@ _ends_at_exit = False
 def join(user: object, cluster: ClusterEnvironment, device: torch.device, backend: str | None, seconds: float) -> None:
     """Make this process a member of the default process group. Returns when every process has joined.
 
-    A new group uses ``backend`` for tensors on the device, and gloo for objects and for tensors on the CPU. All Runtimes of a process use
-    the same group. If the program has already created a group, that group is used unchanged.
+    A new group uses ``backend`` for tensors on the device, and gloo for objects and for tensors on the CPU. If the device is the CPU, it
+    uses ``backend`` for everything. All Runtimes of a process use the same group. If the program has already created a group, that group
+    is used unchanged.
 
     Args:
         user: The Runtime that joins. It is passed to ``leave`` later.
@@ -231,8 +232,8 @@ def agree(mine: dict[str, str], options: dict[str, str], device: torch.device) -
         raise ContradictionError(
             "the processes of this job have different settings",
             why="; ".join(differences[:8]) + ("; ..." if len(differences) > 8 else ""),
-            hint="select accelerator, precision, strategy and its options in the program, alike on every rank, or with accelkit launch; "
-            "use the same versions and environment variables on every machine",
+            hint="select the same accelerator, precision, strategy and strategy options on every rank, in the program or with accelkit "
+            "launch; use the same versions and environment variables on every machine",
         )
 
 

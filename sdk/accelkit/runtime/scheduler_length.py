@@ -116,7 +116,7 @@ class _Steps:
         if self._num_processes > 1:
             reasons.append(f"the batches are divided among {self._num_processes} processes, and each gets {self.prepared} per epoch")
         if self._accumulation_steps > 1:
-            reasons.append(f"a scheduler steps once for {self._accumulation_steps} batches")
+            reasons.append(f"a scheduler steps once every {self._accumulation_steps} batches")
         wanted = "len(loader)" if self._accumulation_steps == 1 else "math.ceil(len(loader) / rt.gradient_accumulation_steps)"
         return (
             f"which is {epochs} x {unit}, and {unit} is {per_epoch}. But {' and '.join(reasons)}: {_count(epochs, 'epoch')} "

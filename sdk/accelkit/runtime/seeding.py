@@ -91,7 +91,7 @@ def restore(state: Mapping[str, Any], accelerator: Accelerator, device: torch.de
         accelerator.set_rng_state(state["device"], device)
     elif state["device"] is not None and state["device_type"] != accelerator.device_type:
         warnings.warn(
-            f"the checkpoint's random state is of {state['device_type']} and cannot be set on {accelerator.device_type}: "
+            f"the checkpoint's random state is from {state['device_type']} and cannot be restored on {accelerator.device_type}: "
             "from here on, the random numbers differ from those of an uninterrupted run",
             stacklevel=4,
         )

@@ -153,7 +153,7 @@ def _decide(accelerator: str | None, *, is_fresh: bool = False) -> tuple[Decisio
         record = generic_record(name)
         if is_fresh:
             try_again(record)
-        candidate = Candidate(name, record.plugin, "chosen", "a device of torch itself, without a plugin")
+        candidate = Candidate(name, record.plugin, "chosen", "a device of torch, or of a package that adds it, without a plugin of its own")
         return Decision(name, source, name, record.plugin, (candidate,), notes), record
     record = accelerator_record(name)
     answer = try_again(record) if is_fresh and record.is_foreign else try_unless_known(record)

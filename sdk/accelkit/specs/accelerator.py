@@ -91,7 +91,7 @@ class Accelerator:
         if package is not None and importlib.util.find_spec(package.partition(".")[0]) is None:
             hint = f"pip install {package.replace('_', '-')}" if "." not in package else f"install what provides the module {package}"
             return Availability.absent(f"the package {package} is not installed", hint)
-        return Availability.usable(f"{package} is installed" if package else "torch has this device itself")
+        return Availability.usable(f"{package} is installed" if package else "torch itself supports this device")
 
     # -- loading and checking -----------------------------------------------------------------------------------------
 

@@ -58,12 +58,12 @@ def parse_devices(devices: int | str | Sequence[int], count: int, name: str, *, 
         if wanted < 1:
             raise refuse("a number of devices must be at least 1, or -1 for all", available)
         if wanted > count and not counts_processes:
-            raise refuse(f"{wanted} {'was' if wanted == 1 else 'were'} requested, and there {'is' if count == 1 else 'are'} {count}")
+            raise refuse(f"{wanted} {'was' if wanted == 1 else 'were'} requested, but there {'is' if count == 1 else 'are'} {count}")
         return list(range(wanted))
     if not wanted:
         raise refuse("the list of devices is empty", available)
     if repeated := sorted({index for index in wanted if wanted.count(index) > 1}):
-        raise refuse(f"{_spell(repeated)} {'is' if len(repeated) == 1 else 'are'} named twice")
+        raise refuse(f"{_spell(repeated)} {'is' if len(repeated) == 1 else 'are'} named more than once")
     if missing := [index for index in wanted if not 0 <= index < count]:
         raise refuse(f"there is no device {_spell(missing)}")
     return wanted

@@ -94,7 +94,7 @@ class Variables:
         """
         value = self.text(*names)
         if value is None:
-            return default if default is not None else self._assume(names[0], LOOPBACK, "which other machines do not reach")
+            return default if default is not None else self._assume(names[0], LOOPBACK, "which other machines cannot reach")
         return self._host(value, self._set(names))
 
     def port(self, *names: str, default: int | None = None) -> int:
@@ -107,7 +107,7 @@ class Variables:
             UsageError: If the value is not a port number.
         """
         if self.text(*names) is None:
-            drawback = "which another job on rank 0's machine may take too"
+            drawback = "which another job on rank 0's machine may also use"
             return default if default is not None else int(self._assume(names[0], str(DEFAULT_PORT), drawback))
         port = self.number(*names)
         if not 0 < port < 65536:
@@ -126,8 +126,8 @@ class Variables:
         if name not in self._assumed:
             self._assumed.add(name)
             warnings.warn(
-                f"{name} is not set; the cluster environment {self.name!r} takes {value}, {drawback}. "
-                f"Set {name}, alike in every process of the job.",
+                f"{name} is not set; the cluster environment {self.name!r} uses {value}, {drawback}. "
+                f"Set {name} to the same value in every process of the job.",
                 RuntimeWarning,
                 stacklevel=4,
             )

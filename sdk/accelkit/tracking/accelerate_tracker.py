@@ -69,7 +69,7 @@ def _start_accelerate() -> None:
     has_joined = distributed is not None and distributed.is_initialized()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not has_joined:  # this is how Accelerate tells that there are several processes
         raise UsageError(
-            "a tracker of Accelerate was used before the processes of the job joined",
+            "an Accelerate tracker was used before the processes of the job had joined the process group",
             why="Accelerate would create a process group on the main process alone, and wait for the others",
             hint="call rt.prepare(...) before rt.log(...)",
         )

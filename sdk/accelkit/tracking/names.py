@@ -61,7 +61,7 @@ def _tracker(given: Any) -> Tracker:
         return CallableTracker(given)
     raise UsageError(
         f"trackers=[{given!r:.80}] is not a tracker",
-        why=f"its type is {type(given).__name__}, neither a name, nor a tracker of accelkit, Accelerate or Lightning, nor a function",
+        why=f"its type is {type(given).__name__}; expected a name, a function, or an accelkit, Accelerate or Lightning tracker",
         hint="pass a name such as 'csv', or a function f(values, step)",
     )
 

@@ -64,7 +64,7 @@ def checked_step(step: Any) -> int:
     """
     number = whole_number(step)
     if number is None or number < 0:
-        raise UsageError(f"step must be a whole number from 0, got {step!r:.80}", hint="count the steps of the optimizer, from 0")
+        raise UsageError(f"step must be a non-negative whole number, got {step!r:.80}", hint="count the steps of the optimizer, from 0")
     return number
 
 

@@ -90,7 +90,7 @@ def _components(answer, answers):
         if str(answers["accelerator"]) in TORCHS_DEVICES:
             return f"the component backend adds the device type {answers['accelerator']} to torch, which has one of that name already"
         if str(answers["torch_device"]) != "torch:cpu":
-            return "with the component backend, the package adds the device to torch itself; leave torch_device out"
+            return "with the component backend, the package itself adds the device to torch; leave torch_device out"
     return "" if len(set(chosen)) == len(chosen) else "a component is given twice"
 
 

@@ -92,7 +92,7 @@ def test_a_package_that_is_none_of_lightnings(error_text):
 
 
 def test_more_devices_than_there_are():
-    refused(accelkit.DevicesError, "devices=3 cannot be used with fake_xpu", "3 were requested, and there are 2", devices=3)
+    refused(accelkit.DevicesError, "devices=3 cannot be used with fake_xpu", "3 were requested, but there are 2", devices=3)
 
 
 def test_an_accelerator_that_is_not_available_passes_its_reason_on(plugin_site, package, error_text):

@@ -93,7 +93,7 @@ def set_up_tensor_parallelism(arguments: Mapping[str, Any], environ: Mapping[str
         checked_strategy("parallel", runtime.accelerator)
         accept_meshes()
         return
-    what = f"the bridge to Accelerate does not support tensor parallelism as it was requested for {name}"
+    what = f"the bridge to Accelerate does not support this request for tensor parallelism on {name}"
     raise UnsupportedError(what, why=why, hint=hint)
 
 

@@ -24,7 +24,10 @@ _VARIABLES = {
 }
 _SIZES = {
     "cp_size": ("context parallelism", "torch's context_parallel splits only the attention operators of CUDA, not those of other devices"),
-    "sp_size": ("sequence parallelism", "Accelerate leaves it to DeepSpeed, with which it is not tested on the devices of plugins"),
+    "sp_size": (
+        "sequence parallelism",
+        "Accelerate leaves sequence parallelism to DeepSpeed, and this combination is not tested on the devices of plugins",
+    ),
 }
 """The fields of ``ParallelismConfig`` that must be 1. For each field: the feature that another value requests, and why it is refused."""
 _STRATEGIES = ("single_device", "ddp")
@@ -121,7 +124,7 @@ def refuse_sharding(arguments: Mapping[str, Any], environ: Mapping[str, str], ru
             )
         checked_strategy("fsdp", runtime.accelerator)
         return
-    raise UnsupportedError(f"the bridge to Accelerate does not support FSDP as it was requested for {name}", why=why, hint=hint)
+    raise UnsupportedError(f"the bridge to Accelerate does not support this request for FSDP on {name}", why=why, hint=hint)
 
 
 def refuse_strategy(strategy: str, name: str) -> None:

@@ -75,7 +75,7 @@ def _use_device(plugin: Accelerator) -> None:
         is_known = plugin.device_type in known_device_types()
         early = f"set DS_ACCELERATOR={plugin.device_type}" if is_known else f"first call {_EARLY}({plugin.name!r})"
         raise ContradictionError(
-            f"DeepSpeed uses another device in this process than the accelerator {plugin.name!r}",
+            f"in this process, DeepSpeed uses a different device from the accelerator {plugin.name!r}",
             plugin=plugin.plugin,
             why="the program imported deepspeed earlier, or created a DeepSpeedStrategy, which imports deepspeed",
             hint=f"{early}, or use a name, such as strategy='deepspeed_stage_3'",
@@ -90,7 +90,7 @@ def _check_options(strategy: Any, plugin: Accelerator) -> None:
             "offloading to NVMe",
             plugin,
             _UNTESTED,
-            "offload to the memory of the host, as strategy='deepspeed_stage_3_offload' does",
+            "offload to host memory, as strategy='deepspeed_stage_3_offload' does",
         )
     checkpointing = strategy.config.get("activation_checkpointing") or {}
     if chosen := sorted(name for name, value in checkpointing.items() if value):

@@ -275,5 +275,5 @@ def _refusal(name: str, plugin: Accelerator) -> UnsupportedError:
         f"the bridge to Lightning does not support strategy {name!r} on {plugin.name}",
         plugin=plugin.plugin,
         why=why,
-        hint="use strategy='fsdp' or 'ddp', or use accelkit.Runtime without Lightning, which has other strategies",
+        hint="use strategy='fsdp' or 'ddp', or use accelkit.Runtime, which has other strategies, without Lightning",
     )

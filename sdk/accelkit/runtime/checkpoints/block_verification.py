@@ -75,7 +75,7 @@ class BlockVerification:
             once: If True, do not raise an error after ``wait`` or ``wait_for_all`` has already raised one.
 
         Raises:
-            CheckpointError: If one of the blocks is damaged. The error names the file and the tensors in this block.
+            CheckpointError: If one of the blocks is damaged. The error names the file and at most three of the tensors in this block.
         """
         for block in self._order:
             if (why := self._outcome(block)) and not (once and self._has_raised):

@@ -143,7 +143,7 @@ class Save:
         number = max(step_dirs.numbers(self._root), default=-1) + 1 if step is None else step
         final, temporary = self._root / f"step-{number}", self._root / f"step-{number}.tmp"
         if final.exists():
-            raise CheckpointError(f"the checkpoint {final} exists already", hint="choose another step, or remove the checkpoint")
+            raise CheckpointError(f"the checkpoint {final} already exists", hint="choose another step, or remove the checkpoint")
         step_dirs.remove_leftovers(self._root)
         (temporary / DATA).mkdir(parents=True)
         return number
@@ -153,7 +153,7 @@ class Save:
             with contextlib.suppress(OSError):
                 os.listdir(self._root)  # opening a folder makes a network file system refresh it
             if not (self._temporary / DATA).is_dir():
-                raise self._not_shared(f"{self._temporary / DATA}, which rank 0 created, does not exist for this process")
+                raise self._not_shared(f"this process cannot see {self._temporary / DATA}, which rank 0 created")
         return self._writer.plan(self._temporary / DATA)
 
     def _not_shared(self, why: str) -> CheckpointError:

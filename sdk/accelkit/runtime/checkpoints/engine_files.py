@@ -106,8 +106,8 @@ def check_saver(step: Path, saved: str, strategy: Strategy) -> None:
     raise CheckpointError(
         f"{step} cannot be loaded under {here}",
         why=why,
-        hint="use the strategy that saved it. To take only the weights along, export them there with rt.save_model(model, folder), and load"
-        " them into the model before rt.prepare: safetensors.torch.load_model(model, 'folder/model.safetensors')",
+        hint="use the strategy that saved it. To reuse only the weights, export them with that strategy: rt.save_model(model, folder), and "
+        "load them into the model before rt.prepare: safetensors.torch.load_model(model, 'folder/model.safetensors')",
     )
 
 

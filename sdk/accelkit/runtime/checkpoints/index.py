@@ -114,7 +114,7 @@ class Index:
             assert isinstance(described, TensorStorageMetadata)
             assert isinstance(known, TensorStorageMetadata)
             if known.size != described.size:
-                raise pickle.UnpicklingError(f"{name} and the index of another rank list different sizes of {key}")
+                raise pickle.UnpicklingError(f"{name} and the index of another rank list different sizes for {key}")
             if known is not described:
                 known.chunks.extend(described.chunks)
         assert self.metadata.storage_data is not None

@@ -144,7 +144,7 @@ def _find_and_hold(path: Path, stack: contextlib.ExitStack) -> Path:
 def _check(step: Path, ranks: Ranks, check_saver: CheckSaver) -> dict[str, Any]:
     if not step.exists():
         hint = "load from a folder that all machines of the job share"
-        raise CheckpointError(f"the checkpoint {step} does not exist for this process", why="only rank 0 can see it", hint=hint)
+        raise CheckpointError(f"this process cannot see the checkpoint {step}", why="only rank 0 can see it", hint=hint)
     manifest = read_manifest(step)
     check_saver(step, next(iter(manifest["engines"].values()), ""))
     check_sizes(step, _share(manifest, ranks))

@@ -140,7 +140,7 @@ def difference(
     eps = torch.finfo(dtype).eps * (1.0 if has_truth else _WITHOUT_TRUTH) * max(1.0, math.sqrt(num_terms) / C)
     if cancels and float(t[finite].abs().max()) < _LEFT_OF_CANCELLATION:
         off, own = float((x[finite] - t[finite]).abs().max()), float((c[finite] - t[finite]).abs().max())
-        return "" if off <= C * max(own, eps) else f"is {off:.3g} where nothing is left of a cancellation"
+        return "" if off <= C * max(own, eps) else f"the absolute error is {off:.3g} where all terms cancel"
     least = max(num_stages * eps, min(others, _OTHERS * eps))
     size = (t.abs() if phase or not reference.is_complex() else _magnitudes(t))[finite]
     whole = x if bool(finite.all()) else None
@@ -204,10 +204,10 @@ def _error(
     scale = float(size.max())
     if scale == 0.0:
         allowed = C * max(float(own.max()), eps * eps)
-        return "" if float(off.max()) <= allowed else f"is {float(off.max()):.3g} where 0 is right"
+        return "" if float(off.max()) <= allowed else f"is {float(off.max()):.3g} where 0 is expected"
     error, bound = float(off.max()) / scale, C * max(float(own.max()) / scale, least)
     if error > bound:
-        where = f" (worst at {_index(off, whole)}: {float(x[off.argmax()]):.9g}, right is {float(t[off.argmax()]):.9g})"
+        where = f" (worst at {_index(off, whole)}: {float(x[off.argmax()]):.9g}, expected {float(t[off.argmax()]):.9g})"
         return f"the error is {error:.3g} of the largest magnitude; at most {bound:.3g} is allowed{where}"
     typical = size[size > 0].median().clamp(min=dtype.tiny)
     each, allowed_each = off / (size + typical), _EACH * max(float((own / (size + typical)).max()), eps)
@@ -215,8 +215,8 @@ def _error(
     if float(each[worst]) <= allowed_each:
         return ""
     return (
-        f"an element is off by {float(each[worst]):.3g}, relative; at most {allowed_each:.3g} is allowed: "
-        f"{float(x[worst]):.9g}, right is {float(t[worst]):.9g}"
+        f"an element has a relative error of {float(each[worst]):.3g}; at most {allowed_each:.3g} is allowed: "
+        f"{float(x[worst]):.9g}, expected {float(t[worst]):.9g}"
     )
 
 
@@ -255,7 +255,7 @@ def _has_overflowed(x: torch.Tensor, t: torch.Tensor, dtype: torch.dtype) -> tor
 
 def _first(wrong: torch.Tensor, x: torch.Tensor, c: torch.Tensor) -> str:
     index = int(wrong.reshape(-1).to(torch.int8).argmax())
-    return f" (first at {index}: {x.reshape(-1)[index].item()!r}, right is {c.reshape(-1)[index].item()!r})"
+    return f" (first at {index}: {x.reshape(-1)[index].item()!r}, expected {c.reshape(-1)[index].item()!r})"
 
 
 def _index(off: torch.Tensor, whole: torch.Tensor | None) -> str:

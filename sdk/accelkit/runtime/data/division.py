@@ -131,7 +131,7 @@ class Division:
             return f"its own sampler divides it; it was at sample {position} of a process's share"
         if now["is_batch_sampler_own"] or saved["is_batch_sampler_own"]:
             if differing & {"batch_size", "is_batch_sampler_own", "length"}:
-                return "its batch sampler groups samples differently than when it was saved"
+                return "its batch sampler groups samples differently than it did when it was saved"
         elif self.is_stream:
             has_workers = bool(saved["reading"][0] or now["reading"][0])
             if has_workers and "reading" in differing:

@@ -128,7 +128,7 @@ class OrderStates:
         own, saved = len(self._generators()), len(state["generators"])
         if own != saved:
             raise CheckpointError(
-                "the saved position is of another loader",
+                "the saved position belongs to another loader",
                 why=f"its order was drawn from {saved} generators of its own; this one has {own}",
                 hint="prepare the same loaders in the same order, then load",
             )

@@ -36,15 +36,16 @@ def findings(summary: Summary, forward_in_python: float) -> Iterator[str]:
     fallbacks = sum(each.ms for each in summary.fallbacks)
     if summary.fallbacks and fallbacks >= _NOTABLE / 3 * step:
         names = ", ".join(each.operator for each in summary.fallbacks[:_NUM_NAMES])
-        yield f"fallback: {summary.device} does not implement {names}, so the CPU computes this. It {takes(fallbacks)}"
+        those = "it" if len(summary.fallbacks) == 1 else "them"
+        yield f"fallback: {summary.device} does not implement {names}, so the CPU runs {those} instead. This {takes(fallbacks)}"
     for each in summary.copies:
         if each.phase in ("forward", "backward", "optimizer") and each.ms >= _NOTABLE / 3 * step and not summary.fallbacks:
-            yield f"copies: copying from {each.source} to {each.target} in the phase {each.phase} {takes(each.ms)}"
+            yield f"copies: copying from {each.source} to {each.target} in the {each.phase} phase {takes(each.ms)}"
     if forward_in_python >= _NOTABLE_HOST * step:
         yield f"forward: Python code between the operators {takes(forward_in_python)}. torch.compile or larger batches may help"
     if phases["collectives"] >= _NOTABLE * step:
         yield f"collectives: waiting for other processes {takes(phases['collectives'])}"
     if phases["other"] >= _NOTABLE_HOST * step:
-        yield f"other: code of the loop, outside all phases, {takes(phases['other'])}"
+        yield f"other: loop code outside all phases {takes(phases['other'])}"
     if summary.device_ms is not None and summary.device_ms <= _NOTABLE_HOST * step:
-        yield f"idle: {summary.device} is at work for only {summary.device_ms / step:.0%} of the time"
+        yield f"idle: {summary.device} is busy for only {summary.device_ms / step:.0%} of the time"

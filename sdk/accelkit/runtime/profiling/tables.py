@@ -24,7 +24,7 @@ def _lines(summary: Summary) -> Iterator[str]:
     step = summary.step_ms or 1.0
     rows: list[tuple[str, ...]] = [(name, f"{ms:.3f}", f"{ms / step:.0%}") for name, ms in summary.phases.items()]
     if summary.device_ms is not None:
-        rows.append(("device at work", f"{summary.device_ms:.3f}", f"{summary.device_ms / step:.0%}"))
+        rows.append(("device busy", f"{summary.device_ms:.3f}", f"{summary.device_ms / step:.0%}"))
     yield from aligned([("PHASE", "MS PER STEP", "SHARE"), *rows], has_numbers=True)
     if summary.operators:
         yield ""

@@ -166,7 +166,7 @@ class _Comparison:
             return
         if now.get("is_required", False) != then.get("is_required", False):
             if now.get("is_required"):
-                yield self._change(name, "requirement", "has no default any more", "who inherits it", "define it")
+                yield self._change(name, "requirement", "no longer has a default", "who inherits it", "define it")
             else:
                 yield self._change(name, "requirement", "has a default now")
         for mark, meaning in (("is_hook", "a hook, called by the names of its arguments"), ("is_first_result", "asked until one answers")):
@@ -188,7 +188,7 @@ class _Comparison:
 
     def _default(self, name: str, then: Member, now: Member) -> Change:
         if "default" not in now:
-            what = "has no default any more"
+            what = "no longer has a default"
             if self._is_given:
                 return self._change(name, "requirement", what)
             if self._is_data:

@@ -54,10 +54,10 @@ def differences(olds: Sequence[Parameter], news: Sequence[Parameter], *, is_by_n
     for name, old in then.items():
         if name in renamed:
             known = renamed[name]
-            yield Difference(known, f"calls {name} {known} now", "who uses it", f"rename {name} to {known}")
+            yield Difference(known, f"now calls {name} {known}", "who uses it", f"rename {name} to {known}")
             yield from _changed(old, now[known], user, is_by_name=is_by_name, is_called=is_called)
         elif name not in now:
-            yield Difference(name, f"has no {name} any more", user if is_by_name else "who uses it", f"remove {name}")
+            yield Difference(name, f"no longer has {name}", user if is_by_name else "who uses it", f"remove {name}")
     places = {old: renamed.get(old, old) for old in then}
     stayed = [places[name] for name in then if places[name] in now and _has_a_place(then[name]) and _has_a_place(now[places[name]])]
     order = [name for name in now if name in stayed]
@@ -109,7 +109,7 @@ def _changed(then: Parameter, now: Parameter, user: Concern, *, is_by_name: bool
 def _default(then: Parameter, now: Parameter, *, is_by_name: bool, is_called: bool) -> Difference:
     name = now["name"]
     if "default" not in now:
-        what = f"has no default for {name} any more"
+        what = f"no longer has a default for {name}"
         return Difference(name, what) if is_by_name else Difference(name, what, "who uses it", f"pass {name} where you call it")
     what = f"takes {now['default']} for {name} by default" + (f", no longer {then['default']}" if "default" in then else "")
     if is_called or is_by_name:

@@ -247,8 +247,12 @@ def _what_there_is() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m accelkit.specs.api_snapshot.snapshot")
-    parser.add_argument("--released", default="", metavar="DATE", help="this version is released on that day: its record is final")
-    parser.add_argument("path", nargs="?", type=Path, default=FOLDER / f"{Version(__version__).base_version}.json", help="where to")
+    parser.add_argument(
+        "--released", default="", metavar="DATE", help="mark the version as released on this date; its record is then final"
+    )
+    parser.add_argument(
+        "path", nargs="?", type=Path, default=FOLDER / f"{Version(__version__).base_version}.json", help="the file to write"
+    )
     arguments = parser.parse_args()
     write(arguments.path, arguments.released)
     sys.stdout.write(f"{arguments.path.name}\n")

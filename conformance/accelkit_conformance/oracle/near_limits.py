@@ -1,0 +1,97 @@
+"""Functions that change abruptly at certain numbers, called with these numbers and the closest numbers on both sides."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # the usual name
+
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.compared_calls import compare_call
+from accelkit_conformance.oracle.known_differences import may_be_missing
+
+if TYPE_CHECKING:
+    from accelkit_conformance.subject import Subject
+
+_Function = Callable[..., Any]
+_DISTANCES = (1, 2, 8, 64)
+"""Distances from a limit, as numbers of steps between neighbouring numbers of the dtype."""
+
+
+def _with_edges(function: _Function, edges: Sequence[float]) -> _Function:
+    return lambda x: function(x, torch.tensor(edges, dtype=x.dtype, device=x.device))
+
+
+FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
+    "histogram_of_edges": (_with_edges(torch.histogram, [-1.0, 0.5, 2.0, 3.0]), (-1.0, 0.5, 2.0, 3.0)),
+    "histogram_of_a_range": (lambda x: torch.histogram(x, 4, range=(-1.0, 3.0)), (-1.0, 3.0)),
+    "histogramdd": (lambda x: torch.histogramdd(x[:, None], [2], range=[-1.0, 3.0])[0], (-1.0, 3.0)),
+    "histc": (lambda x: torch.histc(x, 4, -1.0, 3.0), (-1.0, 3.0)),
+    "bucketize": (_with_edges(torch.bucketize, [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),
+    "bucketize_right": (_with_edges(lambda x, edges: torch.bucketize(x, edges, right=True), [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),
+    "searchsorted": (_with_edges(lambda x, edges: torch.searchsorted(edges, x), [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),
+    "isin": (_with_edges(torch.isin, [-1.0, 0.5, 2.0]), (-1.0, 0.5, 2.0)),
+    "compare": (lambda x: (x > 0.5, x >= 0.5, x < 0.5, x <= 0.5, x == 0.5, x != 0.5), (0.5,)),
+    "compare_tensors": (_with_edges(lambda x, y: (x > y[0], x >= y, x < y, x <= y, x == y, x != y), [0.5]), (0.5,)),
+    "maximum": (_with_edges(lambda x, y: (x.maximum(y), x.minimum(y), x.fmax(y), x.fmin(y)), [0.5]), (0.5,)),
+    "max": (lambda x: (x.max(), x.argmax(), x.min(), x.argmin(), x.aminmax()), (1.5,)),
+    "sort": (lambda x: (x.sort(stable=True), x.topk(5).values, x.unique()), (1.5, -0.75)),
+    "clamp": (lambda x: x.clamp(-0.75, 1.5), (-0.75, 1.5)),
+    "relu": (F.relu, (0.0,)),
+    "relu6": (F.relu6, (0.0, 6.0)),
+    "hardtanh": (lambda x: F.hardtanh(x, -0.75, 1.5), (-0.75, 1.5)),
+    "hardsigmoid": (F.hardsigmoid, (-3.0, 3.0)),
+    "hardswish": (F.hardswish, (-3.0, 3.0)),
+    "hardshrink": (lambda x: F.hardshrink(x, 0.5), (-0.5, 0.5)),
+    "softshrink": (lambda x: F.softshrink(x, 0.5), (-0.5, 0.5)),
+    "threshold": (lambda x: F.threshold(x, 0.5, 20.0), (0.5,)),
+    "heaviside": (lambda x: torch.heaviside(x, torch.full_like(x, 0.25)), (0.0,)),
+    "sign": (lambda x: (x.sign(), x.sgn(), x.signbit()), (0.0,)),
+    "rounding": (lambda x: (x.floor(), x.ceil(), x.trunc(), x.round()), (-2.0, -0.5, 0.5, 1.0, 1.5, 2.5, 3.0)),
+    "to_integers": (lambda x: (x.int(), x.long(), x.to(torch.int8)), (-2.0, -1.0, 1.0, 3.0)),
+    "to_bool": (lambda x: (x.bool(), x.logical_not(), x.nonzero()), (0.0,)),
+    "remainder": (lambda x: (x.remainder(0.5), x.fmod(0.5), x.div(0.5, rounding_mode="floor")), (-1.0, 0.5, 1.0, 2.0)),
+    "isclose": (lambda x: torch.isclose(x, torch.ones_like(x), rtol=0.0, atol=0.25), (0.75, 1.25)),
+    "domains": (lambda x: [f(x).isnan() for f in (torch.asin, torch.acos, torch.atanh, torch.acosh, torch.log1p)], (-1.0, 1.0)),
+    "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.5), (-0.5, 0.5)),
+    "huber_loss": (lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none", delta=0.5), (-0.5, 0.5)),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, -torch.ones_like(x), reduction="none"), (1.0,)),
+    "margin_ranking_loss": (lambda x: F.margin_ranking_loss(x, 0 * x, torch.ones_like(x), 0.5, reduction="none"), (0.5,)),
+    "where": (lambda x: (torch.where(x > 0.5, x, -x), x.masked_fill(x >= 0.5, 7.0), x.masked_select(x > 0.5)), (0.5,)),
+    "logit": (lambda x: torch.logit(x, eps=0.25), (0.25, 0.75)),
+}
+"""Functions by name, each with its limits."""
+
+
+def check_near_limits(subject: Subject, name: str, dtype: str) -> None:
+    """Compare the results of ``FUNCTIONS[name]`` on the device with those on the CPU, for numbers near its limits.
+
+    Each limit is passed in a call of its own, together with the numbers at ``_DISTANCES`` on both sides. Differences are recorded in the
+    subject.
+    """
+    function, limits = FUNCTIONS[name]
+    op = opdb.operators().get(name.partition("_")[0])
+    for limit in limits:
+        x = _around(limit, getattr(torch, dtype))
+        with subject.sample(f"{name} near {limit}", {"name": name, "dtype": dtype}), may_be_missing(op, x):
+            compare_call(subject, function, (x,))
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Yield the names of the functions, each with the dtypes for which the CPU implements the function."""
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        for name, (function, limits) in FUNCTIONS.items():
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                function(_around(limits[0], getattr(torch, dtype)))
+                yield name, dtype
+
+
+def _around(limit: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return the limit and the numbers of ``dtype`` near it. The numbers near 0 are the smallest normal number and multiples of it."""
+    info = torch.finfo(dtype)
+    step = info.eps * 2.0 ** math.floor(math.log2(abs(limit))) if limit else info.tiny
+    return torch.tensor([limit + steps * step for steps in (*(-one for one in _DISTANCES), 0, *_DISTANCES)], dtype=dtype)
