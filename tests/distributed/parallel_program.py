@@ -163,7 +163,7 @@ def clip_with_a_plain_tensor(rt, model, reference):
     plain = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     plain.grad = torch.full_like(plain, 0.2)
     moved = torch.nn.Parameter(plain.detach().to(rt.device))
-    moved.grad = plain.grad.to(rt.device)
+    moved.grad = plain.grad.clone().to(rt.device)
     norm = rt.clip_grad_norm_([*model.parameters(), moved], 0.1)
     expected = torch.nn.utils.clip_grad_norm_([*reference.parameters(), plain], 0.1)
     torch.testing.assert_close(norm.cpu(), expected, rtol=1e-10, atol=1e-10)

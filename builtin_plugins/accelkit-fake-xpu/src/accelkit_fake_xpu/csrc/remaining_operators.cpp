@@ -31,7 +31,7 @@ namespace {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_host>()); }
 
-// torch's own kernel for every device calls a kernel that must be registered for each device.
+// torch has a kernel of conj_physical_ for all devices, but it calls another kernel, which each device must register.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) { library.impl("conj_physical_", torch::CppFunction::makeFromBoxedFunction<&run_on_host>()); }
 
 }  // namespace
