@@ -214,7 +214,7 @@ def _with_invalid_calls() -> Iterator[Case]:
 @check("full", over=_with_invalid_calls)
 def invalid_calls(subject: Subject, name: str) -> None:
     """Invalid calls to an operator raise RuntimeError, IndexError, ValueError or TypeError on the device. The calls are those in torch's
-    ``op_db`` that raise one of these errors on the CPU, for example because shapes, dimensions or dtypes do not fit. If the in-place
+    ``op_db`` that raise one of these errors on the CPU, for example because shapes, dimensions or dtypes do not match. If the in-place
     variant raises such an error on the CPU and leaves its argument unchanged, it does the same on the device. The check leaves out calls
     with tensors on several devices, calls with an index or a probability that is out of range, and calls that are invalid only because
     the CPU does not implement a dtype.

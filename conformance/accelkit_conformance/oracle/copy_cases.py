@@ -72,7 +72,7 @@ def _num_bits(dtype: torch.dtype) -> int:
 def check_every_copy(subject: Subject, direction: str) -> None:
     """Check copies in one direction, in all ``cases`` for the dtypes that the device supports.
 
-    If the device supports complex64, copies from and to views that torch conjugates or negates only when they are read are checked too.
+    If the device supports complex64, copies from and to lazily conjugated or negated views are checked too.
     Failures are recorded in the subject.
 
     Args:

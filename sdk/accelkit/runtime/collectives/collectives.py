@@ -190,7 +190,7 @@ class Collectives:
         return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether ``flag`` is true on any process of the job. Every process must make this call, which is not verified."""
+        """Return whether ``flag`` is true on any process of the job. Every process must make this call. The call is not verified."""
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
