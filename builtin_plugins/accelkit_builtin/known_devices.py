@@ -15,7 +15,7 @@ RESERVED = frozenset(("auto", "gpu", "tpu", "torch", "cpu", "cuda", "mps", "xla"
 """The accelerator names that no third party may use."""
 
 VISIBLE_DEVICES_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""The variables of built-in accelerators that limit which devices a process sees."""
+"""The environment variables that limit which devices of the built-in accelerators a process sees."""
 
 ALIASES: Mapping[str, Mapping[str, Any]] = {
     "gpu": {
@@ -39,7 +39,7 @@ RETIRED: Mapping[str, Mapping[str, Any]] = {
         "hint": "use the framework versions that PopTorch supports, or use another device",
     },
 }
-"""Accelerators that no longer exist: the reason, and what to use instead."""
+"""The names of accelerators that no longer exist, each with the reason and a hint on what to use instead."""
 
 VENDORS: Mapping[str, Mapping[str, Any]] = {
     # in torch itself since 2.5: docs.pytorch.org/docs/stable/notes/get_start_xpu.html
@@ -172,11 +172,11 @@ VENDORS: Mapping[str, Mapping[str, Any]] = {
         "hint": "pip install --no-build-isolation . in torch_openreg of PyTorch's source",
     },
 }
-"""The devices whose vendors offer no plugin, by the name of the accelerator. A row is used only if no plugin of that name is installed.
+"""The devices whose vendors offer no plugin, keyed by accelerator name. A row is used only if no plugin with that name is installed.
 
 - ``device_type``: the argument of ``torch.device``.
 - ``torch_package``: the package that adds the device to torch. If there is none, torch itself supports the device.
-- ``register``: the function of ``torch_package`` that adds the device, if importing the package does not.
+- ``register``: the function of ``torch_package`` that adds the device, if importing the package does not add it.
 - ``library``: a shared library of the driver.
 - ``first_call_timeout``, ``is_simulated``, ``process_group_backend``, ``visible_devices_variable``: as in ``Accelerator``.
 - ``is_privateuse1``: whether the package uses torch's only slot for out-of-tree devices.

@@ -131,7 +131,7 @@ def check(
 
 
 def one_and_several() -> list[Case]:
-    """Return a case with one process in the profile ``training``, and cases with several processes in the profile ``distributed``."""
+    """Return a case with one process for the profile ``training``, and cases with several processes for the profile ``distributed``."""
     return [("training", ("1",)), *(("distributed", (size,)) for size in SIZES)]
 
 

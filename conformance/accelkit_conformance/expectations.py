@@ -16,9 +16,9 @@ point is the name of the accelerator, and the value of the entry point is ``pack
     issue = "https://..."
     expires = 2027-06-30
 
-The expectations in a vendor's file are strict: an expectation that matches no test is an error, and a test that passes although it is
-declared to fail is a failure. An expired failure still counts as expected, so that a released wheel can be tested later, but the run cannot
-be certified and its report says so.
+The expectations in a vendor's file are strict: an expectation that matches no test is an error, and a test that is declared to fail counts
+as a failure if it passes. An expired failure still counts as expected, so that a released wheel can be tested later, but the run cannot be
+certified and its report says so.
 
 The suite contains one more file of expected failures, ``torch_defects.toml``. It lists failures that torch causes on accelerators. The
 expectations in this file are not strict, because the failures need not occur on every device. The failures do not prevent certification.

@@ -64,7 +64,7 @@ class ModelRun:
 
 
 def measure(record: PluginRecord, model: str, timeout: float) -> tuple[ModelRun, list[Operator]]:
-    """Train a model for two steps in a new process, and return the second step and the operators that this step calls.
+    """Train a model for two steps in a new process, and return the ModelRun of the second step and the operators that this step calls.
 
     The new process initialises the driver. If the model cannot be trained within the time limit, ``error`` of the ModelRun says why, and
     the list of operators is empty.
@@ -168,7 +168,7 @@ def _computes(name: str, overload: str) -> bool:
 
 
 def _train(record: PluginRecord, model_name: str) -> dict[str, Any]:
-    """In the child process, train a model for two steps, and return the operator calls and the duration of the second step."""
+    """In the child process, train a model for two steps, and return the second step's operator calls and its duration."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

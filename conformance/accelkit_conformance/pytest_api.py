@@ -78,7 +78,7 @@ def conformance(name: str, *, profile: Profile = "training", kind: str = "accele
 
 
 def report_to_pytest(result: Result) -> None:
-    """Report a result to pytest: return if the test passed; otherwise raise pytest's failure, skip or xfail exception."""
+    """Report a result to pytest: do nothing if the test passed; otherwise, raise pytest's failure, skip or xfail exception."""
     if result.kind in (*BAD, "flaky"):
         pytest.fail(printable(f"{result.kind}: {result.reason}\n{result.detail}\n{result.reproducer}".rstrip()), pytrace=False)
     if result.kind == "unsupported":

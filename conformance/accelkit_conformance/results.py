@@ -21,10 +21,10 @@ CRASHED: tuple[Kind, ...] = ("crash", "timeout")
 """The kinds of result that remain failures even if the test passes when it is run again."""
 
 TRIGGERED = "the fault was triggered"
-"""The note that a test's result contains if the fault of a generated mutant has changed the result of an operator."""
+"""The note that is added to a test's result if the fault of a generated mutant has changed what an operator returned."""
 
 DECLARED_NONE = "declared none"
-"""The text that the reason of an unsupported result contains if nothing was run because the capability is declared ``none``."""
+"""Text in the reason of an unsupported result. It means that nothing was run, because the capability is declared ``none``."""
 
 MEANING: Mapping[Kind, str] = {
     "pass": "the assertion holds",

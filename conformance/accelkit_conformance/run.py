@@ -35,7 +35,7 @@ _DEFAULT_ACCELERATORS = ("cpu", "fake_xpu")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """Options of a run.
+    """Options for a run.
 
     Attributes:
         profile: The profile to run.

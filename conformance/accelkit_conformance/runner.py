@@ -49,8 +49,8 @@ class Executor:
 
     Attributes:
         hello: The description of the device, from the first worker that loaded the plugin.
-        peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. It is updated when workers are
-            replaced and in ``close``, and is 0 until then.
+        peak_bytes: The largest resident memory, in bytes, that a worker had at the end of a test. It is 0 at first, and is updated when
+            workers are replaced and in ``close``.
         num_workers: The number of worker processes that were started.
         is_stopped: Whether ``stop`` has been called.
     """
@@ -78,7 +78,7 @@ class Executor:
         return combined(results)
 
     def stop(self) -> None:
-        """Kill the workers, so that ``run``, which runs in another thread, returns without another rerun."""
+        """Kill the workers, so that ``run``, which another thread is executing, returns without running the test again."""
         self.is_stopped = True
         if (group := self._group) is not None:
             group.kill()
@@ -145,7 +145,7 @@ class Runner:
         reruns: The number of times that a failed test is run again.
 
     Attributes:
-        executors: The executors, one for each test that runs at the same time.
+        executors: The executors, one for each of the tests that run at the same time.
     """
 
     def __init__(self, order: Order, folder: Path, *, parallel: int, reruns: int) -> None:

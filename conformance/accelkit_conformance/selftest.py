@@ -68,7 +68,7 @@ class Autopsy:
 
 def suite_of(mutant: Mutant, *, is_own_area_only: bool = False) -> list[str]:
     """Return the ids of the tests to run on a mutant (see the top of this module). If ``is_own_area_only``, return only the tests of the
-    mutant's area. Tests that fail because of a defect of torch are left out."""
+    mutant's area. Tests that fail because of a defect in torch are left out."""
     version = installed_version("torch") or ""
     if mutant.kind != "accelerator":
         every = profiles.suite("full", version, mutant.kind).tests

@@ -15,7 +15,7 @@ class Stage:
     """One of the stages in which support for a new device is built.
 
     Attributes:
-        name: A phrase that says what a device can do once it has passed the stage, such as ``computes``.
+        name: A phrase such as ``computes``, which says what a device can do once it has passed the stage.
         tests: Patterns that select the tests of the stage.
         profile: The profile from which the tests are taken.
         needs: Text that says what the tests need in order to pass, such as functions of the driver and registrations with torch.

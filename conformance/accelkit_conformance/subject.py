@@ -82,7 +82,8 @@ class Subject:
         self._index = -1
 
     def use(self, accelerator: Accelerator, index: int | None = None) -> None:
-        """Use a loaded accelerator, and set up ``devices[index]``. The default is this process's rank modulo the number of devices."""
+        """Use a loaded accelerator, and set up ``devices[index]``. By default, ``index`` is this process's rank modulo the number of
+        devices."""
         if accelerator is not self._accelerator:
             self._accelerator, self._index = accelerator, -1
             self.devices = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))
@@ -124,7 +125,7 @@ class Subject:
         return self.capabilities[f"dtype.{dtype}"] == "none"
 
     def needs(self, *dtypes: str) -> None:
-        """Require these dtypes of the device.
+        """Require that the device has these dtypes.
 
         Raises:
             NotSupported: If the accelerator declares that the device lacks one of these dtypes. The result of the check is then
@@ -209,7 +210,7 @@ class Subject:
         return self.allocated()
 
     def allocated_after(self, expected: float, seconds: float = 5) -> float:
-        """Wait until at most ``expected`` bytes are allocated or ``seconds`` have passed, and return the number of bytes then allocated.
+        """Wait until at most ``expected`` bytes are allocated or ``seconds`` have passed, and return the number of allocated bytes.
 
         The wait is needed because the autograd engine's thread for the device may free its last tensors only after ``backward`` has
         returned or raised. Garbage is collected before allocated bytes are counted.

@@ -39,8 +39,8 @@ def in_child(record: PluginRecord, *steps: str) -> dict[str, Any]:
         ``probe``.
 
     Raises:
-        AssertionError: If the process ends, or exceeds the time limit of 60 s, before it answers. If it ended, the message has the end of
-            its output.
+        AssertionError: If the process does not end within 60 s, or if it ends without an answer. In the second case, the message contains
+            the end of the process's output.
     """
     return ask(__name__, about(record) | {"steps": steps}, _SECONDS)
 
@@ -68,7 +68,7 @@ def ask(module: str, request: Mapping[str, Any], seconds: float, variables: Mapp
 
     Raises:
         AssertionError: If the process does not end within the time limit, or if it ends without an answer. In the second case, the message
-            has the end of its output.
+            contains the end of the process's output.
     """
     run = _run(module, request, seconds, variables or {})
     lines = [line for line in run.stdout.splitlines() if line.startswith(_ANSWER)]
@@ -84,7 +84,7 @@ def check_exit(record: PluginRecord, seconds: float) -> None:
 
     Raises:
         AssertionError: If the process does not end within ``seconds``, or ends with a different status. If the status is different, the
-            message has the end of the process's output.
+            message contains the end of the process's output.
     """
     run = _run(__name__, about(record) | {"steps": ["exit"]}, seconds, {})
     output = (run.stderr or run.stdout)[-600:]

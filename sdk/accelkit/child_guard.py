@@ -1,6 +1,6 @@
 """The program of the guard process (see ``child_processes``), which kills all process groups on its list when its parent ends.
 
-The program reads lines from standard input: ``+N`` adds process group N to the list, ``-N`` removes it. Standard input is a pipe whose
+The program reads lines from standard input: ``+N`` adds process group N to the list, and ``-N`` removes it. Standard input is a pipe whose
 other end is held only by the parent, so the pipe closes when the parent ends, for whatever reason. The program is run by its path and
 imports only the standard library.
 """

@@ -19,7 +19,7 @@ from typing import Any
 from accelkit import child_guard
 
 SHOW_STACK = getattr(signal, "SIGUSR1", None)
-"""The signal that makes a child process for probing plugins write its stack to its report. None on systems without SIGUSR1."""
+"""The signal on which a child process that probes plugins writes its stack to its report. None on systems without SIGUSR1."""
 
 
 class _Guard:
@@ -164,7 +164,7 @@ def _kill_group(leader: int) -> None:
 def run(
     arguments: Sequence[str], *, input: str | bytes | None = None, timeout: float | None = None, **options: Any
 ) -> subprocess.CompletedProcess[Any]:
-    """Like ``subprocess.run``, but no process in the child's group outlives the call or this process.
+    """Run a process as ``subprocess.run`` does, but let no process in the child's group outlive the call or this process.
 
     On Windows, only the child itself is killed. ``options`` are arguments of ``subprocess.Popen``, so ``check`` and ``capture_output`` are
     not supported. The child's standard input is ``input``, or empty if ``input`` is None.

@@ -182,7 +182,7 @@ class CppLibrary:
     def build(self) -> Path:
         """Compile the library if it does not exist, and return its path.
 
-        Reports the compilation on standard error. If many processes call this at once, the library is compiled once.
+        Reports the compilation on standard error. If several processes call this at the same time, only one of them compiles.
 
         Raises:
             BuildError: If the library cannot be compiled, or if another user could have written to it.

@@ -44,8 +44,8 @@ def make_mesh_of_shape(
             backend, the backend's options, or a tuple of the name and the options.
 
     Raises:
-        UsageError: If the names do not fit the dimensions, if a key of ``backend_override`` is not the index or the name of a dimension, or
-            if two keys refer to the same dimension.
+        UsageError: If there is not exactly one name for each dimension, if two dimensions have the same name, if a key of
+            ``backend_override`` is not the index or the name of a dimension, or if two keys refer to the same dimension.
     """
     import torch
     from torch.distributed.device_mesh import DeviceMesh

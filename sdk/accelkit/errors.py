@@ -190,9 +190,9 @@ class HookError(PluginError):
 class PrepareError(AccelkitError):
     """``prepare`` was given an object that it cannot prepare, or an optimizer with a parameter that belongs to no prepared module.
 
-    Also raised if the arguments of ``prepare`` do not fit the objects, if a prepared loader cannot split a batch among the processes, if an
-    object without ``state_dict`` or ``load_state_dict`` is registered for checkpointing, or if ``gradient_accumulation_steps`` is less than
-    1.
+    Also raised if the arguments of ``prepare`` do not match the objects, if a prepared loader cannot split a batch among the processes, if
+    an object without ``state_dict`` or ``load_state_dict`` is registered for checkpointing, or if ``gradient_accumulation_steps`` is less
+    than 1.
     """
 
 

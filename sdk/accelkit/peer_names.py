@@ -19,7 +19,7 @@ from accelkit.errors import UnknownArgumentError, UnknownAttributeError
 
 Kind = Literal["attributes", "functions", "arguments"]
 _SENTENCES = ("accelkit ", "call ", "run ", "use ", "write ")
-"""Beginnings of replacements that are sentences. Other replacements are nouns, or begin with "nothing"."""
+"""The first words of the replacements that are sentences. The other replacements are nouns, or begin with "nothing"."""
 _LINK = re.compile(r"\[([^\]]*)\]\((?:\.\./)*([^)#]*)[^)]*\)")
 
 

@@ -59,9 +59,9 @@ class PluginManager(pluggy.PluginManager):
         Args:
             hook: The name of the hook.
             hint: The hint of the HookError. The default hint says how to go on without the plugin.
-            handled: The ``dist==version`` of a plugin whose errors the caller handles. If it is given, errors of this plugin and errors
-                that come from no registered plugin are passed on unchanged. If it is None, these errors are converted, too. If an error
-                comes from no registered plugin, the HookError names no plugin.
+            handled: The ``dist==version`` of a plugin whose errors the caller handles. Errors of this plugin, and errors that come from no
+                registered plugin, are then passed on unchanged. None means that the errors of every plugin are converted, and so are
+                errors that come from no registered plugin, for which the HookError names no plugin.
 
         Raises:
             HookError: If an implementation raises an error, which becomes the cause. accelkit's own errors are passed on unchanged.

@@ -13,7 +13,7 @@ def open_regular(path: Path) -> int:
     """Open the regular file ``path`` and return a file descriptor for reading it.
 
     Raises:
-        OSError: If ``path`` is not a regular file (if it is a symbolic link, for example), or cannot be opened.
+        OSError: If ``path`` cannot be opened or is not a regular file. A symbolic link does not count as a regular file.
     """
     flags = (
         os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -38,7 +38,8 @@ def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
         max_bytes: The maximum length of the file in bytes, or None for no limit.
 
     Raises:
-        OSError: If ``path`` is not a regular file (if it is a symbolic link, for example), is longer than ``max_bytes``, or cannot be read.
+        OSError: If ``path`` is not a regular file, or if the file is longer than ``max_bytes`` or cannot be read. A symbolic link does not
+            count as a regular file.
     """
     with open(open_regular(path), "rb") as file:
         if max_bytes is None:

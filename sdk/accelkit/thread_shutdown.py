@@ -28,9 +28,10 @@ def wait_for_threads_before_forks() -> None:
 
     Does nothing in Python 3.11.10 or newer.
 
-    A DataLoader, for example, forks its workers. Older versions of Python have a bug that can make a forked process hang
-    (https://github.com/python/cpython/issues/112275). It hangs if the fork happens while another thread of the parent process is about to
-    take the GIL for the first time or to release it for the last time. Right after a collective, a gloo thread may be in this state.
+    Older versions of Python have a bug that can make a forked process, such as a DataLoader worker, hang
+    (https://github.com/python/cpython/issues/112275). The process hangs if the fork happens while another thread of the parent process is
+    about to take the GIL for the first time or to release it for the last time. Right after a collective, a gloo thread may be in this
+    state.
     """
     if sys.version_info < (3, 11, 10) and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=wait_for_torch_threads)
@@ -40,8 +41,8 @@ def wait_for_torch_threads() -> None:
     """Wait until torch's threads are idle. Call this function before the process exits or forks.
 
     The wait ends early after one minute, or as soon as the threads have used five seconds of processor time. The second limit does not
-    count the time that a thread waits for a processor, which may be long on a busy machine. The function works on Linux only. Elsewhere,
-    there is no /proc/self/task to read the states of the threads from, and the function returns at once.
+    count the time that a thread waits for a processor, which may be long on a busy machine. The function works on Linux only, because it
+    reads the states of the threads from /proc/self/task. Elsewhere, it returns immediately.
 
     After a call to torch has returned, torch's threads may still have work to do for which they need the GIL:
 

@@ -1,7 +1,7 @@
 """Immutable data types shared by the parts of accelkit. This module imports only the standard library.
 
-Types that ``accelkit list`` does not use are in ``job_types``, because each dataclass that is defined here delays this command by about
-half a millisecond.
+Types not used by ``accelkit list`` are in ``job_types``, because each dataclass defined here delays that command by about half a
+millisecond.
 """
 
 from __future__ import annotations

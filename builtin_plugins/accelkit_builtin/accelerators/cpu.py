@@ -56,7 +56,7 @@ class CPUAccelerator(Accelerator):
         A number ``n`` requests ``n`` processes, which have the indices 0 to n - 1. ``-1``, ``"auto"`` and ``[0]`` request one process.
 
         Raises:
-            DevicesError: If ``devices`` cannot be parsed, is a number less than 1 other than -1, or is a list other than ``[0]``.
+            DevicesError: If ``devices`` cannot be parsed, is a number that is neither positive nor -1, or is a list other than ``[0]``.
         """
         return parse_devices(devices, self.auto_device_count(), self.name or self.device_type, counts_processes=True)
 

@@ -66,7 +66,7 @@ class NVML:
         self._library.nvmlShutdown()
 
     def uuids(self) -> list[str]:
-        """Return the UUID of each GPU of the machine, in PCI bus order.
+        """Return the UUID of each GPU on the machine, in PCI bus order.
 
         Raises:
             NVMLError: If a call to the library fails, for example because a GPU is inaccessible.

@@ -73,9 +73,9 @@ class TorchDeviceAccelerator(Accelerator):
             )
 
     def _is_only_a_name(self) -> bool:
-        """Return whether a package still has to add the device to torch.
+        """Return whether torch knows only the name of the device type, so that a package must still add the device.
 
-        torch may know the name of a device type without having such a device. Examples are opencl and vulkan. The result is False if the
+        For example, torch knows the names opencl and vulkan, but does not have these devices. The result is False if the
         module ``torch.<device_type>`` exists, or if the device has a ``torch.backends`` entry point whose module has been imported already.
         """
         import torch

@@ -1,4 +1,4 @@
-"""Google TPUs, and other devices that XLA compiles for, through PyTorch/XLA.
+"""Google TPUs and the other devices that XLA compiles for, used through PyTorch/XLA.
 
 Operations are traced first. They are compiled and run when a step ends, or when the program waits for the device or reads a value.
 PJRT_DEVICE selects the kind of device that XLA drives. If PJRT_DEVICE is not set, XLA drives the machine's TPU. On a machine without a TPU,
@@ -192,7 +192,7 @@ class XLAAccelerator(Accelerator):
     # -- random state -------------------------------------------------------------------------------------------------
 
     def manual_seed(self, seed: int) -> None:
-        """Seed the generators of all devices of this process. ``torch.manual_seed`` does not seed them."""
+        """Seed the generators of all devices that this process sees. ``torch.manual_seed`` does not seed these generators."""
         import torch_xla
         import torch_xla.core.xla_model as xm
 
@@ -227,7 +227,7 @@ class XLAAccelerator(Accelerator):
         torch_xla.sync()
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
-        """Return an iterator over the batches on ``device``. torch_xla's ParallelLoader reads and uploads them in advance, in threads."""
+        """Return an iterator over the batches on ``device``. Threads of torch_xla's ParallelLoader read and upload batches in advance."""
         from accelkit_builtin.accelerators.xla_loader import uploaded
 
         return uploaded(batches, device)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 _AHEAD = 2
-"""The number of batches that are read ahead on the host, and the number that are uploaded ahead to the device."""
+"""The number of batches that are read ahead on the host. The same number of batches is uploaded ahead to the device."""
 
 
 def uploaded(batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:

@@ -14,7 +14,7 @@ class KubeflowEnvironment(ClusterEnvironment):
     """The environment of a process that runs alone in a pod of a Kubeflow PyTorchJob (v1) or TrainJob (v2).
 
     Protocol: v1 (kubeflow/training-operator, pkg/controller.v1/pytorch/envvar.go) sets RANK (the rank of the pod), WORLD_SIZE (the number
-    of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR and MASTER_PORT, and PET_* variables. v2 (kubeflow/trainer,
+    of pods, multiplied by nprocPerNode in newer versions), MASTER_ADDR, MASTER_PORT and the PET_* variables. v2 (kubeflow/trainer,
     pkg/runtime/framework/plugins/torch) sets only PET_NNODES, PET_NPROC_PER_NODE, PET_NODE_RANK, PET_MASTER_ADDR and PET_MASTER_PORT. The
     PET_* variables are meant for torchrun. If the command of the pod is torchrun, torchrun may start several processes in the pod. This
     environment does not describe these processes, because torchrun sets variables of its own, which the cluster environment

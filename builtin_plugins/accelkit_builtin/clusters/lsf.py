@@ -16,9 +16,9 @@ _LOCAL_SIZE = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 class LSFEnvironment(ClusterEnvironment):
     """The environment of a process that jsrun started in a job of IBM Spectrum LSF.
 
-    Protocol: "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX, LSB_DJOB_RANKFILE,
-    LSB_RESTART) and jsrun's JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one line per slot, and the first line
-    is that of the launch node. jsrun may use fewer hosts than the file lists.
+    Protocol: the section "Environment variables set for job execution" of IBM's LSF reference (LSB_JOBID, LSB_JOBINDEX,
+    LSB_DJOB_RANKFILE, LSB_RESTART), and jsrun's variables JSM_NAMESPACE_RANK, _SIZE, _LOCAL_RANK and _LOCAL_SIZE. The rank file has one
+    line per slot, and the first line is that of the launch node. jsrun may use fewer hosts than the file lists.
     """
 
     launcher = "jsrun"
@@ -29,7 +29,8 @@ class LSFEnvironment(ClusterEnvironment):
         """Return a ``ClusterDetection`` if this process is in an LSF job, otherwise None.
 
         If jsrun started this process, the ``ClusterDetection`` ranks above that of MPI, because jsrun also sets the variables of MPI.
-        Otherwise, the ``ClusterDetection`` has a negative priority and is never used. Its reason says why.
+        Otherwise, the ``ClusterDetection`` has a negative priority and is never used. Its ``reason`` says why the process is
+        not claimed.
         """
         job = environ.get("LSB_JOBID")
         if not job:

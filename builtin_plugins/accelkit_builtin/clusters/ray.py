@@ -9,7 +9,7 @@ from accelkit import ClusterDetection, ClusterEnvironment
 
 
 class RayEnvironment(ClusterEnvironment):
-    """The environment of a worker of a Ray cluster, which trains alone or runs an actor that trains together with other actors.
+    """The environment of a Ray worker that either trains alone or runs an actor that trains together with other actors.
 
     Protocol: Ray sets RAY_RAYLET_PID in each worker, but no variable for the worker's rank. ``ray.train``'s TorchTrainer sets RANK,
     WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its actors. Other actors that train

@@ -19,8 +19,8 @@ _REQUEUE_SECONDS = 60
 class SlurmEnvironment(ClusterEnvironment):
     """The environment of a process that srun started in a step of a SLURM job.
 
-    Protocol: "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence over the
-    variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other
+    Protocol: the section "OUTPUT ENVIRONMENT VARIABLES" of https://slurm.schedmd.com/srun.html. The variables of the step take precedence
+    over the variables of the job. If SLURM sets a variable for a value, the value is read from this variable and never computed from other
     variables. This environment does not claim the processes of batch scripts and interactive shells, because srun must start the processes
     that train.
     """
@@ -32,7 +32,8 @@ class SlurmEnvironment(ClusterEnvironment):
     def detect_cluster(self, environ: Mapping[str, str]) -> ClusterDetection | None:
         """Return a ``ClusterDetection`` if this process is in a SLURM job, otherwise None.
 
-        In a batch script or an interactive shell, the ``ClusterDetection`` has a negative priority and is never used. Its reason says why.
+        In a batch script or an interactive shell, the ``ClusterDetection`` has a negative priority and is never used. Its ``reason``
+        says why the process is not claimed.
 
         If srun started this process, the ``ClusterDetection`` usually ranks below those of mpirun and other launchers that may call srun.
         There are two exceptions:
@@ -65,7 +66,7 @@ class SlurmEnvironment(ClusterEnvironment):
 
     @property
     def world_size(self) -> int:
-        """Number of tasks of the step. If the step is heterogeneous, the tasks of all its components are counted.
+        """Number of tasks in the step. If the step is heterogeneous, the tasks in all its components are counted.
 
         Read from SLURM_STEP_NUM_TASKS, else SLURM_NTASKS, else SLURM_NPROCS.
 

@@ -16,10 +16,10 @@ class TorchElasticEnvironment(ClusterEnvironment):
 
     These variables are RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
 
-    Protocol: "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets LOCAL_SIZE,
-    CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all ranks and
-    sizes, each process tells the others on which machine it runs when it joins the process group. The processes also do this if
-    TORCHELASTIC_RUN_ID is not set, because the variables may then have been set by hand.
+    Protocol: the section "Environment Variables" of https://docs.pytorch.org/docs/stable/elastic/run.html. DeepSpeed's launcher sets
+    LOCAL_SIZE, CROSS_RANK and CROSS_SIZE instead of LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE. If the variables do not give all
+    ranks and sizes, the processes tell each other which machines they run on. They do so when they join the process group. They also do so
+    if TORCHELASTIC_RUN_ID is not set, because the variables may then have been set by hand.
     """
 
     launcher = "torchrun or accelkit launch"

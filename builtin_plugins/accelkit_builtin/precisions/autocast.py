@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AutocastOptions:
-    """Options of ``torch.autocast``.
+    """Options for ``torch.autocast``.
 
     Args:
         cache_enabled: Whether a parameter that is used several times in a forward pass is cast only once.
@@ -35,7 +35,7 @@ class AutocastPrecision(Precision):
     Parameters are in float32 unless a subclass or a strategy stores them in another dtype.
 
     Args:
-        autocast: Options of autocast.
+        autocast: Options for autocast.
     """
 
     dtype_name: ClassVar[str]

@@ -48,8 +48,8 @@ class Float8(AutocastPrecision):
     """float8 matrix products with float32 parameters, under bfloat16 autocast.
 
     Args:
-        options: Options of torchao, such as the recipe.
-        autocast: Options of autocast.
+        options: Options for torchao, such as the recipe.
+        autocast: Options for autocast.
 
     Raises:
         UsageError: If ``options.recipe`` is unknown.
@@ -117,8 +117,8 @@ class Float8(AutocastPrecision):
     def _convert(self, layer: torch.nn.Linear) -> None:
         """Convert a layer in place, so that it keeps its hooks.
 
-        torchao creates a second layer with the same parameters. The attributes of the second layer that the user's layer lacks are copied
-        into the user's layer.
+        torchao creates a second layer with the same parameters. If the second layer has attributes that the user's layer lacks, these
+        attributes are copied into the user's layer.
         """
         torchao = self._torchao()
         from accelkit_builtin.precisions.float8_linear import AutocastFloat8Linear

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GradScalerOptions:
-    """Options of the loss scale, under the names of the arguments of ``torch.amp.GradScaler``.
+    """Options for the loss scale, under the names of the arguments of ``torch.amp.GradScaler``.
 
     Args:
         init_scale: The initial scale.
@@ -29,8 +29,8 @@ class GradScalerOptions:
         growth_interval: The number of consecutive steps without an infinite or NaN gradient after which the scale grows.
 
     Raises:
-        UsageError: If ``init_scale`` is not positive or is outside the range of float32, ``growth_factor`` is not greater than 1,
-            ``backoff_factor`` is not between 0 and 1, or ``growth_interval`` is less than 1.
+        UsageError: If ``init_scale`` is not positive or is outside the range of float32, if ``growth_factor`` is not a finite number
+            greater than 1, if ``backoff_factor`` is not between 0 and 1, or if ``growth_interval`` is less than 1.
     """
 
     init_scale: float = 65536.0
@@ -78,7 +78,7 @@ class GradientCheck:
 
 
 class LossScaler:
-    """Multiplies losses by a scale, divides gradients by it, and adapts it.
+    """The loss scale, with methods that multiply losses by the scale, divide gradients by the scale, and adapt the scale.
 
     Args:
         options: The initial scale, and how it changes.

@@ -28,8 +28,8 @@ class Float16Mixed(AutocastPrecision):
     optimizers are multiplied by the same scale, too.
 
     Args:
-        scaler: Options of the scaler.
-        autocast: Options of autocast.
+        scaler: Options for the scaler.
+        autocast: Options for autocast.
     """
 
     required_capabilities = ("autocast.float16",)
@@ -87,8 +87,8 @@ class Float16Mixed(AutocastPrecision):
         An optimizer is waiting if its gradients have been divided by the scale, but it has not stepped since. The result of its check is
         kept if the optimizer still has gradients. If all results since the last update belong to such optimizers, the scale is not updated.
 
-        If the next backward pass is through another model, it leaves the gradients of a waiting optimizer unchanged. To detect this, this
-        method records the versions of the gradients, and ``post_backward`` compares them with the later versions.
+        A backward pass through another model leaves the gradients of a waiting optimizer unchanged. To detect whether the next backward
+        pass changes these gradients, this method records their versions, and ``post_backward`` compares them with the later versions.
         """
         versions = {key: _gradient_versions(optimizer) for key, reference in self._waiting.items() if (optimizer := reference())}
         self._versions_of_waiting = {key: some for key, some in versions.items() if some}
@@ -112,7 +112,7 @@ class Float16Mixed(AutocastPrecision):
                     self._uncounted[key, "unused"] = self._uncounted.pop(key)
 
     def check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Watch the optimizer's gradients until they are first divided by the scale, to warn if the program changes them before that.
+        """Watch the optimizer's gradients, to warn if the program changes them before they are divided by the scale for the first time.
 
         If a program clips scaled gradients, the updates become so small that the model hardly trains, and no error is raised.
         """
@@ -141,9 +141,9 @@ class Float16Mixed(AutocastPrecision):
 
         Raises:
             UsageError: If the optimizer has gradients that ``Runtime.backward`` did not compute, or if the gradients are in float16 because
-                the model was converted to float16. The first case is detected if ``Runtime.backward`` has never been called. It is also
-                detected if the optimizer had no gradients after the last call to ``Runtime.backward``, but only until the optimizer's
-                gradients have been divided for the first time.
+                the model was converted to float16. Gradients that ``Runtime.backward`` did not compute are detected if it has never been
+                called. Until the optimizer's gradients have been divided for the first time, they are also detected if the optimizer had
+                no gradients after the last call to ``Runtime.backward``.
         """
         key = id(optimizer)
         if key in self._unscaled or not (gradients := _gradients(optimizer)):
@@ -172,7 +172,7 @@ class Float16Mixed(AutocastPrecision):
             )
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer, step: Callable[..., Any], closure: Callable[[], Any] | None = None) -> Any:
-        """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. This waits for the device.
+        """Run ``step`` and return its result, or skip it and return None if a gradient is infinite or NaN. The check waits for the device.
 
         Raises:
             UsageError: If the optimizer has gradients, but ``Runtime.backward`` has never been called.

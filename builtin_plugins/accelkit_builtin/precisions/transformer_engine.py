@@ -24,7 +24,7 @@ _MULTIPLE = 16  # Transformer Engine's float8 kernels require both dimensions of
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TransformerEngineOptions:
-    """Options of Transformer Engine.
+    """Options for Transformer Engine.
 
     Args:
         recipe: A recipe of ``transformer_engine.common.recipe``, such as ``DelayedScaling(amax_history_len=16)``. None selects Transformer
@@ -42,7 +42,7 @@ class TransformerEngine(NarrowPrecision):
     """float8 matrix products computed by Transformer Engine, with bfloat16 parameters.
 
     Args:
-        options: Options of Transformer Engine.
+        options: Options for Transformer Engine.
     """
 
     required_capabilities: ClassVar[tuple[str, ...]] = ("transformer_engine", "dtype.bfloat16")
@@ -52,7 +52,7 @@ class TransformerEngine(NarrowPrecision):
         self.options = options or TransformerEngineOptions()
 
     def setup(self, accelerator: Accelerator, device: torch.device) -> None:
-        """Check that Transformer Engine can compute in float8 on this GPU. This initialises CUDA.
+        """Check that Transformer Engine can compute in float8 on this GPU. The check initialises CUDA.
 
         Raises:
             UnsupportedError: If Transformer Engine cannot compute in float8 on this GPU, or the device is not a CUDA device.

@@ -10,7 +10,7 @@ class TransformerEngineFloat16(TransformerEngine, Float16):
     """float8 matrix products computed by Transformer Engine, with float16 parameters.
 
     Args:
-        options: Options of Transformer Engine.
+        options: Options for Transformer Engine.
     """
 
     required_capabilities = ("transformer_engine", "dtype.float16")

@@ -56,7 +56,7 @@ class TruePrecision(Precision):
 
 
 class NarrowPrecision(TruePrecision):
-    """Like ``TruePrecision``, with a dtype narrower than float32.
+    """A ``TruePrecision`` whose dtype is narrower than float32.
 
     The outputs of a forward pass are cast to float32, so that losses and metrics have full precision.
     """

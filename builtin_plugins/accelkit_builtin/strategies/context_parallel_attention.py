@@ -24,7 +24,7 @@ from accelkit_builtin.strategies.context_parallel import ContextGroup
 
 _HINT = "call torch.nn.functional.scaled_dot_product_attention, or use context=1"
 _RECOMPUTING = frozenset({torch.utils.checkpoint.__file__, torch.autograd.function.__file__})
-"""The files of ``torch.utils.checkpoint`` and ``torch.autograd.Function``. The backward pass may rerun the code that they call."""
+"""The files of ``torch.utils.checkpoint`` and ``torch.autograd.Function``. The backward pass may rerun functions that these files call."""
 
 
 class _State(threading.local):

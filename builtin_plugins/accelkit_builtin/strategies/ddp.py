@@ -20,7 +20,7 @@ CommunicationHook = Literal["fp16_compress", "bf16_compress", "power_sgd", "batc
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DDPOptions:
-    """Options of ``torch.nn.parallel.DistributedDataParallel``, its communication hooks and synchronized batch norm.
+    """Options for ``torch.nn.parallel.DistributedDataParallel``, its communication hooks and synchronized batch norm.
 
     An option that is passed to DistributedDataParallel has the name of the corresponding argument.
 
@@ -111,7 +111,7 @@ class DDPStrategy(Strategy):
         return module.module if isinstance(module, DistributedDataParallel) else module
 
     def no_sync(self, module: torch.nn.Module) -> AbstractContextManager[Any]:
-        """Return DistributedDataParallel's own ``no_sync`` context manager, or one that does nothing if the module is not wrapped."""
+        """Return DistributedDataParallel's own ``no_sync()``, or a null context manager if the module is not wrapped."""
         from torch.nn.parallel import DistributedDataParallel
 
         return module.no_sync() if isinstance(module, DistributedDataParallel) else contextlib.nullcontext()

@@ -61,7 +61,7 @@ class DeepSpeedStrategy(EngineStrategy):
         self._clipping: tuple[float, torch.Tensor] | None = None
 
     def check(self, accelerator: Accelerator) -> None:
-        """Check that DeepSpeed is installed, is new enough, and can use this accelerator. This does not import DeepSpeed.
+        """Check that DeepSpeed is installed, is new enough, and can use this accelerator. The check does not import DeepSpeed.
 
         Raises:
             UnavailableError: If DeepSpeed is missing or too old.

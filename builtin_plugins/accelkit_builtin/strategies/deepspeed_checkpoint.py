@@ -45,7 +45,7 @@ def save(engine: Any, folder: Path, plugin: str) -> None:
     errors: list[Exception] = []
 
     def write(state_dict: Any, path: str) -> None:
-        """Write one file, and check that it can be loaded without running code. Add an error to ``errors`` instead of raising it.
+        """Write one file, and check that it can be loaded without running code. Errors are added to ``errors``, and are not raised.
 
         The other processes wait for this process at the end of ``save_checkpoint``, so ``save`` raises the error only after
         ``save_checkpoint`` has returned.

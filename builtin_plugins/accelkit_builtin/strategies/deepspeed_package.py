@@ -31,7 +31,7 @@ MINIMUM = "0.19.8"  # this version supports managed_gradient_accumulation=false 
 
 
 def check_package(accelerator: Accelerator, plugin: str) -> None:
-    """Check that DeepSpeed is installed, is new enough, and can use this accelerator. This does not import DeepSpeed.
+    """Check that DeepSpeed is installed, is new enough, and can use this accelerator. The check does not import DeepSpeed.
 
     Args:
         accelerator: The accelerator.

@@ -23,7 +23,7 @@ WrapPolicy = Literal["blocks", "root"] | type | Collection[type] | Callable[["to
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FSDPOptions:
-    """Options of ``fully_shard``.
+    """Options for ``fully_shard``.
 
     Args:
         wrap: Which inner modules are sharded and gathered separately. ``blocks`` selects every entry of every ``ModuleList``; in most

@@ -86,8 +86,8 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
     """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80. Queries, keys and values are
     contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In some calls, keys and values have
     fewer heads than queries, or the head dimension of the values differs from that of queries and keys. Some calls with the head
-    dimension 64 and without slices have a mask. The masks are either boolean or added to the scores. They have five different shapes,
-    most of which are broadcast.
+    dimension 64 and without slices have a mask. Each mask is either boolean or a tensor that is added to the scores. The masks have five
+    different shapes, most of which are broadcast.
     """
     from accelkit_conformance.oracle.attention_cases import check_attention
 
@@ -157,9 +157,9 @@ def factory_arguments(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.{0}"], over=["bfloat16", "float16", "float64"])
 def default_dtype(subject: Subject, dtype: str) -> None:
-    """Functions whose results may have the default dtype, such as ``arange`` with float bounds and the division of integers, give the same
-    values, dtype, strides and ``requires_grad`` as on the CPU. Each function is called with float32 as the default dtype, then with the
-    tested dtype, and then with float32 again."""
+    """If the result of a function may have the default dtype, the result has the same values, dtype, strides and ``requires_grad`` as on
+    the CPU. Examples are ``arange`` with float bounds and the division of integers. Each function is called with float32 as the default
+    dtype, then with the tested dtype, and then with float32 again."""
     from accelkit_conformance.oracle.factory_arguments import check_default_dtype
 
     check_default_dtype(subject, dtype)

@@ -111,7 +111,7 @@ def output_gradients(subject: Subject, layout: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "SEVERAL_INPUTS", "training"))
 def some_inputs_require_grad(subject: Subject, name: str) -> None:
     """The gradients of a function with several inputs match the gradients that the CPU computes, both if only one input requires a gradient
-    and if all inputs except one require gradients. So do the gradients of a second backward pass through the same graph."""
+    and if all inputs except one require gradients. The gradients of a second backward pass through the same graph match, too."""
     from accelkit_conformance.oracle.differentiable import SEVERAL_INPUTS, check_function, random_inputs
 
     function, shapes = SEVERAL_INPUTS[name]

@@ -189,9 +189,9 @@ def _gpt2_trainer(transformers: Any, folder: str) -> Any:
 @check("full", requires=["process_group"], over=list(_PACKAGES), seconds=240)
 def ddp_on_two_devices(subject: Subject, framework: str) -> None:
     """``accelkit launch`` starts two processes, each with its own device (unless the device is the CPU). The two processes train a model
-    with the framework's DDP. In each process, the batches, parameters and gradients are on its device. After training, the parameters match
-    those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples that the two processes together
-    use for one step."""
+    with the framework's DDP. In each process, the batches, parameters and gradients are on the device of the process. After training, the
+    parameters match those of a model that a plain loop trains on the CPU. Each batch of the plain loop contains the samples that the two
+    processes together use for one step."""
     _import(_PACKAGES[framework])
     from accelkit_conformance.oracle.bridge_training import UNSUPPORTED
 

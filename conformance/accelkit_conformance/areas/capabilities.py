@@ -126,8 +126,8 @@ def random_state(subject: Subject) -> None:
 
 @check("smoke", probes="numbered_devices")
 def numbered_devices(subject: Subject) -> None:
-    """A tensor that is created on device 0 has the device index 0. Creating a tensor on device 99, which does not exist, and copying it to
-    the CPU raises RuntimeError or AssertionError."""
+    """A tensor that is created on device 0 has the device index 0. If a tensor is created on device 99, which
+    does not exist, and is copied to the CPU, RuntimeError or AssertionError is raised."""
     import torch
 
     if torch.empty(1, device=torch.device(subject.device_type, 0)).device.index != 0:

@@ -40,8 +40,8 @@ def _state(model: Any) -> list[torch.Tensor]:
 
 @check("training")
 def resuming_equals_uninterrupted_training(subject: Subject) -> None:
-    """Three steps, a checkpoint that is loaded into new objects, and three more steps give the same parameters and buffers as six steps,
-    even with dropout. After loading, the parameters and buffers are on the device."""
+    """If a checkpoint is saved after three steps and loaded into new objects, three more steps give the same parameters and buffers as six
+    uninterrupted steps, even with dropout. After loading, the parameters and buffers are on the device."""
     import torch
 
     def seed() -> None:

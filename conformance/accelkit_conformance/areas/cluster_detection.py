@@ -83,8 +83,8 @@ def foreign_jobs_are_not_claimed(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def detection_uses_its_argument(subject: Subject) -> None:
-    """The claim that ``detect_cluster`` returns depends only on the variables that are passed to it, not on ``os.environ``, the instance's
-    own ``environ`` or an earlier call. ``detect_cluster`` does not change the variables that are passed to it."""
+    """The claim that ``detect_cluster`` returns depends only on the variables that are passed to the method. It does not depend on
+    ``os.environ``, on the instance's own ``environ`` or on an earlier call. The method does not change the variables."""
     for one in _processes(subject):
         with one.variables() as environ:
             before = dict(environ)

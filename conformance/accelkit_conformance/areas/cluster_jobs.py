@@ -41,7 +41,7 @@ def processes_find_each_other(subject: Subject) -> None:
 @check("training", needs_hardware=False, kind="cluster", seconds=60)
 def is_preempted_returns_a_bool(subject: Subject) -> None:
     """``preemption_poll_seconds`` is a number greater than 0 and at most 3600. ``is_preempted`` returns True or False, and raises no error.
-    The check calls it in a background thread, as a Runtime does. The call returns within 30 seconds, and within six times
+    The check calls ``is_preempted`` in a background thread, as a Runtime does. The call returns within 30 seconds, and within six times
     ``preemption_poll_seconds``. If a call takes longer than six times ``preemption_poll_seconds``, a Runtime warns.
     """
     environment = environment_for(subject, job_of_no_scheduler(subject))
@@ -72,7 +72,7 @@ def is_preempted_returns_a_bool(subject: Subject) -> None:
 
 @check("training", needs_hardware=False, kind="cluster", seconds=90)
 def requeue_without_scheduler_is_an_error(subject: Subject) -> None:
-    """During the check, starting a program, opening a connection and sending a signal always fail, as on a machine without a scheduler. If
+    """During the check, this process cannot start a program, open a connection or send a signal, as on a machine without a scheduler. If
     ``requeue`` attempts any of these, it raises one of accelkit's errors, or returns False or None. If ``requeue`` attempts none of them,
     it may also return True. The error names the plugin and says what to do. ``requeue`` does not end the process. The check uses a job id
     that no scheduler has assigned."""

@@ -152,7 +152,7 @@ def gather_and_scatter(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def uneven_gather(subject: Subject, size: str) -> None:
-    """``all_gather`` of tensors of different lengths gives their values, or raises RuntimeError or ValueError."""
+    """``all_gather`` of tensors of different lengths gives every rank the values of all tensors, or raises RuntimeError or ValueError."""
     import torch
     import torch.distributed as dist
 

@@ -102,8 +102,9 @@ def training_steps(subject: Subject) -> None:
 @check("full", requires=["compile"], seconds=180)
 def other_arguments(subject: Subject) -> None:
     """A compiled function is called with a tensor and a number, then with a tensor of another shape and another number, and then with the
-    first arguments again. If the device declares float64, the function is also called with a float64 tensor. Each time, its three results,
-    one of which is a view of its argument, are on the device and have the values and dtypes of the eager results."""
+    first arguments again. If the device declares float64, the function is also called with a float64 tensor. The function returns three
+    results, one of which is a view of its argument. In each call, all three are on the device and have the values and dtypes of the eager
+    results."""
     from accelkit_conformance.oracle.compiled_calls import check_other_arguments
 
     check_other_arguments(subject, _compiled)

@@ -99,8 +99,7 @@ def import_needs_no_torch(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False)
 def probe_answers(subject: Subject) -> None:
-    """``probe()`` can be called on the class and returns an Availability. Unless its status is ``usable``, the Availability has a
-    reason."""
+    """``probe()`` can be called on the class and returns an Availability. An Availability whose status is not ``usable`` has a reason."""
     answer = subject.cls.probe()  # type: ignore[attr-defined]
     assert isinstance(answer, Availability), f"it returned {type(answer).__name__}"
     assert answer.is_usable or answer.reason, f"it reports {answer.status} without a reason"

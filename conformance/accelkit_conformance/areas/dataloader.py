@@ -1,4 +1,4 @@
-"""DataLoaders with forked workers, with spawned workers, with pinned batches and with datasets on the device deliver the right samples.
+"""DataLoaders deliver the right samples with forked workers, with spawned workers, with pinned batches and with datasets on the device.
 Using the device in a forked process works or raises an error."""
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def initial_weights_are_equal(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def buffers_of_every_dtype(subject: Subject, size: str) -> None:
     """After a model has been wrapped, its buffers have the values of rank 0. If the ranks then change their buffers to different values,
-    the buffers have the values of rank 0 again after the next forward pass. There are buffers of shape () and of 300 elements, in each
-    dtype that the device has among float32, float64, float16, bfloat16, int64, int32, int8, uint8 and bool."""
+    the buffers have the values of rank 0 again after the next forward pass. There are buffers of shape () and of 300 elements. Their dtypes
+    are those of float32, float64, float16, bfloat16, int64, int32, int8, uint8 and bool that the device supports."""
     import torch
 
     model = torch.nn.Linear(3, 3)

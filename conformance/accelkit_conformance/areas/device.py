@@ -1,5 +1,5 @@
-"""Every device has the type that the accelerator declares. Tensors are created, and operators run, on the requested device. An error is
-raised if the index of the requested device does not exist, or if the inputs of an operator are on different devices."""
+"""Every device has the type that the accelerator declares. Tensors are created on the requested device, and operators run there. An error
+is raised if the index of the requested device does not exist, or if the inputs of an operator are on different devices."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def results_stay_on_the_device(subject: Subject) -> None:
 
 @check("smoke", requires=["numbered_devices"])
 def bad_index_raises(subject: Subject) -> None:
-    """Creating and reading a tensor on a device whose index does not exist raises RuntimeError or AssertionError."""
+    """If a tensor is created on a device whose index does not exist and is then read, one of the two steps raises RuntimeError or
+    AssertionError."""
     import torch
 
     are_numbered = torch.ones(1, device=torch.device(subject.device_type, 0)).device.index is not None  # torch's CPU has no index
@@ -156,7 +157,8 @@ def devices_are_independent(subject: Subject) -> None:
 
 @check("smoke")
 def count_is_steady(subject: Subject) -> None:
-    """The accelerator's ``auto_device_count()`` equals ``torch.<device_type>.device_count()``, and using a device does not change it."""
+    """The accelerator's ``auto_device_count()`` equals ``torch.<device_type>.device_count()``, and using a device does not change this
+    number."""
     count = subject.accelerator.auto_device_count()
     assert count == len(subject.devices)
     asked = subject.optional_function("device_count")
@@ -176,7 +178,7 @@ def module_has_required_functions(subject: Subject) -> None:
 @check("smoke")
 def has_a_name(subject: Subject) -> None:
     """``torch.<device_type>.get_device_name`` returns a non-empty name. Without an argument, it returns the name of the current device. If
-    the result of ``get_device_properties`` has a ``name``, the two names are equal. If the result has a ``total_memory``, it is
+    the result of ``get_device_properties`` has a ``name``, the two names are equal. If the result has a ``total_memory``, this number is
     positive."""
     get_name, get_properties = (subject.optional_function(f"get_device_{what}") for what in ("name", "properties"))
     if get_name is None and get_properties is None:

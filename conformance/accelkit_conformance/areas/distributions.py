@@ -82,11 +82,11 @@ def numbers_are_new(subject: Subject) -> None:
 
 @check("full", requires=["random_state", "dtype.bool"], over=names_of("dropout", "DROPOUTS"))
 def every_dropout(subject: Subject, name: str) -> None:
-    """Each kind of dropout drops the expected share of the elements or of whole channels, everywhere in the input, and scales the others.
-    Elements or channels are dropped independently of each other: among pairs of neighbours, the share of pairs in which both are dropped or
-    both are kept is as expected, and the second half of the mask does not repeat the first. The same seed gives the same mask, whatever the
-    values of the input. The gradient has the mask of the forward pass, even where the input is zero. The inputs are contiguous, channels
-    last, transposed or strided. They are tested in float32 and in those of the dtypes float16, bfloat16 and float64 that are declared."""
+    """Each kind of dropout drops the expected share of the elements or of whole channels, in every part of the input, and scales the
+    others. Elements or channels are dropped independently of each other: two neighbours are both dropped or both kept as often as expected,
+    and the second half of the mask does not repeat the first. The same seed gives the same mask, whatever the values of the input. The
+    gradient has the mask of the forward pass, even where the input is zero. The inputs are contiguous, channels last, transposed or
+    strided. They are tested in float32 and, where declared, in float16, bfloat16 and float64."""
     from accelkit_conformance.oracle.dropout import check_dropout
 
     check_dropout(subject, name)

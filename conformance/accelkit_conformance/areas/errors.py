@@ -1,6 +1,6 @@
-"""A user's mistake raises an error of the class that torch documents. The error is raised by the call that contains the mistake
-or, on an asynchronous device, at the latest when the program waits for the device. After the error, the device still works. NaN and
-infinity that arise in a computation raise no error and are kept."""
+"""A user's mistake raises an error of the class that torch documents. The error is raised by the call that contains the mistake or, on an
+asynchronous device, no later than when the program waits for the device. After the error, the device still works. NaN and infinity that
+arise in a computation raise no error and are kept."""
 
 from __future__ import annotations
 
@@ -179,8 +179,8 @@ def missing_operators_raise(subject: Subject) -> None:
 
 @check("training", requires=["numbered_devices"])
 def errors_keep_the_current_device(subject: Subject) -> None:
-    """If an operator on a device that is not current raises an error, the current device and the current streams do not change. The same is
-    true if ``elapsed_time`` of that device's events raises an error."""
+    """If an operator raises an error on a device other than the current one, the current device and the current streams do not change. The
+    same is true if ``elapsed_time`` raises an error for events of such a device."""
     from accelkit_conformance.oracle.invalid_calls import check_current_device
 
     check_current_device(subject)
@@ -198,7 +198,7 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
 @check("training", requires=["dtype.int64"], seconds=400.0)
 def index_tensors_outside(subject: Subject) -> None:
     """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
-    that is out of range. The error is raised at the latest when the device is synchronized. The calls run in a separate process, because
+    that is out of range. The error is raised no later than when the device is synchronized. The calls run in a separate process, because
     the error makes some devices unusable."""
     from accelkit_conformance.oracle.invalid_calls import check_indices
 
@@ -256,9 +256,9 @@ def invalid_arguments(subject: Subject, kind: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def changes_are_noticed(subject: Subject) -> None:
-    """In-place random sampling, copies, assignments, ``out=`` and other calls that write to a tensor, directly or through a view, increase
-    the tensor's version counter. If the tensor was saved for a backward pass, the backward pass raises RuntimeError. Calls that write
-    nothing leave the version counter unchanged."""
+    """Calls that write to a tensor, directly or through a view, increase the tensor's version counter. Examples of such calls are in-place
+    random sampling, copies, assignments and operators with ``out=``. If the tensor was saved for a backward pass, this pass raises
+    RuntimeError. Calls that write nothing leave the version counter unchanged."""
     from accelkit_conformance.oracle.versions import check_versions
 
     check_versions(subject)

@@ -87,7 +87,8 @@ def distributed_tensors(subject: Subject, size: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def checkpoints_load_elsewhere(subject: Subject, size: str) -> None:
     """All ranks together save a checkpoint of a sharded model. Each rank can load the checkpoint into an unsharded state dict without the
-    other ranks, and all ranks together can load the checkpoint into a sharded model. Both then have the values that were saved."""
+    other ranks, and all ranks together can load the checkpoint into a sharded model. Afterwards, the state dict and the model have the
+    values that were saved."""
     import torch
     import torch.distributed as dist
     import torch.distributed.checkpoint as dcp

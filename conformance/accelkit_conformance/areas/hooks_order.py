@@ -1,5 +1,5 @@
-"""How a hook plugin works together with other hook plugins. The plugin's wrappers call each wrapped hook once, and pass on the
-hook's results and errors. If another plugin fails, the error names that plugin."""
+"""A hook plugin works together with other hook plugins. The plugin's wrappers call each wrapped hook once, and pass on the hook's results
+and errors. If another plugin fails, the error names that plugin."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Conversions between tensors on the device and Python values, NumPy arrays, DLPack, pinned memory or other dtypes give the right values.
-Their results share memory with their source, or are copies of it, as torch documents."""
+The result of a conversion shares memory with its source or is a copy of it, as specified in torch's documentation."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def arrays(subject: Subject) -> None:
 @check("full", requires=["pinned_memory"])
 def pinned_tensors(subject: Subject) -> None:
     """Functions that create tensors, such as ``torch.zeros``, return pinned tensors on the CPU if they are called with ``pin_memory=True``.
-    The dtype, shape and values of these tensors are the same as without ``pin_memory=True``, unless the values are random or
-    uninitialised. A copy of such a tensor on the device has the same values, and a clone of it is not pinned. ``Tensor.pin_memory``
-    returns a tensor with the same dtype, shape and values, and does not pin the original tensor. Unless it is empty, the returned tensor
-    is pinned. If the original tensor is pinned already, the result shares memory with it. ``Tensor.pin_memory`` is tested with every
-    dtype and several layouts.
+    The dtype, shape and values of these tensors are the same as without ``pin_memory=True``, unless the values are random or uninitialised.
+    Copying such a tensor to the device keeps its values. A clone of such a tensor is not pinned. ``Tensor.pin_memory`` returns a tensor
+    with the same dtype, shape and values, and does not pin the original tensor. The returned tensor is pinned, unless it is empty. If the
+    original tensor is pinned already, the returned tensor shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and
+    several layouts.
     """
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
@@ -78,9 +78,9 @@ def pinned_tensors(subject: Subject) -> None:
 @check("full", over=["pinned", "pageable"])
 def queued_sources(subject: Subject, memory: str) -> None:
     """A copy with ``non_blocking=True`` to a busy device has the values that its source had when ``to`` or ``copy_`` was called. This is
-    true even if the source is freed at once and other tensors of the same size are created. A source that is not pinned may also be
-    overwritten right after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them are
-    converted to another dtype."""
+    true even if the source is freed right after the call and other tensors of the same size are created. A source that is not pinned may
+    also be overwritten right after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them
+    are converted to another dtype."""
     from accelkit_conformance.oracle.pinned_tensors import check_queued_sources
 
     check_queued_sources(subject, memory)
@@ -88,9 +88,9 @@ def queued_sources(subject: Subject, memory: str) -> None:
 
 @check("full", requires=["dtype.float32"])
 def aliases(subject: Subject) -> None:
-    """``to``, ``contiguous`` and other calls that change nothing return their argument itself. The results of ``detach``, ``view``,
-    ``copy.copy``, ``set_`` and others share memory with the argument. The results of ``clone``, ``to(copy=True)``, ``deepcopy`` and others
-    share no memory with the argument. All results are on the device, and have the values of the argument."""
+    """If there is nothing to convert or to rearrange, ``to``, ``contiguous`` and other calls return their argument itself. The results of
+    ``detach``, ``view``, ``copy.copy``, ``set_`` and others share memory with the argument. The results of ``clone``, ``to(copy=True)``,
+    ``deepcopy`` and others share no memory with the argument. All results are on the device, and have the values of the argument."""
     from accelkit_conformance.oracle.aliases import check_aliases
 
     check_aliases(subject)
@@ -121,11 +121,12 @@ def dlpack(subject: Subject) -> None:
 
 @check("full", requires=["dtype.float32"])
 def devices_of_dlpack(subject: Subject) -> None:
-    """Tensors that pass through DLPack are on the requested device, and have the dtype, shape and values of their source. They share memory
-    with their source if it is on this device, unless ``copy`` is True. Otherwise, they are copies, and a call with ``copy=False`` raises an
-    error. The device is given as a ``torch.device`` or as a name, with and without an index, or not at all. The source and the requested
-    device are the device under test, a second device or the CPU. The calls are ``torch.from_dlpack``, ``Tensor.__dlpack__``,
-    ``torch.asarray``, and functions of ``torch.utils.dlpack``. Calls that torch does not support for this type of device are left out.
+    """Tensors that pass through DLPack are on the requested device, and have the dtype, shape and values of their source. If the source is
+    on the requested device, the new tensor shares memory with it, or is a copy if ``copy`` is True. If the source is on another device, the
+    new tensor is a copy; with ``copy=False``, the call raises an error instead. The device is given as a ``torch.device`` or as a name,
+    with and without an index, or not at all. The source and the requested device are the device under test, a second device or the CPU. The
+    calls are ``torch.from_dlpack``, ``Tensor.__dlpack__``, ``torch.asarray``, and functions of ``torch.utils.dlpack``. Calls that torch
+    does not support for this type of device are left out.
     """
     from accelkit_conformance.oracle.dlpack_devices import check_dlpack_devices
 

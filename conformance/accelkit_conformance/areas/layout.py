@@ -120,9 +120,10 @@ def _products() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_products)
 def products(subject: Subject, name: str) -> None:
-    """Products of matrices and vectors, and the gradients of ``linear``, are exactly those on the CPU for small integers in float32 and
-    bfloat16. Each dimension has length 1 or 5. Each operand is contiguous, transposed, expanded along its rows, its columns or both, a
-    view with an offset, or a view with gaps between its elements. All combinations are tested."""
+    """For small integers in float32 and bfloat16, products of matrices and vectors, and the gradients of ``linear``, are exactly the same
+    as on the CPU. Each dimension has length 1 or 5, except the batch dimension. Each operand is a contiguous or transposed tensor, a view
+    with an offset, a view with gaps between its elements, or a tensor that is expanded from one element, one row or one column. All
+    combinations are tested."""
     from accelkit_conformance.oracle.products import check_product
 
     check_product(subject, name)
@@ -308,11 +309,11 @@ def _conjugate_views() -> Iterator[Case]:
 @check("full", requires=["dtype.complex64", "dtype.float32"], over=_conjugate_views, seconds=180)
 def conjugate_views(subject: Subject, name: str) -> None:
     """Calls with a tensor that has the conjugate or the negative bit set, such as the result of ``conj()`` or ``conj().imag``, give exactly
-    the same results as on the CPU. The tensor and its base have the same values after the call, too. After ``resolve_conj``,
-    ``resolve_neg`` and ``conj_physical``, no bit is set. The tensors are whole, transposed, sliced, strided, 0-d or empty. Their elements
-    are small integers in complex64, complex128 and the real dtypes of the same precision. There are groups of calls that resolve the
-    tensor, read it on the host, convert it to other dtypes, copy it from and to both devices, index it, write into it, multiply matrices
-    and vectors, save and copy it, and compute gradients. Calls that the CPU rejects are left out.
+    the same results as on the CPU. After the call, the values of the tensor and of its base are also the same as on the CPU. After
+    ``resolve_conj``, ``resolve_neg`` and ``conj_physical``, no bit is set. The tensors are whole, transposed, sliced, strided, 0-d or
+    empty. Their elements are small integers in complex64, complex128 and the real dtypes of the same precision. There are groups of calls
+    that resolve the tensor, read it on the host, convert it to other dtypes, copy between it and tensors on the device or on the CPU, index
+    it, write into it, multiply matrices and vectors, save and duplicate it, and compute gradients. Calls that the CPU rejects are left out.
     """
     from accelkit_conformance.oracle.conjugate_views import check_conjugate_views
 

@@ -159,8 +159,8 @@ def threads_free_memory(subject: Subject) -> None:
 
 @check("training", requires=["memory_statistics"])
 def resized_storages(subject: Subject) -> None:
-    """``untyped_storage().resize_(0)`` frees the memory of a tensor that still exists. Resizing the storage to its former size allocates at
-    least this much memory and at most twice as much, and the tensor can then be filled and read.
+    """``untyped_storage().resize_(0)`` frees the memory of a tensor that still exists. Resizing the storage to its former size of n bytes
+    allocates at least n and at most 2n bytes, and the tensor can then be filled and read.
     """
     from accelkit_conformance.oracle.freed_memory import check_resized_storages
 

@@ -129,9 +129,8 @@ def programs(subject: Subject, name: str) -> None:
     momentum of BatchNorm, initialise lazy modules, and call modules with ``torch.func.functional_call``. They load state dicts, convert
     modules to other dtypes and memory layouts, use ``torch.nn.utils`` and packed sequences, tie weights, and train parameters that are
     views of a flat buffer. They normalise bfloat16 and float16 batches with float32 parameters, and compute attention over 70 tokens in
-    float32, bfloat16 and float16, with and without masks. Weights that ``torch.nn.init`` draws at random are not compared with those on
-    the CPU. Instead, they have the right device, mean and standard deviation, and the rows of a matrix that ``orthogonal_`` fills are
-    orthonormal.
+    float32, bfloat16 and float16, with and without masks. Weights that ``torch.nn.init`` draws at random need not equal those on the CPU,
+    but they have the right device, mean and standard deviation. The rows of a matrix that ``orthogonal_`` fills are orthonormal.
     """
     from accelkit_conformance.oracle.module_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
@@ -164,11 +163,11 @@ def _converted() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=_converted)
 def converted_on_the_device(subject: Subject, name: str) -> None:
-    """A module that is created on the CPU, moved to the device and called there in float32 is then converted there to bfloat16, back to
-    float32, to float16 and back to float32. It is called after each conversion, and gives the same outputs, gradients and buffers as if it
-    had stayed on the CPU. Its parameters and their gradients have the same dtypes and values as on the CPU, and its buffers have the same
-    dtypes. The conversions are made with ``to``, ``bfloat16``, ``half`` and ``float``. Dtypes that the CPU or the device does not support
-    for the module are left out. The values of modules that draw random numbers are not compared.
+    """A module is created on the CPU, moved to the device and called there in float32. It is then converted on the device to bfloat16, back
+    to float32, to float16 and back to float32. The module is called after each conversion, and gives the same outputs, gradients and
+    buffers as if it had stayed on the CPU. Its parameters and their gradients have the same dtypes and values as on the CPU, and its
+    buffers have the same dtypes. The conversions are made with ``to``, ``bfloat16``, ``half`` and ``float``. Dtypes that the CPU or the
+    device does not support for the module are left out. The values of modules that draw random numbers are not compared.
 
     The case ``tensors`` converts a tensor instead. Functions that use this tensor as a weight, such as ``embedding``, ``linear`` and
     ``layer_norm``, give the same results and gradients as on the CPU before and after each conversion.

@@ -159,8 +159,8 @@ def overloads(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def calls_outside_op_db(subject: Subject, name: str) -> None:
-    """Calls that are not in torch's ``op_db`` (such as shifts, in-place integer operators, resampling, padding, fused layers and
-    forward-mode gradients), and the ATen overloads that they call, give the same results as on the CPU."""
+    """Calls that are not in torch's ``op_db`` give the same results as on the CPU, and so do the ATen overloads that they call. Examples of
+    such calls are shifts, in-place integer operators, resampling, padding, fused layers and forward-mode gradients."""
     from accelkit_conformance.oracle.calls_outside_op_db import check_calls
 
     check_calls(subject, name)
@@ -231,9 +231,10 @@ def matrices(subject: Subject, name: str) -> None:
     unchanged. Factors, which are not unique, are tested by their product, their form and the orthogonality of their rows or columns.
 
     The dtypes are float32, float64 and complex64. The shapes are those of a single small matrix, a batch of 3, a batch with more than 8192
-    elements, and a single matrix with 70 rows, 70 columns or both. The matrices are square and, if the function accepts it, tall and wide.
-    They are stored by rows or columns, with an offset, with gaps, lazily conjugated, with reversed dimensions in memory, or expanded from
-    one matrix. All combinations are tested. If a function is called in several ways, each combination is tested with one of them.
+    elements, and a single matrix with 70 rows, 70 columns or both. The matrices are square. If the function accepts other matrices, tall
+    and wide matrices are tested as well. The matrices are stored by rows or columns, with an offset, with gaps, lazily conjugated, with
+    reversed dimensions in memory, or expanded from one matrix. All combinations are tested. If a function can be called in several ways,
+    each combination is tested with one of these ways.
     """
     from accelkit_conformance.oracle.matrices import check_matrices
 

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 _SPARSE_ONLY = ("SparseAdam",)
 _MATRICES_ONLY = ("Muon",)
 _IN_BFLOAT16 = 32
-"""For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises its updates, which are about a
-thousandth of a weight, in bfloat16."""
+"""For Muon, the allowed error of an operator is multiplied by this factor, because Muon orthogonalises its updates in bfloat16. An update
+is about a thousandth of a weight."""
 _TARGET = 3.0
-"""A value that is larger than every output of the model. The batches contain only positive numbers, so that, with this target, gradients
-keep their signs. If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a hundredfold."""
+"""A value that is larger than every output of the model. Because of this target, and because the batches contain only positive numbers,
+gradients keep their signs. If the terms of a mean gradient nearly cancelled, the steps of Adam would magnify rounding errors a
+hundredfold."""
 
 
 def _optimizers() -> Iterator[Case]:
@@ -266,10 +267,10 @@ def memory_layouts(subject: Subject, name: str) -> None:
 def scaled_steps(subject: Subject, name: str) -> None:
     """If a gradient contains infinity or NaN, ``torch.amp.GradScaler`` skips the step. The skipped step changes neither a parameter nor an
     entry of the optimizer's state, such as ``momentum_buffer``, ``exp_avg_sq`` or ``step``. The first, the third or the last of four steps
-    is skipped. The four steps give the same parameters as the other three steps without a scaler on the CPU, and the skipped step halves
-    the scale. Each implementation that torch supports for the device is tested, with and without a call to ``unscale_`` before the step,
-    and with ``momentum``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize`` and ``weight_decay`` if the optimizer has these options.
-    Fused implementations themselves unscale the gradients and decide whether to skip a step.
+    is skipped, which halves the scale. After the four steps, the parameters are the same as after only the other three steps, taken on the
+    CPU without a scaler. Each implementation that torch supports for the device is tested, with and without a call to ``unscale_`` before
+    the step, and with ``momentum``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize`` and ``weight_decay`` if the optimizer has these
+    options. Fused implementations themselves unscale the gradients and decide whether to skip a step.
     """
     from accelkit_conformance.oracle.skipped_steps import check_skipped_steps
 

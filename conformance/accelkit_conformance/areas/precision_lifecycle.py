@@ -184,8 +184,8 @@ def _refers_to(start: object, target: object) -> bool:
 @check("training", kind="precision")
 def instances_are_independent(subject: Subject) -> None:
     """If one instance of the precision trains a model (with infinite gradients, if the precision scales losses), the scale and the state of
-    another instance do not change. A third instance is created after this training. The gradients of a model that is trained with it
-    match those computed in float64, within the tolerance of ``gradients_match_float64``.
+    another instance do not change. A third instance is created after this training, and computes the gradients of a new model. These
+    gradients match those computed in float64, within the tolerance of ``gradients_match_float64``.
     """
     from accelkit_conformance.oracle.precision_training import check_close, exact_gradients, trainer
 

@@ -122,9 +122,9 @@ def infinite_gradients_are_skipped(subject: Subject, value: str) -> None:
 
 @check("training", kind="precision")
 def the_scale_adapts(subject: Subject) -> None:
-    """A precision that scales losses first takes a step that is not skipped. Then its scale becomes smaller after each of three steps with
-    an infinite gradient. The next step, which has finite gradients, does not make the scale smaller. Of 40 steps with a large loss, at
-    least one is not skipped, and all parameters stay finite.
+    """After a step that is not skipped, three steps with an infinite gradient follow. If the precision scales losses, its scale becomes
+    smaller after each of the three. The next step, which has finite gradients, does not make the scale smaller. Of 40 steps with a large
+    loss, at least one is not skipped, and all parameters stay finite.
     """
     import itertools
 
@@ -172,8 +172,8 @@ def the_scale_grows(subject: Subject) -> None:
 
 @check("training", kind="precision")
 def schedulers_wait_for_steps(subject: Subject) -> None:
-    """After an optimizer step, calling ``step`` of a prepared scheduler changes the learning rate. If the precision skipped the optimizer
-    step, calling ``step`` of the scheduler leaves the learning rate as it is."""
+    """After an optimizer step, a call to the ``step`` method of a prepared scheduler changes the learning rate. If the precision skipped
+    the optimizer step, the call leaves the learning rate as it is."""
     import torch
 
     from accelkit.specs.overrides import overrides

@@ -33,8 +33,8 @@ def _trained(subject: Subject) -> Trainer:
 
 @check("smoke", kind="precision")
 def checkpoints_restore_everything(subject: Subject) -> None:
-    """``load_state`` in a new Runtime restores the parameters, the state of the precision and the scale bit for bit from a checkpoint that
-    ``save_state`` wrote. Further steps in the new Runtime give exactly the same weights as further steps in the old Runtime."""
+    """``load_state`` in a new Runtime restores, bit for bit, the parameters, the scale and the state of the precision from a checkpoint
+    that ``save_state`` wrote. Further steps in the new Runtime give exactly the same weights as further steps in the old Runtime."""
     import tempfile
 
     import torch

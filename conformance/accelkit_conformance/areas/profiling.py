@@ -122,7 +122,8 @@ def time_belongs_to_the_operator_that_was_called(subject: Subject) -> None:
 
 @check("training", requires=["profiler"])
 def kernels_are_on_the_device(subject: Subject) -> None:
-    """The events of kernels and copies have the device type for which the profiler records the device, and the index of the device."""
+    """The recorded events of kernels and copies have the index of the device, and the device type by which the profiler knows the device,
+    such as ``CUDA`` or ``PrivateUse1``."""
     from accelkit_conformance.oracle.recordings import device_type
 
     work = _three_matmuls(subject)

@@ -25,8 +25,8 @@ def reseeding_repeats(subject: Subject) -> None:
 
 @check("smoke")
 def draws_differ(subject: Subject) -> None:
-    """Two draws without seeding in between differ. Of the 10,000 numbers of a draw, more than 9,900 are distinct, and the second half does
-    not repeat the first half."""
+    """Two draws differ if no seed is set between them. Of the 10,000 numbers of a draw, more than 9,900 are distinct, and the second half
+    does not repeat the first half."""
     import torch
 
     first, second = torch.rand(10_000, device=subject.device).cpu(), torch.rand(10_000, device=subject.device).cpu()
@@ -156,10 +156,10 @@ def generator_argument(subject: Subject, name: str) -> None:
 
 @check("training", requires=["random_state"], over=("rand", "randn", *_IN_PLACE))
 def small_draws_repeat(subject: Subject, name: str) -> None:
-    """After a single random number has been drawn, four random tensors, of 1, 2, 3 and 17 elements, are drawn. Drawing the four tensors
-    again gives the same numbers if the random state from before these tensors were drawn is restored, or if ``manual_seed`` of the
-    accelerator or ``torch.manual_seed`` sets the same seed each time. Except on the CPU, a state that is a row of a larger tensor can be
-    restored, too."""
+    """A single random number is drawn, and then four random tensors of 1, 2, 3 and 17 elements. If the random state is set back to what it
+    was before the four tensors, drawing them again gives the same numbers. Drawing the four tensors twice also gives the same numbers if
+    ``manual_seed`` of the accelerator or ``torch.manual_seed`` sets the same seed each time. Except on the CPU, a state that is a row of a
+    larger tensor can be restored, too."""
     from accelkit_conformance.oracle.random_states import check_small_draws
 
     check_small_draws(subject, name)

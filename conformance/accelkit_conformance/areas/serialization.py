@@ -1,5 +1,5 @@
-"""Saved tensors can be loaded onto the device on which they were saved, or onto the device that ``map_location`` names. Views of one
-storage that are saved together are views of one storage again after loading. Tensors and modules on the device, and ``torch.device``
+"""Saved tensors can be loaded onto the device on which they were saved, or onto the device that ``map_location`` names. If views of one
+storage are saved together, they are views of one storage again after loading. Tensors and modules on the device, and ``torch.device``
 objects, can be pickled and copied."""
 
 from __future__ import annotations

@@ -222,9 +222,9 @@ def waiting_for_another_device(subject: Subject, way: str) -> None:
 @check("training", requires=["streams", "pinned_memory"], over=["on_its_stream", "on_another_stream"])
 def backward_uses_the_forward_stream(subject: Subject, call: str) -> None:
     """The operators of a backward pass run on the stream on which their forward operators ran. If work is queued on this stream before
-    ``backward`` is called, the operators of the backward pass see the values that the work writes. This holds if this stream is current
-    when ``backward`` is called, and also if another stream is current. If another stream is current, the gradient can be read on that
-    stream without an explicit wait.
+    ``backward`` is called, the operators of the backward pass see the values that the work writes. This holds whether this stream or
+    another stream is current when ``backward`` is called. In the second case, the gradient can be read on that other stream without an
+    explicit wait.
     """
     from accelkit_conformance.oracle.queued_copies import check_stream_of_backward
 
@@ -266,12 +266,14 @@ def streams_are_per_device(subject: Subject) -> None:
 @check("training", requires=["streams", "numbered_devices"])
 def streams_of_devices(subject: Subject) -> None:
     """Functions that take a device and return a stream return a stream of this device, even while another device is current. They change
-    neither the current device nor the current streams. The functions are ``Stream`` and ``current_stream`` of torch and of the device's
-    module, and ``default_stream`` of the module. The device is given as a ``torch.device``, as its name and as its index.
+    neither the current device nor the current streams. The functions are ``torch.Stream``, ``torch.accelerator.current_stream``, and
+    ``Stream``, ``current_stream`` and ``default_stream`` of the device's module. The device is given as a ``torch.device``, as its name and
+    as its index.
 
-    A stream of any device can be made current while another device is current. The ways to do this are the contexts ``torch.Stream`` and
-    ``stream`` of the device's module, and ``set_stream`` of torch and of the module. After a context, even one that is left through an
-    error, the current device and the current streams of both devices are the same as before. A way that the module lacks is left out.
+    A stream of any device can be made current while another device is current. The ways to do this are two contexts (a ``torch.Stream`` and
+    ``stream`` of the device's module) and two functions (``set_stream`` of ``torch.accelerator`` and of the module). After a context has
+    been left, even through an error, the current device and the current streams of both devices are the same as before. A way that the
+    module lacks is left out.
     """
     from accelkit_conformance.oracle.streams_of_devices import check_functions, check_ways
 
@@ -312,8 +314,8 @@ def times_between_events(subject: Subject) -> None:
 @check("full", requires=["streams"])
 def streams_of_threads(subject: Subject) -> None:
     """If one thread enters a stream, the stream does not become current in another thread. The same is true if one thread makes a stream
-    current with ``set_stream``, either that of the device's module or that of ``torch.accelerator``. ``set_stream`` makes a stream
-    current in the thread that calls it. A new stream does not equal the current stream.
+    current with ``set_stream`` of the device's module or of ``torch.accelerator``. ``set_stream`` makes a stream current in the thread that
+    calls it. A new stream does not equal the current stream.
     """
     from accelkit_conformance.oracle.stream_objects import check_streams_of_threads
 

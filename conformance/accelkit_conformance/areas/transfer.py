@@ -88,7 +88,7 @@ def strided_copies(subject: Subject) -> None:
 
 
 def _ways_to_convert(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> dict[str, Callable[[], torch.Tensor]]:
-    """Return functions that copy ``values`` to the device and back, and convert them to ``dtype``. The keys describe the functions.
+    """Return a dict from descriptions to functions that copy ``values`` to the device and back, and convert them to ``dtype``.
 
     The functions differ in where they convert the values: in the copy to the device, on the device, or in the copy back.
     """

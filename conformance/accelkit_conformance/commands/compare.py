@@ -30,8 +30,8 @@ _RANKS: Mapping[Kind, int] = dict.fromkeys(BAD, len(_ORDER)) | {kind: rank for r
 def command(context: click.Context, a: Path, b: Path, is_json: bool) -> None:
     """Show which tests got worse and which got better from report A to report B. A and B can each be a JSON report or a bundle.
 
-    From best to worst, the kinds of results are: pass, expected-failure, flaky, unsupported, any failure. The exit code is 1 if a test got
-    worse.
+    From best to worst, the kinds of results are: pass, expected-failure, flaky, unsupported, and any failure. The exit code is 1 if a test
+    got worse.
     """
     before, after = bundle.load(a), bundle.load(b)
     differences = _differences(before, after)
@@ -57,9 +57,9 @@ def _changes(before: Report, after: Report) -> dict[str, Any]:
 
     The keys ``worse``, ``better``, ``other``, ``new`` (only in the report ``after``) and ``gone`` (only in ``before``) hold lists of tests.
     A test in ``other`` failed in both reports, but with results of different kinds. Each item of a list is a dict with the ``id`` of the
-    test and, for each report that contains the test, the kind of its result: ``a`` for ``before`` and ``b`` for ``after``. Unless the test
-    is gone, the dict also has the ``reason`` of the result in ``after``. ``same`` is the number of tests whose results are of the same kind
-    in both reports.
+    test. If ``before`` contains the test, ``a`` is the kind of its result there. If ``after`` contains the test, ``b`` is the kind of its
+    result there, and ``reason`` is the reason of this result. ``same`` is the number of tests whose results are of the same kind in both
+    reports.
     """
     olds, news = ({result.id: result for result in results_of(report)} for report in (before, after))
     changes: dict[str, Any] = {name: [] for name in ("worse", "better", "other", "new", "gone")}

@@ -88,7 +88,7 @@ class Mutant:
     base: str = "fake_xpu"
 
     def record(self, base: PluginRecord) -> PluginRecord:
-        """Return a record of this mutant: a copy of ``base``, the record of the working plugin, with the location of the mutant's class."""
+        """Return a record of this mutant: a copy of the working plugin's record ``base``, with the location of the mutant's class."""
         return dataclasses.replace(base, value=self.value)
 
 
@@ -99,7 +99,7 @@ _LEAKING = Mutant(
     f"{__name__}.leaking:LeaksAtImport",
     "Importing the plugin changes the environment and starts a thread.",
 )
-"""This mutant is defined here, because merely listing the mutants must not import its module."""
+"""The only mutant that is defined here, because merely listing the mutants must not import its module."""
 
 
 def mutant(area: str, mechanism: str, *, kind: str = "accelerator", base: str = "fake_xpu") -> Callable[[type], type]:

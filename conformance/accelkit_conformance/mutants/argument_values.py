@@ -188,7 +188,7 @@ class RoundsTheFirstOperand(Broken):
 
 @mutant("arguments", "dtypes of destinations")
 class TruncatesWhatItWrites(Broken):
-    """``add_`` and ``mul_`` on a tensor of integers truncate a floating-point argument to integers instead of raising an error."""
+    """``add_`` and ``mul_`` on a tensor of integers truncate the elements of a floating-point tensor instead of raising an error."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         try:

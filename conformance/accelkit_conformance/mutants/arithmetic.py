@@ -308,7 +308,7 @@ class DividesByTheSquare(Broken):
 
 @mutant("operators", "limits")
 class RoundsBeforeItFloors(Broken):
-    """``floor`` gives the next integer for numbers that are less than 1e-6 below it."""
+    """If a number is less than 1e-6 below an integer, ``floor`` returns this integer."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return func(args[0] + 1e-6, **kwargs) if name == "floor" and args[0].is_floating_point() else call()

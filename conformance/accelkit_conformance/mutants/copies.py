@@ -243,7 +243,7 @@ class PinsNoObjects(Broken):
 class PacksTooEarly(Broken):
     """A non-blocking copy from a strided tensor in pinned memory reads the tensor too early.
 
-    It reads the tensor immediately. An earlier copy in the same stream may not have written to the tensor yet.
+    It reads the tensor immediately, although a previous copy in the same stream may not have written to the tensor yet.
     """
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:

@@ -68,7 +68,7 @@ class InflatesIntegers(_Collectives):
 
 @mutant("collectives", "uneven parts")
 class SplitsEvenly(_Collectives):
-    """In ``all_to_all_single`` with split sizes, each rank sends all ranks only the first element of its input.
+    """In ``all_to_all_single`` with split sizes, each rank sends the first element of its input to every rank, and nothing else.
 
     Each rank repeats the elements that it receives until its output is full.
     """

@@ -53,7 +53,7 @@ class KeepsBooleanBuffers(Broken):
 class ReusesPinnedMemory(Broken):
     """A DataLoader with ``pin_memory=True`` reuses the same four pinned tensors for all batches of one shape and dtype.
 
-    This overwrites earlier batches, even if they are still in use.
+    Each new batch therefore overwrites a batch that the loader has already returned, even if that batch is still in use.
     """
 
     def install(self) -> None:

@@ -1,4 +1,4 @@
-"""Faults in calls that take many tensors at once: foreach operators, and the check for infinite gradients."""
+"""Faults in calls that each take many tensors: foreach operators, and the check for infinite gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UpdatesThirtyTensors(Broken):
 
 @mutant("optimizers", "many tensors")
 class IgnoresStridesOfTheOthers(Broken):
-    """If in-place foreach addcmul or addcdiv updates a transposed tensor, it reads some of the other operands in the wrong order.
+    """``_foreach_addcmul_`` and ``_foreach_addcdiv_`` on a transposed tensor read some of the other operands in the wrong order.
 
     An operand is affected if it has the same strides as the transposed tensor.
     """

@@ -24,7 +24,7 @@ class WindowsOnTheCurrentDevice(Broken):
 
 @mutant("device", "missing indices")
 class StaysOnAnotherIndex(Broken):
-    """If ``to`` gets a device without an index, it does not move a tensor that is on a device of this type.
+    """``to`` with a device without an index does not move a tensor that is already on a device of the same type.
 
     The tensor stays where it is even if its device is not the current device.
     """

@@ -48,7 +48,7 @@ class ConvertsOnlyTheTop(BFloat16):
 
 @mutant("precision_dtypes", "conversion of arguments", kind="precision", base="bf16-true")
 class ConvertsIntegers(BFloat16):
-    """Integer tensors become bfloat16, in which indices above 256 are rounded."""
+    """Integer tensors are converted to bfloat16, which rounds indices above 256."""
 
     def convert_input(self, data: Any) -> Any:
         import torch

@@ -119,7 +119,7 @@ class SharesAScaler(Float16Mixed):
 
 @mutant("precision_distributed", "agreement of processes", kind="precision", base="16-mixed")
 class ScalesByRank(Float16Mixed):
-    """Each process has a scale of its own, so gradients that are reduced over processes are wrong."""
+    """Each process has a scale of its own, so a reduction over the processes gives wrong gradients."""
 
     def _make_scaler(self) -> None:
         import torch

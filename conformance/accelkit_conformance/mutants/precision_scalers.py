@@ -10,7 +10,7 @@ from accelkit_conformance.mutants import mutant
 
 
 def _has_found_infinity(precision: Float16Mixed, optimizer: Any) -> bool:
-    """Return whether a gradient of the optimizer was infinite or NaN, and record that the optimizer no longer waits for its step."""
+    """Return whether a gradient of the optimizer was infinite or NaN, and remove the optimizer from those that wait for their step."""
     precision._waiting.pop(id(optimizer), None)
     check = precision._unscaled.get(id(optimizer))
     return check is not None and check.has_found_infinity()
@@ -30,7 +30,7 @@ class ClipsScaledGradients(Float16Mixed):
 
 @mutant("precision_scaling", "unscaling", kind="precision", base="16-mixed")
 class UnscalesAgain(Float16Mixed):
-    """Each call to ``unscale_gradients`` divides the gradients by the scale, even a second call before the same step."""
+    """``unscale_gradients`` divides the gradients by the scale even if a previous call before the same step has already divided them."""
 
     def unscale_gradients(self, optimizer: Any) -> None:
         if id(optimizer) in self._unscaled:

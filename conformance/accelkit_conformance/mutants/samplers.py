@@ -120,8 +120,8 @@ class ChoosesOnTheHost(Broken):
 class GeneratorsKeepASpareNumber(Broken):
     """A generator that draws a single normally distributed value also stores the negative of this value.
 
-    The next draw of several normally distributed values from a generator begins with the stored value, even if the generator's state has
-    been set in between.
+    The next draw of several normally distributed values, from this generator or from another, begins with the stored value. This happens
+    even if the generator's state has been set in between.
     """
 
     spare: ClassVar[list[float]] = []

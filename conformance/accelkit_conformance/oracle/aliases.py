@@ -104,7 +104,7 @@ def check_aliases(subject: Subject) -> None:
 def check_gradients_of_copies(subject: Subject) -> None:
     """Check gradients through copies between the host and the device, between devices, and between dtypes.
 
-    A failure is recorded in the subject if a gradient has a different device, dtype or shape than its leaf, or wrong values.
+    A failure is recorded in the subject if a gradient differs from its leaf in device, dtype or shape, or if it has wrong values.
     """
     host, device = torch.device("cpu"), subject.device
     ways: dict[str, tuple[torch.device, Callable[[torch.Tensor], torch.Tensor]]] = {

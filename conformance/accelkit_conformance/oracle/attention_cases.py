@@ -25,7 +25,7 @@ _MASKS: dict[str, tuple[int, ...]] = {
     "mask per head": (1, _HEADS, 0, 0),
     "mask of full shape": (_BATCH, _HEADS, 0, 0),
 }
-"""The shapes of the masks, by name. A 0 stands for the number of queries or of keys."""
+"""The shapes of the masks, by name. A 0 in the last place stands for the number of keys, and a 0 before it for the number of queries."""
 _LAYOUTS = ("contiguous", "permuted", "slices of larger tensors")
 
 

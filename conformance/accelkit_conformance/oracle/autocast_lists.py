@@ -65,8 +65,8 @@ def check_listed(subject: Subject, name: str, dtype: str) -> None:
     """Compare the results of an operator under autocast on the device with its results on the CPU.
 
     On the CPU, the arguments are cast to the dtype that autocast's lists prescribe, and the operator is called without autocast. For a few
-    samples of torch's ``op_db``, the results and the gradients of all floating-point arguments are compared. Operators that are computed in
-    the autocast dtype are called once more after autocast has ended.
+    samples of torch's ``op_db``, the results and the gradients of all floating-point arguments are compared. If the operator is in
+    ``LOWER_EVERYWHERE`` or ``LOWER``, it is called once more after autocast has ended.
 
     Failures are recorded in the subject. If a result has the wrong dtype, and this dtype is float32 or ``dtype``, the failure is recorded
     as ``Absent``: each floating-point argument has one of these dtypes, so autocast probably has no effect on the operator.

@@ -261,6 +261,6 @@ def check_region(subject: Subject, dtype: str, name: str) -> None:
     Raises:
         AssertionError: If a dtype, value or state is wrong.
         Absent: If autocast does not compute in ``dtype`` at all.
-        NotSupported: If the case also needs another dtype, and the device does not support that dtype, or does not support it in autocast.
+        NotSupported: If the device lacks another dtype that the case needs, or does not support that dtype in autocast.
     """
     CASES[name](_Region(subject, dtype))

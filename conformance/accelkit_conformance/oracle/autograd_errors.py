@@ -21,7 +21,10 @@ def _leaf(device: torch.device) -> torch.Tensor:
 def _changed(
     device: torch.device, change: Callable[[torch.Tensor], Any], save: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> None:
-    """Compute an intermediate result that ``save`` saves for the backward pass, apply ``change`` to it, and run the backward pass."""
+    """Change a tensor in place after an operator has saved it for the backward pass, and run the backward pass.
+
+    The operator is ``save``, and the tensor, its first argument, is an intermediate result. ``change`` changes the tensor.
+    """
     leaf = _leaf(device)
     saved = leaf * 2
     result = save(saved, leaf)

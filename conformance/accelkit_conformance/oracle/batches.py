@@ -128,7 +128,7 @@ def check_stream_of_batches(subject: Subject) -> None:
 
 
 def check_kept_batches(subject: Subject) -> None:
-    """Check that pinned batches that a program keeps are not overwritten by later batches of the same pass over a loader.
+    """Check that later batches of a pass over a loader do not overwrite pinned batches that the program has kept.
 
     Raises:
         AssertionError: If the values of a batch, or of its copy on the device, have changed when the pass ends.

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_calls(subject: Subject, name: str) -> None:
-    """Check that ``extra_ops.FUNCTIONS[name]`` and the ATen overloads that it calls give the same results on the device as on the CPU.
+    """Check that ``extra_ops.FUNCTIONS[name]`` gives the same results on the device as on the CPU.
 
-    Differences are recorded in the subject.
+    The ATen overloads that the function calls are checked in the same way. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the function needs.

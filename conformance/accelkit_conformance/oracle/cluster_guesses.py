@@ -15,7 +15,7 @@ _MOST_VARIABLES = 50
 
 
 class AnyVariable(dict[str, str]):
-    """A mapping that has a value for every environment variable: 0 if the variable may be a rank, judging by its name, and otherwise 1."""
+    """A mapping that has a value for every environment variable: 0 if its name suggests a rank, and 1 otherwise."""
 
     def __missing__(self, name: str) -> str:
         return "0" if "RANK" in name or "PROC" in name or name.endswith("ID") else "1"
@@ -35,7 +35,7 @@ def guessed_answers(subject: Subject) -> Answers:
 
     Raises:
         AssertionError: If a property raises an error that is neither an AccelkitError nor such a KeyError, or if it reads more than 50
-            variables of ``os.environ``.
+            variables from ``os.environ``.
     """
     return {name: _guessed(subject, name) for name in SETTINGS}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ATTEMPTS = 20
 _START_SECONDS = 90.0
-"""The time in seconds that a process has to start and to import torch."""
+"""The time in seconds that is allowed for a process to start and import torch."""
 _NO_JOB = 999_999_999
 """A job id that no scheduler has assigned."""
 

@@ -42,9 +42,9 @@ def own_descriptions(subject: Subject) -> list[Description]:
 def own_jobs(subject: Subject) -> list[list[Process]]:
     """Return the jobs in the plugin's cluster environment.
 
-    The jobs whose processes have all been recorded come first, then the generated jobs. The processes of a job are ordered by rank, except
-    in recorded jobs whose ranks are not known until the processes have joined the process group. The processes of such a job are in the
-    same order as in the JSON file.
+    The list starts with the jobs whose processes have all been recorded, followed by the generated jobs. The processes of a job are ordered
+    by rank, except in recorded jobs whose ranks are not known until the processes have joined the process group. The processes of such a
+    job are in the same order as in the JSON file.
 
     Raises:
         NotSupported: If there is no such job.

@@ -20,8 +20,11 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.float
 
 
 def _patterns(subject: Subject, dtype: torch.dtype, rank: int) -> torch.Tensor:
-    """Return a CPU tensor with the special values of a rank: NaN, infinities, zeros, the largest and the smallest numbers, and 1 + eps and
-    its negative. The values include subnormal numbers unless the device declares that it does not support them."""
+    """Return a CPU tensor with the special values of a rank, in an order that depends on the rank.
+
+    The values are NaN, infinities, zeros, the largest and the smallest numbers, 1 + eps, and -1 - eps. They include a subnormal number
+    unless the device declares that it does not support subnormal numbers.
+    """
     size = torch.finfo(dtype)
     smallest = size.smallest_normal if subject.capabilities["subnormals"] == "none" else size.smallest_normal / 2
     numbers = [math.nan, math.inf, -math.inf, -0.0, 0.0, size.max, size.min, size.tiny, smallest, 1 + size.eps, -1 - size.eps]

@@ -92,8 +92,8 @@ def check_random_numbers(subject: Subject, compiled: Compile) -> None:
     forward pass.
 
     Raises:
-        AssertionError: If two calls draw the same numbers, if the same seed gives different numbers, if the share of the elements that
-            dropout with p=0.5 keeps is not between 0.4 and 0.6, or if the backward pass of dropout uses a different mask.
+        AssertionError: If two calls draw the same numbers, if the same seed gives different numbers, if dropout with p=0.5 keeps at most
+            40 % or at least 60 % of the elements, or if the backward pass of dropout uses a different mask.
         NotSupported: If the device lacks bool.
     """
     subject.needs("bool")

@@ -1,4 +1,4 @@
-"""Estimate the error of a float64 result from how much the result changes if rounding errors are added to the inputs.
+"""Estimate the error of a float64 result by adding rounding errors to the inputs and measuring how much the result changes.
 
 A float64 result cannot be compared with a result in a higher precision, because torch has no wider dtype.
 
@@ -44,7 +44,7 @@ def with_rounding_errors(nested: Any) -> Any:
 
 
 def differ_by_rounding(changed: torch.Tensor, result: torch.Tensor) -> bool:
-    """Return whether two results of the CPU in float64 or complex128 differ, but by no more than rounding errors.
+    """Return whether two float64 or complex128 results from the CPU differ, but only by rounding errors.
 
     A larger difference comes from a discontinuity of the function.
 

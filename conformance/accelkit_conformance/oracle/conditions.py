@@ -1,5 +1,7 @@
-"""Conditions of a call that may affect its result: the size, values, dtype and layout of its arguments, where its result goes, whether
-gradients are recorded, on which device, thread and stream it runs, and whether it runs after an error.
+"""Conditions of a call that may affect its result.
+
+They are the size, values, dtype and layout of its arguments; the destination of its result; whether gradients are recorded; the device,
+thread and stream on which the call runs; and whether it runs after an error.
 
 ATen calls are recorded on the CPU. A check repeats each of them under a few combinations of these conditions (see :mod:`condition_rows`).
 """
@@ -64,9 +66,9 @@ class ConditionedCall:
         self._prepared = functools.cache(self._find_prepared)
 
     def possible(self, subject: Subject, conditions: Conditions) -> dict[str, str]:
-        """Return a copy of ``conditions`` in which those that do not apply to the call or the device are replaced.
+        """Return a copy of ``conditions``, adapted to the call and the device.
 
-        The replacement is the first value of the same axis in ``AXES``.
+        A condition that does not apply to the call or the device is replaced by the first value of the same axis in ``AXES``.
         """
         found = dict(conditions)
         if "in place" in found["destination"] and self._in_place is None:
@@ -227,8 +229,8 @@ class ConditionedCall:
     def _find_prepared(self, size: str, values: str, dtype: str, length: int | None) -> tuple[Any, list[Any], list[Any], int] | None:
         """Return the arguments of the call, the CPU's results, the CPU's results in double precision, and a number of terms.
 
-        The number of terms is the number of terms that are summed for an element of a result. The tolerance allows for the rounding errors
-        of this sum. Return None if the call cannot have this size, or if the CPU rejects the call.
+        The tolerance allows for the rounding errors of a sum with this number of terms in each element of a result. Return None if the call
+        cannot have this size, or if the CPU rejects the call.
         """
         given = self._variations.arguments(size, values, length)
         if given is None:

@@ -22,20 +22,26 @@ CPU = torch.device("cpu")
 
 
 def numbers(like: torch.Tensor, start: int = 1, device: torch.device | None = None) -> torch.Tensor:
-    """Return small integers with the shape, dtype and device of ``like``. No bit of the tensor is set."""
+    """Return a tensor of small integers with the shape and dtype of ``like``, by default on the device of ``like``.
+
+    Neither the conjugate bit nor the negative bit of the tensor is set.
+    """
     real = ((torch.arange(like.numel()) * 5 + start) % 7 - 3).double()
     integers = torch.complex(real, (real * 3 + start) % 5 - 2) if like.is_complex() else real
     return integers.view(like.shape).to(like.dtype).to(device or like.device)
 
 
 def view_like(like: torch.Tensor, start: int = 3, device: torch.device | None = None) -> torch.Tensor:
-    """Return small integers with the shape, dtype and device of ``like``. The conjugate or the negative bit of the tensor is set."""
+    """Return a tensor of small integers with the shape and dtype of ``like``, by default on the device of ``like``.
+
+    If the tensor is complex, its conjugate bit is set. Otherwise, its negative bit is set.
+    """
     integers = numbers(like, start, device)
     return integers.conj() if like.is_complex() else torch.complex(integers * 0, integers).conj().imag
 
 
 def number(v: torch.Tensor) -> complex:
-    """Return a number of the kind of the tensor's elements: complex or real."""
+    """Return a complex number if the tensor is complex, and a real number otherwise."""
     return 2 - 3j if v.is_complex() else 3.0
 
 

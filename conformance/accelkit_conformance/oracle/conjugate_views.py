@@ -1,4 +1,4 @@
-"""Comparison of calls with tensors that have the conjugate or the negative bit set with the same calls on the CPU.
+"""Comparison of calls on the device with the same calls on the CPU, for tensors that have the conjugate or the negative bit set.
 
 torch conjugates or negates the elements of such a tensor only when it reads them.
 """
@@ -81,13 +81,13 @@ def check_conjugate_views(subject: Subject, group: str) -> None:
 
 
 def _has_dtypes(subject: Subject, results: list[Any]) -> bool:
-    """Return whether the accelerator declares the dtypes of all results, apart from those that the check requires."""
+    """Return whether the accelerator declares the dtypes of all results. Dtypes that the check itself requires count as declared."""
     names = {str(one.dtype).removeprefix("torch.") for one in tensors(results)} - {"complex64", "float32"}
     return all(subject.capabilities.can(f"dtype.{name}") for name in names)
 
 
 def _results(call: Call, view: _View, dtype: torch.dtype, device: torch.device, *, is_differentiated: bool) -> list[Any]:
-    """Call ``call`` with a view of a complex tensor, the base.
+    """Create a complex tensor (the base), and call ``call`` with a view of it.
 
     Returns:
         The leaves of the results, the view after the call, and the base after the call. If ``is_differentiated`` is True, the gradient of a

@@ -1,6 +1,6 @@
-"""Calls that index a tensor that has the conjugate or the negative bit set, write into it, or multiply it as a matrix or vector.
+"""Calls that index, write into or multiply a tensor that has the conjugate or the negative bit set.
 
-The form of the calls is that of ``conjugate_calls``.
+In a product, the tensor is a matrix or a vector. The calls have the same form as those in ``conjugate_calls``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ _OF_THREE: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _product(function: Callable[..., Any], places: Sequence[str], v: torch.Tensor) -> Any:
-    """Call ``function`` with ``v`` in some places, and with other tensors, which have no bit set, in the other places."""
+    """Call ``function`` with ``v`` in each place ``view``, and with tensors that have neither bit set in the other places."""
     return function(*(v if place == "view" else numbers(v, start) for start, place in enumerate(places)))
 
 

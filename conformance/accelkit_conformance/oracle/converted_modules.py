@@ -1,4 +1,4 @@
-"""Modules and tensors that have been used on the device in float32, and are then converted there to another dtype and back."""
+"""Checks of modules and tensors that are used on the device in float32 and then converted there to another dtype and back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SEQUENCES: Sequence[tuple[tuple[str, str, _Conversion], ...]] = (
 
 
 def check_converted_module(subject: Subject, name: str) -> None:
-    """Call a module in float32, convert it several times, call it after each conversion, and compare everything with the CPU.
+    """Call a module in float32, convert it several times, call it after each conversion, and compare all results with those on the CPU.
 
     The first input of torch's database is used in training mode, and the last input in evaluation mode. Differences are recorded in the
     subject.
@@ -170,7 +170,7 @@ _WAYS: Mapping[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
 
 
 def check_converted_tensors(subject: Subject) -> None:
-    """Call functions with a weight in float32, convert the weight, call them again, and compare the results and gradients with the CPU.
+    """Compare the results and gradients of functions of a weight with those on the CPU, before and after the weight is converted.
 
     The weight is converted to bfloat16 or float16, and then back to float32. Differences are recorded in the subject.
     """

@@ -8,11 +8,13 @@ from accelkit.runtime.comparison.tolerance import C, as_reals
 from accelkit_conformance.results import WrongValues
 
 _AT_LIMIT = 0.02
-"""The distance from the largest number of a dtype, relative to this number, within which rounding may decide whether a number overflows."""
+"""The relative distance from the largest number of a dtype within which rounding may decide whether a result overflows."""
 
 
 def real_parts(converted: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """Return the real parts of complex numbers that were converted from the real numbers ``own``, or ``converted`` if it is not complex.
+    """Return the real parts of ``converted`` if it is complex and ``own`` is real. Otherwise, return ``converted`` itself.
+
+    ``own`` is the result before the conversion.
 
     Raises:
         AssertionError: If an imaginary part is not 0.
@@ -30,10 +32,10 @@ def check_converted(found: torch.Tensor, reference: torch.Tensor, own: torch.Ten
     The result must agree with the CPU's. If the CPU computes in the dtype to which the result is converted, as it does for ``cumsum``, the
     result may also agree with the converted result ``own``.
 
-    Integers must be equal. The error of a floating-point number may be the sum of two errors: the error that the suite's rule (see
-    ``accelkit.runtime.comparison.tolerance``) permits for the whole result in its own dtype, and the error that it permits for this single
-    element in the dtype to which it is converted. Elements are judged one by one, because the result may contain numbers of very different
-    size. The permitted error is at least the smallest normal number of that dtype.
+    Integers must be equal. The permitted error of a floating-point number is the sum of two errors that the suite's rule permits (see
+    ``accelkit.runtime.comparison.tolerance``): one for the whole result in its own dtype, and one for this single element in the dtype to
+    which the result is converted. The smallest normal number of the latter dtype is added to this sum. Elements are judged one by one,
+    because the result may contain numbers of very different size.
 
     A number that overflows in one of the dtypes must be infinite, even if the other dtype can represent it.
 
@@ -45,7 +47,7 @@ def check_converted(found: torch.Tensor, reference: torch.Tensor, own: torch.Ten
 
     Raises:
         WrongValues: If a value is wrong.
-        AssertionError: If a real number has got an imaginary part.
+        AssertionError: If the conversion of a real number to a complex dtype gave an imaginary part other than 0.
     """
     found, reference, converted = (real_parts(one, own) for one in (found, reference, own.to(found.dtype)))
     x, n, t = (as_reals(one) for one in (found, own, truth))
@@ -72,6 +74,10 @@ def _permitted(own: torch.Tensor, truth: torch.Tensor, like: torch.Tensor) -> fl
 
 
 def _is_close(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor, dtype: torch.finfo, permitted: float) -> torch.Tensor:
-    """Return a mask of the elements that are finite on both devices, and have no larger error than ``permitted`` and rounding explain."""
+    """Return a mask of the elements that are finite in ``found`` and ``reference``, and whose errors are small enough.
+
+    An error may be as large as the sum of ``permitted``, the error that the suite's rule permits for the element in ``dtype``, and the
+    smallest normal number of ``dtype``.
+    """
     allowed = permitted + C * torch.maximum((reference - truth).abs(), dtype.eps * truth.abs()) + dtype.tiny
     return torch.isfinite(found) & torch.isfinite(reference) & ((found - truth).abs() <= allowed)

@@ -108,7 +108,7 @@ def _ends(subject: Subject, direction: str) -> tuple[torch.device, torch.device]
 def check_broadcasts(subject: Subject, direction: str) -> None:
     """Check copies of tensors that are broadcast to the shapes of their targets.
 
-    The arguments and the error are those of ``check_every_copy``. Failures are recorded in the subject.
+    The arguments are those of ``check_every_copy``, and NotSupported is raised in the same case. Failures are recorded in the subject.
     """
     start, end = _ends(subject, direction)
     targets, dtypes = [(), (4,), (3, 4), (2, 3, 4)], [name for name in ("float32", "float16", "int64") if not subject.lacks(name)]

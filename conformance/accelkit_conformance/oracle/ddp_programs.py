@@ -180,7 +180,7 @@ def _group_of_one(subject: Subject) -> None:
 
 
 def _uneven(subject: Subject) -> None:
-    """Check that inside ``join``, ranks that have no more batches take part in the reductions of the other ranks."""
+    """Check that inside ``join``, ranks without any batches left still take part in the reductions of the other ranks."""
     rank, n = subject.rank, subject.world_size
     torch.default_generator.manual_seed(0)
     model = nn.Linear(3, 2)

@@ -1,4 +1,4 @@
-"""Checks that compare second derivatives, forward-mode derivatives and vectorised calls to common functions with those on the CPU."""
+"""Checks of the second derivatives, forward-mode derivatives and vectorised results of common functions against those on the CPU."""
 
 from __future__ import annotations
 

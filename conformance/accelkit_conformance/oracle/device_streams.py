@@ -100,7 +100,7 @@ def is_accelerator(subject: Subject) -> bool:
 
 
 def check_handles(subject: Subject) -> None:
-    """Check that streams and events that are no longer used release their open files, threads and memory.
+    """Check that streams and events release their open files, threads and memory when they are no longer used.
 
     Raises:
         AssertionError: If, after 4000 streams and events have been used, at least 50 more files are open than before, at least 50 more

@@ -57,7 +57,7 @@ def check_function(
             only the result is compared.
         change: A function that takes a random output gradient and returns the output gradient to use.
         num_terms: The largest number of terms that are summed in one element of a result.
-        num_stages: The smallest number of operators that have to run one after another to compute a result.
+        num_stages: The smallest number of operators that must run one after another to compute a result.
     """
     chosen = range(len(inputs)) if wanted is None else wanted
 

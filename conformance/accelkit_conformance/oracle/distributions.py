@@ -130,8 +130,8 @@ _LARGEST = {
 def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
     """Check the means of numbers that samplers draw in a dtype, and the range and the mean of ``random_`` without arguments.
 
-    A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, if a mean is
-    wrong, or if the numbers of ``random_`` are outside its range or do not reach 98 % of its largest number.
+    A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, or if a mean is
+    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range.
     """
     is_float = getattr(torch, dtype).is_floating_point
     calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _LACKING = ("Unknown device type", "Cannot pack tensors on", "Unsupported device_type", "without XPU data", "Can't export to dlpack")
-"""Parts of the texts of the errors that torch raises if it does not support DLPack, or a way to use it, for a type of device."""
+"""Parts of the error messages that torch raises if it does not support DLPack, or some use of DLPack, for a device type."""
 _CPU = torch.device("cpu")
 _COPY = (None, True, False)
 _VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -40,8 +40,8 @@ class _Call:
         name: The expression of the call, for messages.
         function: A function that makes the call with a tensor.
         copy: The argument ``copy`` of the call.
-        has_index: Whether the call names the device with its index, or names no device. torch treats a device without an index as another
-            device than the same device with its index, and refuses ``copy=False``.
+        has_index: False if the call names a device without its index. torch considers such a device different from the same device
+            with its index, and refuses ``copy=False``.
     """
 
     name: str
@@ -78,7 +78,7 @@ def check_dlpack_devices(subject: Subject) -> None:
 
 
 def _is_supported(call: _Call, source: torch.device) -> bool:
-    """Return whether torch supports a way to use DLPack for devices of this type. ``call`` is the simplest call that uses this way."""
+    """Return whether torch supports DLPack calls like ``call`` for tensors on ``source``. ``call`` must be the simplest of these calls."""
     try:
         call.function(torch.ones(2, device=source))
     except (BufferError, NotImplementedError, RuntimeError, ValueError) as error:
@@ -89,7 +89,8 @@ def _is_supported(call: _Call, source: torch.device) -> bool:
 def _groups(subject: Subject, source: torch.device, target: torch.device) -> Iterator[list[_Call]]:
     """Yield lists of calls that pass a tensor from ``source`` to ``target`` while ``source`` is current.
 
-    torch supports all calls of a list, or none. The first call of each list passes the device with its index, and does not pass ``copy``.
+    torch supports either all calls in a list or none of them. The first call in each list passes the device with its index (if it has
+    one) and ``copy=None``.
     """
     forms: list[Any] = [target, str(target)]
     if target.index is not None and target == (subject.device if source == _CPU else source):
@@ -112,7 +113,7 @@ def _groups(subject: Subject, source: torch.device, target: torch.device) -> Ite
 
 
 def _exports(source: torch.device, target: torch.device) -> list[_Call]:
-    """Return calls of ``Tensor.__dlpack__`` whose capsules are passed to ``torch.utils.dlpack.from_dlpack``."""
+    """Return calls to ``Tensor.__dlpack__`` whose capsules are passed to ``torch.utils.dlpack.from_dlpack``."""
     found, place = [], _dlpack_device(target)
     choices: list[Any] = [] if place is None else [place, None] if source == target else [place]
     for chosen, copy, version in itertools.product(choices, _COPY, (None, (1, 0))):
@@ -131,7 +132,7 @@ def _dlpack_device(device: torch.device) -> tuple[Any, int] | None:
     """Return the device in the form of DLPack (its type and its index), or None if torch does not support DLPack for this device.
 
     For a device type that was registered for ``privateuse1`` under its own name, torch uses the type ``kDLExtDev``, but
-    ``__dlpack_device__`` does not know it.
+    ``__dlpack_device__`` raises a ValueError.
     """
     x = torch.ones(1, device=device)
     try:

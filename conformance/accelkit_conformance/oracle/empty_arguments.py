@@ -30,7 +30,7 @@ def check_empty_arguments(subject: Subject, overload: str) -> None:
     """Repeat the recorded call to an overload with dimensions of its arguments shortened to length 0.
 
     Each dimension of each tensor is shortened alone. Each dimension of the first tensor is also shortened together with the corresponding
-    dimension (counted from the last) of every other tensor that has the same length there.
+    dimensions (counted from the last) of the other tensors, if they have the same length.
 
     The results of each call, and of the in-place form of the call, are compared with those on the CPU. Calls that the CPU rejects are left
     out, and so are all calls to an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.

@@ -22,11 +22,11 @@ STABLE: dict[str, Callable[[torch.Tensor, int, bool], torch.Tensor]] = {
         ).indices
     ),
 }
-"""Stable sorts, by name. Each takes a tensor, a dimension and whether the order is descending. It returns the indices of the elements."""
+"""Stable sorts, by name. Each takes a tensor, a dimension and a flag for descending order, and returns the indices of the elements."""
 
 
 def check_stable_order(subject: Subject, name: str, dtype: str) -> None:
-    """Sort tensors with many equal elements stably, and compare the indices that the device returns with the CPU's.
+    """Stably sort tensors with many equal elements, and compare the indices that the device returns with the CPU's.
 
     Differences are recorded in the subject.
 

@@ -94,16 +94,16 @@ class HookCalls:
             return self._limited(manager, hook, {})
 
     def call_confined(self, hook: str) -> Any:
-        """Like ``call``, but the implementation can neither start a program, nor send a signal, nor connect to anything.
+        """Call a hook as ``call`` does, but do not let the implementation start a program, send a signal or connect to anything.
 
-        Any attempt by the implementation to do so raises an OSError.
+        If the implementation attempts any of these, the attempt raises an OSError.
 
         Returns None if the implementation raises an AccelkitError. Also returns None if the implementation makes such an attempt before it
         raises any other error or exceeds the time limit.
 
         Raises:
-            AssertionError: If the implementation raises an error other than AccelkitError, or exceeds the time limit, without having made
-                such an attempt.
+            AssertionError: If, without having made such an attempt, the implementation raises an error other than AccelkitError or exceeds
+                the time limit.
         """
         with confined() as attempts:
             try:
@@ -160,7 +160,7 @@ def _arguments(hook: str, folder: Path) -> dict[str, Any]:
 
 
 def inner_result(hook: str) -> Any:
-    """Return a valid result for an implementation of the hook to return, or None if the hook's results are ignored."""
+    """Return a valid result that an implementation of the hook may return, or None if the hook's results are ignored."""
     from accelkit import Precision
 
     results: dict[str, Any] = {

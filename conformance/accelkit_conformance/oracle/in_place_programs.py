@@ -119,8 +119,8 @@ VERSIONED: Mapping[str, Call] = {
     "orthogonal_": lambda x, y: torch.nn.init.orthogonal_(x),
     "clip_grad_norm_": lambda x, y: _clip(x),
 }
-"""Calls that write to their first argument, a tensor of shape (4, 4). The other argument has the same shape. Foreach operators are not
-among them: whether they increase version counters depends on the kernel, and with torch's dispatch modes they do not."""
+"""Calls that write to their first argument, a tensor of shape (4, 4). The other argument has the same shape. Foreach operators are
+left out: only some of their kernels increase version counters, and under torch's dispatch modes none of them does."""
 
 
 def _without_gradients(x: torch.Tensor) -> None:

@@ -187,8 +187,10 @@ _WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 def check_expanded_tensors(subject: Subject) -> None:
-    """Check that a call that writes different values to the elements of an expanded tensor either raises RuntimeError or gives every
-    element the right value. Wrong values, and other errors, are recorded in the subject.
+    """Check calls that write different values to the elements of an expanded tensor.
+
+    Each call must either raise RuntimeError or give every element the right value. Wrong values and other errors are recorded in the
+    subject.
     """
     for name, write in _WRITES.items():
         expected = torch.ones(4, 3)

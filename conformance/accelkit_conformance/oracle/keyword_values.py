@@ -197,7 +197,7 @@ KEYWORDS: Mapping[str, Callable[[], Iterator[Call]]] = {
 
 
 _LAYOUTS = ("contiguous", "channels_last", "channels_last offset", "strided", "offset", "narrowed", "reversed", "first channels_last")
-"""The memory layouts of the inputs of which gradients are computed. Each call has one of them."""
+"""The memory layouts of inputs for which gradients are computed. The inputs of each call have one of these layouts."""
 
 
 def check_keyword_values(subject: Subject, name: str) -> None:
@@ -211,10 +211,11 @@ def check_keyword_values(subject: Subject, name: str) -> None:
 
 
 def check_keyword_gradients(subject: Subject, name: str) -> None:
-    """Make the calls that ``KEYWORDS[name]()`` yields with tensors in various memory layouts, and compare the results and gradients.
+    """Compare the results and gradients of the calls that ``KEYWORDS[name]()`` yields, for tensors in various memory layouts.
 
-    If a call has several results, the first floating-point one is used. Calls that the CPU rejects are left out, and so are calls without a
-    floating-point result. Differences are recorded in the subject.
+    The results and gradients on the device are compared with those on the CPU. If a call has several results, the first floating-point one
+    is used. Calls that the CPU rejects are left out, and so are calls without a floating-point result. Differences are recorded in the
+    subject.
     """
     for number, (title, call, given) in enumerate(_calls(name)):
         layout = _LAYOUTS[number * 5 // 3 % len(_LAYOUTS)]  # neighbouring calls, which differ in few arguments, have different layouts
@@ -244,11 +245,11 @@ def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> 
 
 
 _STAGES = {"losses": 8, "norms": 8, "distances": 8}
-"""The number of operators that have to run one after another, where it is not 2."""
+"""The number of operators that must run one after another in a call, by name in ``KEYWORDS``. For all other names, this number is 2."""
 
 
 def _calls(name: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
-    """Yield the calls of ``KEYWORDS[name]()``: for each a description, a function of tensors, and the tensors."""
+    """Yield a description, a function of tensors, and the tensors, for each call that ``KEYWORDS[name]()`` yields."""
     for function, inputs, keywords in KEYWORDS[name]():
         described = ", ".join(f"{key}={'...' if isinstance(value, torch.Tensor) else value}" for key, value in keywords.items())
         title = getattr(function, "__name__", name).strip("<>")

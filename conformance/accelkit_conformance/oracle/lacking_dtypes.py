@@ -44,7 +44,10 @@ class _Dtypes(TorchDispatchMode):
 
 
 def lacking_dtypes(subject: Subject, program: Callable[[], Any]) -> list[str]:
-    """Return the dtypes that a program uses on the CPU but the device lacks. If the device has all ``DTYPES``, the program is not run."""
+    """Run a program on the CPU, and return the dtypes it uses that the device lacks.
+
+    If the device has all ``DTYPES``, the program is not run, and the list is empty.
+    """
     if not any(map(subject.lacks, DTYPES)):
         return []
     state = torch.default_generator.get_state()

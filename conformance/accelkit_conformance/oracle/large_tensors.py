@@ -75,7 +75,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "topk": lambda device: _numbers(device).topk(3).indices,
     "where": lambda device: _ends(torch.where(_marked(device) != 0, _numbers(device), 7)),
 }
-"""Functions by name. Each takes a device, and returns a few elements of a result that depend on elements beyond 2**24."""
+"""Functions by name. Each takes a device, and returns a few elements of a result. Most of these elements depend on elements of a tensor
+near or beyond index 2**24."""
 
 
 def check_large_tensors(subject: Subject, name: str) -> None:

@@ -121,8 +121,7 @@ MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 """Further layouts, which are combined with few other conditions."""
 
 MIXED_LAYOUTS = ("first channels_last", "others channels_last")
-"""Layouts of several tensors: either only the first tensor is in channels_last, or all tensors except the first. The other tensors are
-contiguous."""
+"""Layouts of several tensors: either the first tensor or all others are in channels_last, and the remaining tensors are contiguous."""
 NARROWED_LAYOUTS = ("first narrowed", "others narrowed")
 """Layouts of several tensors, like ``MIXED_LAYOUTS``, but with the layout ``narrowed`` instead of channels_last."""
 
@@ -163,7 +162,7 @@ PRESERVING: dict[str, Callable[[torch.Tensor, torch.dtype], torch.Tensor]] = {
     "rand_like": lambda x, dtype: torch.rand_like(x, dtype=dtype),
     "randn_like": lambda x, dtype: torch.randn_like(x, dtype=dtype),
 }
-"""Calls with an argument ``memory_format`` that is ``torch.preserve_format`` by default, by name. Each takes a tensor and the dtype of the
+"""Calls, by name, whose argument ``memory_format`` is ``torch.preserve_format`` by default. Each takes a tensor and the dtype of the
 result."""
 
 

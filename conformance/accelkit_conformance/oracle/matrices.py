@@ -32,7 +32,7 @@ _RECTANGULAR: Sequence[Shape] = (
 rows and columns in which kernels work."""
 
 _DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float64, "complex64": torch.complex128, "float64": torch.float64}
-"""The tested dtypes, each with the dtype in which its numbers are computed."""
+"""The tested dtypes, each with the dtype in which the matrices are created before they are converted to the tested dtype."""
 
 _Arrange = Callable[[torch.Tensor], torch.Tensor]
 _LAYOUTS: Mapping[str, _Arrange] = {
@@ -55,8 +55,9 @@ _ERRORS = (RuntimeError, TypeError, IndexError, ValueError, NotImplementedError)
 def check_matrices(subject: Subject, name: str) -> None:
     """Call a function with all combinations of shapes and memory layouts, in each dtype that the device has, and check the results.
 
-    If the function has several calls, they take turns, and so do the layouts of the right side. The arguments and the memory around them
-    must stay unchanged. A call that the CPU rejects is left out. Differences are recorded in the subject.
+    Each combination is tested with only one of the function's calls and one layout of the right side B, which are chosen in turn. The
+    arguments and the memory around them must stay unchanged. A call that the CPU rejects is left out. Differences are recorded in the
+    subject.
 
     Args:
         subject: The plugin under test, with its device.

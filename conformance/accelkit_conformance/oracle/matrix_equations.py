@@ -1,10 +1,10 @@
 """Equations that the results of functions of matrices must solve.
 
 Unique results must equal those on the CPU. Factors are unique only up to signs, phases or permutations, so that correct algorithms may give
-different factors. They must solve the equations that define them.
+different factors. These factors must solve the equations that define them.
 
-Except for ``check_equations``, each function takes a matrix and the results for it, on the CPU and in double precision. It yields
-equations. Each consists of a message for the case that it does not hold, its left side, and its right side.
+Except for ``check_equations`` and ``equal_results``, each function takes a matrix and the results for it, on the CPU and in double
+precision. It yields equations. Each equation consists of a message to report if it does not hold, its left side, and its right side.
 """
 
 from __future__ import annotations
@@ -45,13 +45,16 @@ def check_equations(equations: Iterable[Equation], matrix: torch.Tensor) -> None
 
 
 def equal_results(found: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> Iterator[Equation]:
-    """Each result is equal to the expected one."""
+    """Yield an equation for each result: it is equal to the expected result."""
     for one, other in zip(found, expected, strict=True):
         yield "the result is not the CPU's", one, other
 
 
 def svd(a: torch.Tensor, u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> Iterator[Equation]:
-    """A = U S V^H, where S is not negative and descends, and the columns of U and V are orthonormal."""
+    """Yield the equations of the singular value decomposition A = U S V^H.
+
+    The singular values S are not negative and are in descending order, and the columns of U and V are orthonormal.
+    """
     count = s.shape[-1]
     yield "the product of the factors is not A", u[..., :count] * s.unsqueeze(-2) @ vh[..., :count, :], a
     yield "the columns of U are not orthonormal", u.mH @ u, _identity(u)
@@ -60,7 +63,10 @@ def svd(a: torch.Tensor, u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> 
 
 
 def qr(a: torch.Tensor, q: torch.Tensor, r: torch.Tensor) -> Iterator[Equation]:
-    """A = Q R, where R is upper triangular and the columns of Q are orthonormal. If Q is empty, A^H A = R^H R."""
+    """Yield the equations of the decomposition A = Q R, where R is upper triangular and the columns of Q are orthonormal.
+
+    If Q is empty, A^H A = R^H R is checked instead of the equations that contain Q.
+    """
     yield "R is not upper triangular", r, r.triu()
     if not q.numel():
         yield "R^H R is not A^H A", r.mH @ r, a.mH @ a
@@ -70,13 +76,19 @@ def qr(a: torch.Tensor, q: torch.Tensor, r: torch.Tensor) -> Iterator[Equation]:
 
 
 def lu(a: torch.Tensor, factors: torch.Tensor, pivots: torch.Tensor) -> Iterator[Equation]:
-    """A = P L U, where one matrix holds L below and U on and above its diagonal, and P exchanges rows as the pivots say."""
+    """Yield the equation A = P L U.
+
+    The matrix ``factors`` holds L below its diagonal, and U on and above its diagonal. P exchanges rows as ``pivots`` says.
+    """
     permutation, lower, upper = torch.lu_unpack(factors, pivots)
     yield "the product of the factors is not A", permutation @ lower @ upper, a
 
 
 def eigh(a: torch.Tensor, values: torch.Tensor, vectors: torch.Tensor) -> Iterator[Equation]:
-    """A V = V D, where D ascends, the columns of V are orthonormal, and A is the Hermitian matrix whose lower triangle is given."""
+    """Yield the equations of the eigenvalues D and the eigenvectors V of a Hermitian matrix A: A V = V D.
+
+    Only the lower triangle of ``a`` is used. The eigenvalues are in ascending order, and the columns of V are orthonormal.
+    """
     hermitian = a.tril() + a.tril(-1).mH
     yield "A times the eigenvectors is not the eigenvectors times the eigenvalues", vectors * values.unsqueeze(-2), hermitian @ vectors
     yield "the eigenvectors are not orthonormal", vectors.mH @ vectors, _identity(vectors)
@@ -84,7 +96,7 @@ def eigh(a: torch.Tensor, values: torch.Tensor, vectors: torch.Tensor) -> Iterat
 
 
 def eigvals(a: torch.Tensor, values: torch.Tensor) -> Iterator[Equation]:
-    """The eigenvalues, sorted by the sum of their real and imaginary parts, are those on the CPU."""
+    """Yield one equation: the eigenvalues equal those on the CPU. Both are sorted by the sum of the real and the imaginary part."""
     left, right = (one.take_along_dim((one.real + one.imag).argsort(-1), -1) for one in (values, torch.linalg.eigvals(a)))
     yield "the eigenvalues are not those on the CPU", left, right
 

@@ -63,7 +63,7 @@ def compare_module(
 
 
 def compare_modules(subject: Subject, here: Any, there: Any, call: Arguments, *, seed: str) -> None:
-    """Call a module on the CPU, ``here``, and the same module on the device, ``there``, and compare outputs, gradients and buffers.
+    """Call a module on the CPU (``here``) and the same module on the device (``there``), and compare outputs, gradients and buffers.
 
     The arguments ``call`` and ``seed``, and the errors, are those of ``compare_module``.
     """

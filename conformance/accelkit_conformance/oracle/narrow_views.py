@@ -28,9 +28,9 @@ _REJECTED = (RuntimeError, NotImplementedError, TypeError, ValueError)
 
 
 def _numbers(count: int, dtype: torch.dtype, step: int = 5) -> torch.Tensor:
-    """Return booleans, integers from -3 to 3, or integers from 0 to 6 if the dtype is unsigned, on the CPU.
+    """Return numbers on the CPU: booleans for bool, integers from 0 to 6 for unsigned dtypes, and integers from -3 to 3 for all others.
 
-    The sum of seven successive integers from -3 to 3 is 0. So sums of such integers are small, and are exact in each dtype.
+    If the integers are from -3 to 3, any seven successive ones add up to 0, so that sums are small, and are exact in each dtype.
     """
     numbers = torch.arange(count) * step % 7
     return numbers % 2 == 0 if dtype is torch.bool else (numbers - 3 * dtype.is_signed).to(dtype)
@@ -105,7 +105,7 @@ CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "sort": lambda view: view.sort(stable=True),
     "bincount": lambda view: view.abs_().bincount(),
 }
-"""The calls, by name. Each takes a contiguous view with one dimension. Calls with ``_`` write into the view, the others return a result."""
+"""The calls, by name. Each takes a contiguous view with one dimension, and returns a result. Most of the calls write into the view."""
 _OF_ONE_ELEMENT = ("fill_", "zero_", "add_", "logical_not_")
 """The names of calls that also take a view without dimensions."""
 _OPERATORS = {

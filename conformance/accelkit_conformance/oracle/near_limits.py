@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _Function = Callable[..., Any]
 _DISTANCES = (1, 2, 8, 64)
-"""Distances from a limit, as numbers of steps between neighbouring numbers of the dtype."""
+"""Distances from a limit. The unit is the distance between neighbouring numbers of the dtype."""
 
 
 def _with_edges(function: _Function, edges: Sequence[float]) -> _Function:
@@ -82,7 +82,7 @@ def check_near_limits(subject: Subject, name: str, dtype: str) -> None:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Yield the names of the functions, each with the dtypes for which the CPU implements the function."""
+    """Yield the name of each function with each dtype for which the CPU implements the function."""
     for dtype in ("float32", "float64", "float16", "bfloat16"):
         for name, (function, limits) in FUNCTIONS.items():
             with contextlib.suppress(NotImplementedError, RuntimeError):

@@ -226,9 +226,9 @@ class _Draws(TorchDispatchMode):
 def watching_draws(op: Any) -> Iterator[_Draws]:
     """Context manager that detects whether calls to the operator inside the block draw random numbers on the CPU.
 
-    For most operators, the state of the CPU's generator after the block is compared with the state before the block. Some OpInfos of torch
-    seed the generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a dispatch
-    mode detects calls to ATen operators with the tag ``nondeterministic_seeded``.
+    For most operators, the state of the CPU's generator after the block is compared with the state before the block. Some of torch's
+    OpInfos seed the generator and restore its state (``wrapper_set_seed``), so this comparison would find nothing. For these OpInfos, a
+    dispatch mode detects calls to ATen operators with the tag ``nondeterministic_seeded``.
     """
     draws = _Draws()
     code = getattr(getattr(op, "op", op), "__code__", None)

@@ -115,9 +115,9 @@ def _patch_slow_test_helpers() -> None:
     """Replace two slow functions of torch's own tests with faster functions.
 
     Both functions are called for every sample, and the originals take longer than most operators do. The original ``extract_test_fn``
-    searches the call stack for a method of a ``unittest.TestCase``, which is never found here; the new function returns None at once. The
-    original ``set_rng_seed`` seeds the generators of all devices and, for CUDA, XPU and MTIA, formats the call stack; the new function
-    seeds only the generators of the CPU.
+    searches the call stack for a method of a ``unittest.TestCase``, which is never found here; the new function returns None without a
+    search. The original ``set_rng_seed`` seeds the generators of all devices and, for CUDA, XPU and MTIA, formats the call stack; the new
+    function seeds only the generators of the CPU.
     """
     import numpy as np
     from torch.testing._internal import common_utils

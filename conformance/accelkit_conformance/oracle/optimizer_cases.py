@@ -163,8 +163,8 @@ _KINDS = (
     ("transposed", "contiguous"), ("contiguous", "transposed"), ("strided", "contiguous"), ("strided", "strided"), ("offset", "offset"),
     ("contiguous", "expanded"),
 )  # fmt: skip
-"""The layouts of parameters and of their gradients. With ``fused``, a gradient has the layout of its parameter, and no tensor is strided,
-because torch's own fused kernels read and write all elements in the order of memory."""
+"""The layouts of each parameter and of its gradient. With ``fused``, a gradient has the layout of its parameter, and ``strided`` is
+replaced by ``transposed``, because torch's own fused kernels read and write all elements in the order in which they are stored."""
 _LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **LAYOUTS,
     "contiguous": lambda one: one.clone(),

@@ -130,7 +130,7 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _others(argument: Any, value: Any, *, is_internal: bool) -> list[Any]:
-    """Return values of an argument other than ``value``.
+    """Return values to try for an argument instead of ``value``.
 
     If ``is_internal`` is True, the call is one that only torch itself is expected to make. In this case, the list is empty unless ``value``
     is a boolean or a list of booleans.

@@ -43,7 +43,7 @@ _NUMBERS = {
 }
 """The operands of pointwise operators, by dtype. No number is 0, because the operators include divisions."""
 _MODERATE = {"float32": (0.375, 2.875, 17.0625, 100.25), "int32": (1, 2, 17, 100)}
-"""The operands of functions that few devices compute precisely, or fast, for large arguments."""
+"""The operands, by dtype, of functions that few devices compute precisely or quickly for large arguments."""
 _OVERFLOWING = (2e38, -2e38, 1e30, 100.25, -0.625)
 _WITH_OVERFLOW = ("add", "sub", "mul", "true_divide", "div.no_rounding_mode", "square")
 _SECOND = {"float32": (0.375, 1.0625, 2.875), "int32": (1, 2, 7)}
@@ -58,7 +58,7 @@ _ONLY_SAMPLES = (
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Yield the names of the operators, each with the dtypes of operands for which the CPU accepts an ``out=`` tensor of another dtype."""
+    """Yield the name of each operator with each dtype of operands for which the CPU accepts an ``out=`` tensor of another dtype."""
     for name, op in opdb.operators().items():
         for dtype in _OPERANDS if op.supports_out else ():
             if opdb.supports(op, dtype) and _is_accepted(op, dtype):
@@ -72,7 +72,7 @@ def _is_accepted(op: Any, dtype: str) -> bool:
 
 
 def check_out_dtypes(subject: Subject, name: str, dtype: str) -> None:
-    """Call an operator with ``out=`` tensors of other dtypes than that of its result, and compare the results with those on the CPU.
+    """Call an operator with ``out=`` tensors whose dtypes differ from that of its result, and compare the results with those on the CPU.
 
     Differences are recorded in the subject. Calls that the CPU rejects, and calls that need a dtype which the device lacks, are left out.
 
@@ -137,14 +137,14 @@ def _pairs(op: Any, first: torch.Tensor, second: torch.Tensor, keywords: dict[st
 
 
 def _changed(numbers: torch.Tensor) -> torch.Tensor:
-    """Return numbers whose differences are small in relation to their size, or integers of which most do not fit into int16."""
+    """Return numbers whose differences are small in relation to their size, or integers most of which do not fit into int16."""
     return numbers + 3000.25 if numbers.is_floating_point() else numbers * 7001
 
 
 def _on_cpu(op: Any, given: Any) -> tuple[Any, dict[str, list[Any]]]:
     """Return the results of the operator on the CPU without ``out=``, and the results for each dtype of ``out=`` that the CPU accepts.
 
-    There are no dtypes if the CPU rejects the input, or if the operator draws random numbers.
+    The second value maps these dtypes to their results. It is empty if the CPU rejects the input, or if the operator draws random numbers.
     """
     references: dict[str, list[Any]] = {}
     first, args, kwargs = to_device(given, _CPU)
@@ -166,7 +166,8 @@ def _on_cpu(op: Any, given: Any) -> tuple[Any, dict[str, list[Any]]]:
 def _call(op: Any, given: Any, results: Any, out: str) -> list[Any]:
     """Call the operator with ``out=`` tensors of the dtype ``out``, and return these tensors.
 
-    ``results`` are the results without ``out=``. Those whose dtype differs from the first get an ``out=`` tensor of their own dtype.
+    ``results`` are the results without ``out=``. A result whose dtype differs from that of the first result gets an ``out=`` tensor of its
+    own dtype instead.
     """
     first, args, kwargs = given
     device = next((one.device for one in tensors(given)), torch.device(kwargs.get("device", _CPU)))

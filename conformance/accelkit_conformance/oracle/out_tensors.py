@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def check_out_tensors(subject: Subject, name: str, dtype: str) -> None:
     """Call an operator with ``out=`` tensors, and compare these tensors with the results on the CPU.
 
-    Each sample is called twice: with tensors that have the shapes of the results and hold NaN or another number, and with empty tensors.
-    Differences are recorded in the subject.
+    For each sample, the operator is called twice: with tensors that have the shapes of the results and hold NaN or another number, and with
+    empty tensors. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

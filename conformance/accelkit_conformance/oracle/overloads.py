@@ -41,7 +41,11 @@ class Calls(TorchDispatchMode):
     """
 
     def __init__(self, each: int) -> None:
-        """``each`` is the maximum number of calls that are recorded for each overload."""
+        """Create the dispatch mode.
+
+        Args:
+            each: The maximum number of calls that are recorded for each overload.
+        """
         super().__init__()
         self._each = each
         self.calls: dict[str, list[tuple[Any, Any, Any]]] = {}

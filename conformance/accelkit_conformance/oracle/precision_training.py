@@ -161,7 +161,7 @@ def exact(name: str = "perceptron", *, rows: int = ROWS) -> tuple[torch.nn.Modul
 
 
 def freeze_like(model: torch.nn.Module, trained: torch.nn.Module) -> None:
-    """Freeze those parameters of ``model``, the reference in float64, that are frozen in ``trained``, such as quantised weights."""
+    """Freeze the parameters of the float64 reference ``model`` that are frozen in ``trained``, such as quantised weights."""
     trainable = {bare_name(name) for name in weights_of(trained)}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trainable)

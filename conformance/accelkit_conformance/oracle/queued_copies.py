@@ -96,12 +96,12 @@ def check_new_recording(subject: Subject) -> None:
 
 
 def check_events_after_copies(subject: Subject) -> None:
-    """Check that an event that is recorded after a copy from the device to the host covers this copy.
+    """Record an event after a copy from the device to the host, and check that the event completes only after this copy.
 
     After recording the event, the check waits only for the event, not for a stream or another copy.
 
     Raises:
-        AssertionError: If the event is done, but the host does not have the values yet.
+        AssertionError: If the event is complete, but the host does not have the values yet.
     """
     for length, way in itertools.product((1, 1000, 1 << 18), ("copy_", "to")):
         values = torch.arange(1.0, length + 1)

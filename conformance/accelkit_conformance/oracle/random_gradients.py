@@ -51,7 +51,7 @@ FUNCTIONS: Mapping[str, tuple[_Make, tuple[int, ...]]] = {
     ),
     "transformer": (_module(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, activation="gelu")), (5, 3, 8)),
 }
-"""By name, a function that takes a device and returns the function to differentiate on that device, and the shape of the input."""
+"""Pairs, by name. The first item takes a device and returns the function to differentiate there; the second is the shape of the input."""
 
 
 def check_gradient(subject: Subject, name: str) -> None:

@@ -130,7 +130,7 @@ REPEATED: dict[str, Callable[[Any], torch.Tensor]] = {
 
 
 _AMBIGUOUS = ("assignment", "scatter", "index_copy", "median", "kthvalue")
-"""Calls with several right results: an element may get any one of several values, or any one of several equal elements may be chosen."""
+"""Calls with several correct results: an element may get any of several values, or any of several equal elements may be chosen."""
 _ASSIGNED = {"assignment": (5000,), "scatter": (5000,), "index_copy": (900, 3)}
 """Calls that assign several values to one element, each with the shape of the values."""
 

@@ -140,8 +140,7 @@ def check_many_dimensions(subject: Subject, name: str) -> None:
 def check_bounds(subject: Subject, dtype: str) -> None:
     """Check that uniform random numbers of the given dtype lie in the requested interval.
 
-    In addition, later numbers must not repeat earlier numbers, and in float32 and float64, exponentially distributed numbers must be
-    positive.
+    In addition, later numbers must not repeat earlier numbers. Exponentially distributed numbers in float32 and float64 must be positive.
 
     Raises:
         AssertionError: If a number is outside the interval or equal to its upper end, if the last third of the numbers repeats the first

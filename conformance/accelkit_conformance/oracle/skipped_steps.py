@@ -1,4 +1,4 @@
-"""Optimizer steps with a gradient scaler, one of which is skipped because a gradient is not finite."""
+"""Optimizer steps with a gradient scaler. One of the steps is skipped because a gradient is not finite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS: tuple[dict[str, Any], ...] = (
     {"momentum": 0.9, "dampening": 0.5, "maximize": True},
     {"amsgrad": True, "maximize": True, "weight_decay": 0.1},
 )
-"""Options of optimizers. Each optimizer is tested with those that it has."""
+"""Options for optimizers. Each optimizer is tested with those that it has."""
 _OTHER_DTYPES = ("float64", "bfloat16")
 """The dtypes of further parameters, which are not compared with parameters on the CPU."""
 
@@ -68,14 +68,15 @@ _SKIPPED = (
 
 
 def check_skipped_steps(subject: Subject, name: str) -> None:
-    """Check that a step which a gradient scaler skips changes neither the parameters nor the state of the optimizer.
+    """Check that neither the parameters nor the state of the optimizer change in a step that a gradient scaler skips.
 
-    Four steps are taken with a scaler, one of which must be skipped. Immediately after this step, each parameter and each entry of the
-    state must have the value that it had before. After all steps, the float32 parameters must be the same as after the other three steps
-    without a scaler on the CPU. The training is repeated with several options of the optimizer. Differences are recorded in the subject.
+    Four steps, one of which must be skipped, are taken with a scaler. Immediately after the skipped step, each parameter and each entry of
+    the state must have the value that it had immediately before this step. After all four steps, the float32 parameters must agree with
+    those after the other three steps on the CPU, without a scaler. The training is repeated with several options of the optimizer.
+    Differences are recorded in the subject.
 
-    A fused implementation decides itself whether to skip a step, so it is tested with each combination of options and skipped step. The
-    others are tested with each set of options, and with each skipped step, at least once.
+    A fused implementation decides for itself whether to skip a step, so it is tested with each combination of options and skipped step. The
+    other implementations are tested at least once with each set of options, and at least once with each skipped step.
 
     Args:
         subject: The plugin under test, with its device.
@@ -122,7 +123,7 @@ def _train(
     Args:
         subject: The plugin under test, with its device.
         info: The OptimizerInfo of the optimizer.
-        way: Options of the optimizer.
+        way: Options for the optimizer.
         starts: The initial float32 parameters. If ``skipped.has_other_dtypes``, there is one more parameter for each dtype in
             ``_OTHER_DTYPES`` that the device has.
         steps: The gradients of the float32 parameters in each step.
@@ -164,7 +165,7 @@ def _train(
 
 
 def _values(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies of all parameters, and of all tensors and numbers in the optimizer's state, on the CPU, each by a description."""
+    """Return CPU copies of all parameters, and of all tensors and numbers in the optimizer's state. The keys are descriptions."""
     found = {f"parameter {number}": parameter for number, parameter in enumerate(parameters)}
     for number, parameter in enumerate(parameters):
         for key, value in optimizer.state.get(parameter, {}).items():

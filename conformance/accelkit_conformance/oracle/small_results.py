@@ -1,4 +1,4 @@
-"""Functions whose results are small and are precise only if the device does not subtract numbers of almost equal size."""
+"""Functions with small results. The results are precise only if the device does not subtract numbers of almost equal size."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from accelkit_conformance.subject import Subject
 from accelkit_conformance.worker_cluster import WorkerCluster
 
 _left: list[Any] = []
-"""References to destroyed process groups, so that their destructors do not run: a destructor of gloo may wait for a thread that waits for
-the GIL."""
+"""References to destroyed process groups. These references keep the groups' destructors from running: gloo's destructor may wait for a
+thread that waits for the GIL."""
 
 
 class WorkerClusterAtPort(WorkerCluster):

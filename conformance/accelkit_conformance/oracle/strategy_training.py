@@ -285,7 +285,7 @@ def precision_of(subject: Subject) -> str:
 
 
 _refusals: dict[tuple[str, str], bool] = {}
-"""Whether an engine refuses ``64-true``, by the fingerprint of its plugin and the name of the accelerator. Each process tries this once."""
+"""Results of ``_refuses_float64``, by the plugin's fingerprint and the accelerator's name. Each process determines each result once."""
 
 
 def _refuses_float64(subject: Subject) -> bool:

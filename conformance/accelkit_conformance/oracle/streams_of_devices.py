@@ -28,7 +28,7 @@ def _describe(stream: Any) -> str:
 
 
 def _current(subject: Subject, devices: Sequence[torch.device]) -> dict[str, str]:
-    """Return the current stream of each device, read while the device is current and without passing the device."""
+    """Return each device's current stream, which is read by a call without arguments while the device is current."""
     get = torch.accelerator.current_stream if is_accelerator(subject) else subject.function("current_stream")
     found = {}
     for device in devices:
@@ -38,11 +38,11 @@ def _current(subject: Subject, devices: Sequence[torch.device]) -> dict[str, str
 
 
 def check_functions(subject: Subject) -> None:
-    """Check that functions which take a device return a stream of this device, and change neither the current device nor the streams.
+    """Check that ``current_stream``, ``default_stream`` and ``Stream`` return a stream of the device that they are called with.
 
-    The functions are ``current_stream`` and ``default_stream``, and ``Stream``, which returns a new stream. They are called while the
-    device, or another device, is current. At first, the streams that are current are those that were current before the check. Then new
-    streams are current. Failures are recorded in the subject.
+    ``Stream`` returns a new stream. No function may change the current device or the current streams. Each function is called while the
+    given device or another device is current: first with the streams that were current before the check, and then with new current
+    streams. Failures are recorded in the subject.
     """
     devices = subject.devices[:2]
     own, other = make_stream(subject, devices[0]), make_stream(subject, devices[-1])
@@ -94,7 +94,8 @@ def _functions(subject: Subject) -> _Functions:
 def check_ways(subject: Subject) -> None:
     """Check that a stream can be made current while another device is current, and that the previous streams can be restored.
 
-    The ways are contexts, which are left normally or through an error, and ``set_stream``. Failures are recorded in the subject.
+    Streams are made current by contexts, which are left normally or through an error, and by ``set_stream``. Failures are recorded in the
+    subject.
     """
     devices = subject.devices[:2]
     errors: tuple[type[Exception] | None, ...] = (None, KeyError)
@@ -109,7 +110,7 @@ def check_ways(subject: Subject) -> None:
 
 
 def _contexts(subject: Subject) -> Mapping[str, Callable[[torch.device], tuple[Any, AbstractContextManager[Any]]]]:
-    """Return functions that create a stream of a device, and return it with a context that makes it current, by name."""
+    """Return functions, by name. Each creates a stream of a given device, and returns the stream and a context that makes it current."""
 
     def of_torch(device: torch.device) -> tuple[Any, AbstractContextManager[Any]]:
         stream = torch.Stream(device=device)
@@ -157,7 +158,7 @@ def _setters(subject: Subject) -> _Functions:
 
 
 def _check_setter(subject: Subject, name: str, select: Callable[[Any], Any], device: torch.device) -> None:
-    """Check that ``select`` makes a stream of ``device`` current, changes the stream of no other device, and restores the stream."""
+    """Check that ``select`` makes a stream of ``device`` current, changes no other device's stream, and can restore the previous stream."""
     devices, module = subject.devices[:2], subject.module
     index, before = module.current_device(), _current(subject, devices)
     previous, stream = current_stream(subject, device), make_stream(subject, device)

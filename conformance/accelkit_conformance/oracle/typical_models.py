@@ -159,7 +159,7 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "rnn": _recurrent,
     "gnn": _graph,
 }
-"""Functions, by name, that return a new model on the CPU and its batch. Calling the model with the batch returns the loss."""
+"""Functions, by name, that return a new model and its batch, both on the CPU. Calling the model with the batch returns the loss."""
 
 OPTIMIZERS: Mapping[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "transformer": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
@@ -168,4 +168,4 @@ OPTIMIZERS: Mapping[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "rnn": lambda model: torch.optim.RMSprop(model.parameters(), lr=1e-3),
     "gnn": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2),
 }
-"""Functions, by the name of a model, that return the optimizer with which such models are usually trained."""
+"""Functions that return the optimizer with which a model is usually trained, by the name of the model in ``MODELS``."""

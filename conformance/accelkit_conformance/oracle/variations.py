@@ -202,8 +202,8 @@ class Variations:
         """Return the arguments with the dimension ``dim`` of the first tensor resized to ``length``. Elements are repeated or cut off.
 
         Other tensors and lists of sizes that contain the old length may have to change too. The call is tried on the CPU with several
-        choices of what else to change. The first choice that changes the shape of a result is used or, if none does, the first choice that
-        the CPU accepts.
+        choices of what else to change. The first choice that changes the shape of a result is used. If there is none, the first choice that
+        the CPU accepts is used.
 
         Returns:
             The new arguments. None if the CPU accepts no choice, if the first tensor is 0-d, not strided, or empty along ``dim``, or if the
@@ -279,7 +279,7 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
         one: A tensor of floating-point numbers.
         number: Selects the elements that become special values. If the tensors of a call get different numbers, the call combines special
             values with each other and with ordinary values. In a backward call, all tensors must get the same number, so that NaN is not
-            combined with an ordinary zero. If they are combined, some correct implementations return NaN and others return zero.
+            combined with an ordinary zero: for this combination, some correct implementations return NaN and others return zero.
     """
     values = one.flatten().clone()
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):

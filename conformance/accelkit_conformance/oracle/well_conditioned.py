@@ -68,7 +68,7 @@ def _hermitian(shape: Shape, dtype: torch.dtype, least: float) -> torch.Tensor:
 def lower_triangular(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return triangular matrices D + N, where D increases from 1 to 3/2, and the Frobenius norm of N is 1/4.
 
-    The condition number is at most (3/2 + 1/4) / (1 - 1/4) < 2.4. If D is replaced with ones, it is less than 1.7.
+    The condition number is at most (3/2 + 1/4) / (1 - 1/4) < 2.4. If D is replaced with ones, the condition number is less than 1.7.
     """
     below = random_numbers(shape, dtype, 1).tril(-1)
     norm = torch.linalg.matrix_norm(below, keepdim=True)

@@ -37,7 +37,7 @@ ARITHMETIC: _Calls = {
     "cumsum_of_int32": (_NARROW, lambda x: x.cumsum(0)),
     "cumprod_of_int32": (_NARROW, lambda x: x.cumprod(0)),
 }
-"""Calls that compute new integers, by name. Each is a function, preceded by the integers with which it is called."""
+"""Calls that compute new integers, by name. Each is a pair: the integers with which a function is called, and this function."""
 ACCUMULATING: _Calls = {
     f"{name}_of_{str(dtype).removeprefix('torch.')}": (_MANY.to(dtype), call)
     for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CONVERSION = "can't be cast"
-"""A part of torch's error for a result that cannot be converted to the dtype of the written tensor."""
+"""Text in the error that torch raises if a result cannot be converted to the dtype of the written tensor."""
 
 
 def check_written_dtypes(subject: Subject, first: str, second: str) -> None:

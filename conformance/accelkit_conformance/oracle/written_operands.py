@@ -30,12 +30,12 @@ def check_written_operands(subject: Subject, overload: str) -> None:
     """Repeat the recorded call to an overload with one tensor as several arguments, and with an argument as ``out=``.
 
     The recorded call is described in ``recorded_calls``. The call with one tensor as several arguments is made in its functional form and
-    in its in-place form. The call with ``out=`` is made once for each argument that has the shape and dtype of the result, and this
-    argument is the output tensor.
+    in its in-place form. The call with ``out=`` is made once for each argument that has the shape and dtype of the result. This argument is
+    then the output tensor.
 
-    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. If a call
-    writes into an argument, its result can be undefined, because the call can read elements that it has already overwritten. Such a call is
-    left out if, on the CPU, its result differs from that of the same call with a new tensor for the result. Overloads that ``_LEFT_OUT``
+    The results and the arguments after the call are compared with those on the CPU. A call is left out if the CPU rejects it. The result of
+    a call that writes into an argument can be undefined, because the call can read elements that it has already overwritten. Such a call is
+    left out if its result on the CPU differs from that of the same call with a new tensor for the result. Overloads that ``_LEFT_OUT``
     matches are left out, too. Differences are recorded in the subject.
 
     Raises:

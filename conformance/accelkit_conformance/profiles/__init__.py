@@ -28,7 +28,7 @@ class Suite:
         profile: The name of the profile.
         torch: The minor version of torch, such as ``2.13``.
         tests: The ids of the tests, in the order in which the file for this version of torch lists them.
-        digest: The SHA-256 of the sorted ids, which are joined by newlines, as a hexadecimal number.
+        digest: The SHA-256, as a hexadecimal number, of the sorted ids joined by newlines.
     """
 
     profile: Profile

@@ -28,7 +28,7 @@ def recorded_operators() -> dict[str, str]:
 
 
 def tests_of(operator: str, tests: Sequence[str]) -> list[str]:
-    """Return the test ids in ``tests`` that test an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
+    """Return those of the ids ``tests`` that belong to the tests of an ATen operator, such as ``aten::mm`` or ``aten::mm.default``.
 
     These are the tests of the ``op_db`` operator with the same name. The comparison of the names ignores the prefixes and suffixes of
     variants, such as ``native_``, ``_backward`` and the ``_`` of an in-place operator.

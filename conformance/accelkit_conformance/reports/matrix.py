@@ -99,8 +99,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 
 
 def _expected(report: Report) -> list[list[object]]:
-    """Return the rows of the table of expected failures: area or pattern, reason and issue, number of results explained, expiry date.
+    """Return the rows of the table of expected failures.
 
+    The columns are the area or the pattern of test ids, the reason with the issue, the number of results explained, and the expiry date.
     Expected failures of one area that differ only in their tests share a row.
     """
     grouped: dict[tuple[str, str, str, str], int] = collections.Counter()

@@ -64,7 +64,8 @@ class Case:
         unit: The unit of the result.
         prepare: A function that creates the tensors on a target and returns the call to measure.
         amount: The number of bytes, FLOP or samples that one call processes.
-        work: How much of each resource one call uses: bytes for ``memory`` and for links such as ``host to device``, FLOP for dtypes.
+        work: How much of each resource one call uses, in bytes for ``memory`` and for links such as ``host to device``, and in FLOP for
+            dtypes.
         peak_of: The resource whose rate this case measures, or an empty string. The peak rate of a resource is the highest rate that was
             measured for it.
         needs: The capabilities that the case requires. If the plugin declares one of them as ``none``, the case is not measured, and the

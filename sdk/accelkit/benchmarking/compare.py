@@ -31,8 +31,9 @@ class Change:
             the quotient is infinite.
         p: The p-value of the difference between the samples of the reports, corrected for the number of measurements. None if a median is
             missing.
-        verdict: ``lost`` if only the old report has a median, ``new`` if only the new report has one. Otherwise ``slower`` or ``faster`` if
-            ``p`` is less than 0.05 and the speed has changed by more than the threshold, else ``same``.
+        verdict: ``lost`` if only the old report has a median, and ``new`` if only the new report has one. If both have one, the verdict is
+            ``slower`` or ``faster`` if ``p`` is less than 0.05 and the speed has changed by more than the threshold. Otherwise, the verdict
+            is ``same``.
     """
 
     name: str

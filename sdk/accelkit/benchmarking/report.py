@@ -42,7 +42,7 @@ class Result:
         is_higher_better: Whether a larger value is better.
         device: The samples of the device, or None if the device was not measured.
         host: The samples of the CPU, or None if the CPU was not measured.
-        limit: The best value, in ``unit``, that the peaks measured in the same run allow. None if no peak applies.
+        limit: The best value, in ``unit``, that is possible with the peaks measured in the same run. None if no peak applies.
         limited_by: The resource that determines the limit, such as ``memory``.
         unsupported: The reason why the device was not measured, or an empty string.
     """
@@ -72,8 +72,8 @@ class Report:
         threads: The number of threads with which torch computed on the CPU.
         time: The time at which the run began, in seconds since the epoch.
         is_quick: Whether ``--quick`` was given.
-        peaks: The largest measured rate of each resource: bytes per second for ``memory`` and for links such as ``host to device``, FLOP
-            per second for dtypes.
+        peaks: The largest measured rate of each resource, in bytes per second for ``memory`` and for links such as ``host to device``, and
+            in FLOP per second for dtypes.
         results: The measurements, in the order in which they were made.
         device_name: The name of the device as its driver reports it, such as ``NVIDIA H100``. Empty in a report written by an older
             version of accelkit.

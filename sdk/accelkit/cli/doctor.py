@@ -119,7 +119,7 @@ def _import_torch() -> Availability:
     """Import torch in a child process with the user's environment.
 
     Torch also imports the entry points of the group ``torch.backends``. If ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS excludes a
-    distribution with such an entry point, torch is told to import none of them, because it can import only all of them or none.
+    distribution with such an entry point, torch is told to import none of them, because it can import either all of them or none.
     """
     code = "from accelkit.discovery.probe_worker import report_torch; report_torch()"
     limit = probing.time_limit("start")

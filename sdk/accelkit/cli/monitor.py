@@ -50,9 +50,8 @@ def command(
     The statistics are utilisation, memory, temperature, power, and whatever else the accelerator's plugin reports.
 
     Without NAME, the accelerator is the one that accelkit selects by default. First, a child process computes with the accelerator to check
-    that it works. Then another child process reads the statistics. If the statistics of a device cannot be read otherwise, this second
-    process sets up the device first, which may take memory on the device. The statistics describe the devices, not the child process.
-    Ctrl-C ends the command.
+    that it works. Then another child process reads the statistics. If a device has no statistics until it is set up, this second process
+    sets it up, which may take memory on the device. The statistics describe the devices, not the child process. Ctrl-C ends the command.
     """
     if not interval >= _SHORTEST:
         raise UsageError(f"--interval {interval:g} is too short", hint=f"use at least {_SHORTEST} s")
@@ -81,8 +80,8 @@ def command(
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
     """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
 
-    If a reading takes longer than ``interval``, the next reading starts at once, and the following ones are timed from that late start.
-    There are no extra readings to catch up.
+    If a reading takes longer than ``interval``, the next reading starts immediately, and the following ones are timed from that late
+    start. There are no extra readings to catch up.
     """
     following = time.monotonic()
     for _ in itertools.count() if count is None else range(count):

@@ -52,8 +52,8 @@ def say(message: str) -> None:
 def reporting_errors(is_json: Callable[[], bool]) -> Iterator[None]:
     """If the ``with`` block raises an AccelkitError, print the error to standard error, and exit with the error's exit code.
 
-    If ``is_json`` then returns True, the error is also printed as JSON to standard output. A BrokenPipeError ends the command with exit
-    code 0.
+    ``is_json`` is called after the error. If it returns True, the error is also printed as JSON to standard output. A BrokenPipeError ends
+    the command with exit code 0.
     """
     try:
         yield

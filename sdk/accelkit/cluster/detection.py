@@ -200,9 +200,9 @@ def _not_asked(record: PluginRecord) -> ClusterCandidate:
 def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
     """Warn about third-party cluster environments that were not asked, if their launcher seems to have started this process.
 
-    The evidence is an environment variable such as ``ACME_RANK`` for the environment ``acme``: its name begins with the first word of the
-    environment's name, and contains RANK, WORLD or SIZE. There is no warning about environments that are not available. Called only if this
-    process trains alone.
+    The evidence is a variable whose name begins with the first word of the cluster environment's name, and contains RANK, WORLD or SIZE,
+    such as ``ACME_RANK`` for the cluster environment ``acme``. There is no warning about cluster environments that are not available.
+    Called only if this process trains alone.
     """
     for record in records:
         prefix = re.split(r"[^A-Z0-9]", record.name.upper())[0]

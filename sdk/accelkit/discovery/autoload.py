@@ -1,6 +1,6 @@
 """Plugins that torch itself loads. ``import torch`` imports every ``torch.backends`` entry point, and fails if an entry point fails.
 
-The environment variable TORCH_DEVICE_BACKEND_AUTOLOAD can disable this import.
+The environment variable TORCH_DEVICE_BACKEND_AUTOLOAD can disable the import of these entry points.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def is_enabled() -> bool:
 def privateuse1_conflict() -> str:
     """Return a sentence that names the plugins in conflict over PrivateUse1 and says how to resolve the conflict.
 
-    Reads metadata only. Returns "" if there is no conflict. Plugins conflict if two or more of them claim PrivateUse1, unless
-    TORCH_DEVICE_BACKEND_AUTOLOAD disables the import of ``torch.backends`` entry points.
+    Reads metadata only. Returns "" if there is no conflict. Two or more plugins conflict if all of them claim PrivateUse1. There is never a
+    conflict while TORCH_DEVICE_BACKEND_AUTOLOAD disables the import of ``torch.backends`` entry points.
     """
     claimants = [backend for backend in inventory().torch_backends if _is_privateuse1(backend)]
     names = sorted({backend.plugin for backend in claimants})
@@ -125,7 +125,7 @@ def _autoload_that_can_work() -> Iterator[None]:
 
 
 def _is_privateuse1(backend: TorchBackend) -> bool:
-    """Return whether a backend claims PrivateUse1. The result is True if ``known_devices.py`` does not list its package."""
+    """Return whether a backend claims PrivateUse1. If ``known_devices.py`` does not list the backend's package, the result is True."""
     package = backend.value.partition(":")[0].partition(".")[0]
     rows = [row for row in device_table.vendors().values() if str(row.get("torch_package", "")).partition(".")[0] == package]
     return all(bool(row.get("is_privateuse1", True)) for row in rows)

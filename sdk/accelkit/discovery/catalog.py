@@ -1,5 +1,5 @@
 """The catalog of plugins. It has a record, with a status, for each plugin of an installed distribution, for each class that the program
-registers, and for each other device in accelkit's table. Imports no plugin."""
+registers, and for the remaining devices in accelkit's table. Imports no plugin."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def register(name: str, cls: type, description: str = "") -> None:
 
     Like the class of an installed plugin, ``cls`` is checked only when the plugin is loaded.
 
-    If a class with the same module and qualified name is registered again, the new class replaces the old one, so that a notebook cell can
-    be run twice.
+    If a class with the same module and qualified name as ``cls`` is already registered under ``name``, ``cls`` replaces this class, so that
+    a notebook cell can be run twice.
 
     Args:
         name: The name by which users select the plugin.

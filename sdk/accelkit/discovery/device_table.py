@@ -98,7 +98,7 @@ def has_package(name: str) -> bool:
 def fallback_records(version: str) -> list[PluginRecord]:
     """Return a plugin record for each accelerator in ``vendors()``. An installed plugin of the same name replaces the record.
 
-    ``version`` is the version of accelkit. The records give it as the version of the plugin.
+    ``version`` is the version of accelkit. It becomes the version of the plugin in each record.
     """
     return [
         PluginRecord(

@@ -30,7 +30,7 @@ Reached = Callable[[str], None]
 
 
 class Report:
-    """The report that the parent process reads. Each line is flushed at once, because this process may crash at any time."""
+    """The report that the parent process reads. Each line is flushed immediately, because this process may crash at any time."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 # the file stays open until the process ends
@@ -102,7 +102,7 @@ def _ask(record: PluginRecord, question: str, reached: Reached) -> dict[str, Any
 def _probe(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Import the plugin's class and, for an accelerator, call its probe. Does not import torch unless the plugin does.
 
-    The class's description is added to ``facts``, as are ``is_simulated`` and ``device_type`` of an accelerator.
+    Adds the class's description to ``facts`` and, for an accelerator, also ``is_simulated`` and ``device_type``.
     """
     reached("import")
     cls: Any = load_class(record)

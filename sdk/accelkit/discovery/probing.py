@@ -44,7 +44,7 @@ _LIMITS: dict[Limit, tuple[str, float]] = {
     "build": ("ACCELKIT_BUILD_TIMEOUT", 1800.0),
 }
 _LIMIT_OF_STAGE: dict[str, Limit] = {"start": "start", "torch": "start", "build": "build"}
-"""The stages that have a time limit of their own, with the name of this limit.
+"""The name of the time limit of each stage that does not use the usual limit (``probe`` or ``load``).
 
 Python and torch start slowly on a busy machine, which must not count against a plugin.
 """
@@ -84,7 +84,7 @@ def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[
 
 
 def ask(record: PluginRecord, *, is_trial: bool = False) -> Verdict:
-    """Like ``ask_all``, but for one plugin, whose verdict is returned."""
+    """Probe one plugin, as ``ask_all`` does, and return its verdict."""
     return ask_all([record], is_trial=is_trial)[record]
 
 

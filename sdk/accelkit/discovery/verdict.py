@@ -24,8 +24,8 @@ class Verdict:
         description: The first line of the class's docstring.
         device_type, is_simulated, device_count, capabilities: Facts about an accelerator. ``device_count`` and ``capabilities`` are known
             only after a trial.
-        checks: The results of the plugin's own doctor checks, by name. Empty unless the question was ``checks``, or ``trial`` for an
-            accelerator.
+        checks: The results of the plugin's own doctor checks, by name. Known only if the question was ``checks``, or after the trial of
+            an accelerator; otherwise empty.
         checked: The ``reason`` that the plugin's own ``check()`` returned in a trial, or a default text if ``check()`` succeeded without
             a reason. "" if ``check()`` was not called or did not succeed, or if the plugin inherits the default ``check()``.
         definitions: The members that the plugin's class defines. Empty unless the question was ``definitions``.

@@ -1,4 +1,4 @@
-"""torch's elastic agent, with accelkit's own way of watching and ending processes and of reporting failures."""
+"""torch's elastic agent, but with accelkit's own code for watching processes, ending them and reporting failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 FINISHED = "accelkit/finished"
 """The key under which the store of a round counts the machines whose processes have finished."""
 AFTER_A_FAILURE = 10.0
-"""The largest number of seconds between SIGTERM and SIGKILL after a process failed."""
+"""The longest time between SIGTERM and SIGKILL after a failure, in seconds."""
 
 _FAILED = "accelkit/failed"
 _LISTEN_SECONDS = 2.0
@@ -172,7 +172,7 @@ class Agent(SimpleElasticAgent):
 
         Another machine can be the cause only if the job runs on several machines, and if the first error on this machine says that another
         process ended or did not respond. In that case, wait up to two seconds for another machine to report that it has ended the job, and
-        return whether such a report has arrived. Otherwise, return False at once.
+        return whether such a report has arrived. Otherwise, return False immediately.
         """
         if size in (None, 1) or self.cause is None or not self.cause.has_lost_a_peer:
             return False

@@ -75,7 +75,7 @@ def threads_each(num_processes: int) -> int | None:
         num_processes: The number of processes on this machine.
 
     Returns:
-        The number of threads, or None if nothing should be set: there is only one process, or the user has set OMP_NUM_THREADS.
+        The number of threads. None if there is only one process, or if the user has set OMP_NUM_THREADS: nothing should then be set.
     """
     if num_processes == 1 or os.environ.get(THREADS_VARIABLE):
         return None

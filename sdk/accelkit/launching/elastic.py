@@ -219,11 +219,11 @@ def _folder(log_dir: Path | None) -> Path:
 
 
 class _Signals:
-    """Context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
+    """A context manager that handles SIGTERM, SIGINT, SIGHUP and SIGQUIT.
 
     If SIGHUP is already ignored when the context is entered, as under ``nohup``, it is not handled. The first signal raises
     SignalException, and the processes then get time to save their state. After a second signal, ``is_hurried`` returns True, and the
-    processes are killed at once.
+    processes are killed immediately.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from accelkit.launching.membership import LOST_SECONDS, Membership, ask_to_stop,
 from accelkit.launching.rendezvous import linger
 
 _DETECTION_SECONDS = LOST_SECONDS + 3.0
-"""If the loss of a machine causes a process to fail, the loss is detected within this number of seconds after the failure."""
+"""The longest time, in seconds, between the failure of a process and the detection of the lost machine that caused it."""
 
 _POLL_SECONDS = 0.1
 _LOST = "lost the connection to "

@@ -14,7 +14,7 @@ from accelkit.discovery.subprocess_env import signal_name
 
 ERROR_FILE = "error.json"
 PEER_SECONDS = 5.0
-"""If a process has lost its connection to a peer, the launcher waits at most this number of seconds for the peer to end."""
+"""The longest time, in seconds, that the launcher waits for a peer to end after a process has lost its connection to the peer."""
 
 _SHOWN_LINES = 20
 _LOST_PEER = re.compile(
@@ -123,8 +123,8 @@ def is_waiting_for_lost_peer(endings: Sequence[Ending]) -> bool:
     - Every recorded error reports a lost peer, that is, another process that ended or did not respond.
 
     A peer may still be running for a while after its connections have closed, for example because it is writing a core file. If the
-    launcher ended this peer at once, the launcher could not report whether the peer had finished or crashed. The launcher therefore first
-    waits for up to ``PEER_SECONDS``.
+    launcher ended this peer immediately, it could not report whether the peer had finished or crashed. The launcher therefore waits for up
+    to ``PEER_SECONDS`` first.
     """
     records = [read_record(ending.error_file) for ending in endings]
     if any(record is not None and not _has_lost_a_peer(record) for record in records):

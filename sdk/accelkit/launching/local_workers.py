@@ -120,7 +120,7 @@ class LocalRanks:
         return [process.ending for process in self._processes]
 
     def have_failed(self) -> bool:
-        """Return whether any process has failed: it exited with an error, or has still not exited 30 seconds after it recorded an error."""
+        """Return whether any process has exited with an error, or is still running more than 30 seconds after it recorded an error."""
         for process in self._processes:
             if process.has_ended.is_set():
                 if process.ending.exit_code:
@@ -152,7 +152,7 @@ class LocalRanks:
         Args:
             number: The signal that is sent to the processes that are still running.
             grace: The number of seconds between the signal ``number`` and SIGKILL.
-            is_hurried: A function that returns whether to send SIGKILL at once. It is called repeatedly during the ``grace`` seconds.
+            is_hurried: A function that returns whether to send SIGKILL immediately. It is called repeatedly during the ``grace`` seconds.
         """
         if self._has_ended:
             return

@@ -21,8 +21,8 @@ _LAST_ROUNDS = 16  # 16 chunks of 64 KiB are 1 MiB, the size of the largest pipe
 class Screen:
     """Standard output or standard error of this process, on which the output of several processes is shown.
 
-    Rank 0's output is shown at once. Lines of other ranks wait until rank 0 has finished its line, but only for about 0.3 seconds. After
-    that time, rank 0's line is split, because it may be a progress bar that stays unfinished for a long time.
+    Rank 0's output is shown immediately. Lines of other ranks wait until rank 0 has finished its line, but only for about 0.3 seconds.
+    After that time, rank 0's line is split, because it may be a progress bar that stays unfinished for a long time.
     """
 
     def __init__(self, target: BinaryIO) -> None:

@@ -50,7 +50,7 @@ def end(processes: Iterable[psutil.Process]) -> None:
 def end_descendants() -> None:
     """End all descendants of this process, including those that are started in the meantime.
 
-    This is repeated until no descendants are left, but for at most ``_ROUNDS`` rounds.
+    Makes at most ``_ROUNDS`` rounds, and stops earlier if no descendants are left.
     """
     for _ in range(_ROUNDS):
         left = descendants()

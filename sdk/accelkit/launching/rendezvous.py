@@ -182,8 +182,8 @@ def local_store() -> Any:
 def _store_for_all(address: str) -> Any:
     """Return a new TCPStore that listens on the interface with ``address``.
 
-    If no interface has this address, or if it cannot be resolved, the store listens on all interfaces, because other machines may reach
-    this machine through address translation.
+    If no interface has this address, or if the address cannot be resolved, the store listens on all interfaces, because other machines may
+    reach this machine through address translation.
     """
     try:
         return _store_on(address)

@@ -64,7 +64,7 @@ def without_launcher(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _main(error_file: str, kind: str, program: str, *arguments: str) -> None:
-    """Run ``program`` with these arguments as Python itself would, and write the error that ends it, if any, to ``error_file``.
+    """Run ``program`` with ``arguments`` as Python itself would. If an error ends the program, write the error to ``error_file``.
 
     ``kind`` is ``script`` or ``module``.
     """

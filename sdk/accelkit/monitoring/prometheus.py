@@ -18,7 +18,7 @@ _INVALID = re.compile("[^a-zA-Z0-9_]")
 
 
 class Exporter:
-    """HTTP server in a thread of this process. It serves one gauge for each statistic, such as ``accelkit_board_power_watts``.
+    """An HTTP server in a thread of this process. It serves one gauge for each statistic, such as ``accelkit_board_power_watts``.
 
     The values are those of the sample that was last passed to ``show``. Before the first call to ``show``, there are no gauges.
 

@@ -27,7 +27,7 @@ OF_THIS_PROCESS = ("memory.allocated.bytes", "memory.peak.bytes", "memory.reside
 
 
 class Reader:
-    """Reads the statistics of the devices of an accelerator that has been loaded.
+    """A reader of the statistics of a loaded accelerator's devices.
 
     Args:
         accelerator: The accelerator.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Saves and loads the state of prepared and registered objects. Most methods are documented in ``Runtime``.
+    """Saving and loading the state of prepared and registered objects. Most methods are documented in ``Runtime``.
 
     Args:
         session: The session, which has the selected plugins, the precision, and the device, whose random state is saved too.
@@ -126,7 +126,8 @@ class Checkpointing:
         """Wait until all background saves are complete and the loaded checkpoint has been verified.
 
         Raises:
-            CheckpointError: If the last save failed or the loaded checkpoint is damaged, and no earlier error has reported this.
+            CheckpointError: If the last save failed, or if the loaded checkpoint is damaged. A problem that an earlier error has reported
+                is not reported again.
         """
         self.wait_for_saves()
         unverified, self._unverified = self._unverified, None

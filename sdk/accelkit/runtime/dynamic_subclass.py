@@ -78,5 +78,8 @@ def _reduce_ex(self: Any, protocol: Any) -> Any:
 
 
 def _call(function: Callable[..., Any], cls: type, behaviour: Behaviour, *arguments: Any) -> Any:
-    """Call ``function`` with the subclass of ``cls`` for ``behaviour`` and with ``arguments``, to recreate a pickled or copied object."""
+    """Recreate a pickled or copied object by calling ``function``.
+
+    The arguments of the call are the subclass of ``cls`` for ``behaviour``, followed by ``arguments``.
+    """
     return function(swapped_class(cls, behaviour), *arguments)

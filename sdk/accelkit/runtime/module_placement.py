@@ -34,7 +34,7 @@ _ending: weakref.WeakKeyDictionary[torch.optim.Optimizer, RemovableHandle] = wea
 class ParameterMoves:
     """Mapping from the original parameters of prepared modules to the parameters that are in the modules now.
 
-    All references are weak, so that the memory of a module that the program drops is freed.
+    All references are weak, so that a module's memory is freed when the program drops the module.
     """
 
     def __init__(self) -> None:
@@ -103,8 +103,8 @@ def place_module(
 def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
     """Return a context manager for a block that moves the module in place.
 
-    At the end of the block, parameters and buffers that were tied before it are tied again, those of lazy modules that had no shape yet are
-    uninitialized again, and the new parameters are recorded in ``moves``. If the block raises an error, none of this is done.
+    At the end of the block, parameters and buffers that were tied before the block are tied again, and those that were uninitialized (in
+    lazy modules) are uninitialized again. The new parameters are recorded in ``moves``. If the block raises an error, none of this is done.
     """
     before = _slots(module)
     yield
@@ -202,8 +202,8 @@ def _before_first_step(optimizer: torch.optim.Optimizer, check: Callable[[torch.
 def _check_and_end(optimizer: torch.optim.Optimizer, check: Callable[[torch.optim.Optimizer], None]) -> None:
     """Run ``check`` before a step, and register a post-hook that removes all of the optimizer's checks after the step.
 
-    The checks are pre-hooks, and a pre-hook must not remove them, because torch is iterating over the pre-hooks while it runs. The
-    post-hook may also remove itself, because it is the last of the optimizer's post-hooks.
+    The checks are pre-hooks. A pre-hook must not remove them, because torch calls it while iterating over the pre-hooks. The post-hook may
+    also remove itself, because it is the last of the optimizer's post-hooks.
     """
     check(optimizer)
     if optimizer not in _ending:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _steppings: dict[int, Stepping] = {}
 """The Stepping of each prepared optimizer and scheduler, by the object's ``id``, until the object is deleted. It is not stored in an
-attribute, because a scheduler's state dict contains all of its attributes, and copies would have the attribute too. Each step looks it up,
-which would take more than twice as long in a WeakKeyDictionary."""
+attribute, because a scheduler's state dict contains all of its attributes, and copies would have the attribute too. The keys are ids,
+because each step looks up the Stepping, and a lookup in a WeakKeyDictionary would take more than twice as long."""
 
 
 class Stepping:
@@ -184,7 +184,8 @@ class Stepping:
 def ending_a_step(backward: Callable[..., None], step_end: Callable[[], None]) -> Callable[..., None]:
     """Return a function that runs the backward pass and then calls ``step_end``.
 
-    On a device that traces lazily, ``step_end`` makes the pass run at once, so that a later read of the loss does not run the pass again.
+    On a device that traces lazily, ``step_end`` makes the pass run immediately, so that a later read of the loss does not run the pass
+    again.
     """
 
     @functools.wraps(backward)
@@ -258,7 +259,7 @@ def governed_scheduler(cls: type) -> dict[str, Any]:
 
 
 def pairs(objects: Sequence[object], strategy: Strategy) -> dict[int, torch.nn.Module]:
-    """Return the module that each optimizer trains, by the ``id`` of the optimizer.
+    """Return a dict from the ``id`` of each optimizer to the module that the optimizer trains.
 
     Args:
         objects: The objects given to one call to ``prepare``, before the modules are moved to the device.

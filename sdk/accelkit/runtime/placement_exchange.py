@@ -19,9 +19,9 @@ def exchange(store: Store, cluster: ClusterEnvironment) -> Placement | list[Plac
     """Send the ``Place`` of this process to rank 0, and return the ``Placement`` that rank 0 determines for this process.
 
     In a large job, the ``Place`` objects of all processes are too much data to send to every process, so only rank 0 gets all of them.
-    There are two exceptions: if ``Place`` objects contradict each other, or if the cluster environment overrides ``resolve_placement``,
-    every process gets all of them. The function then returns the ``Place`` objects of all processes in the order of ranks, and the caller
-    passes them to ``resolve_placement``.
+    In two cases, however, every process gets all of them: if ``Place`` objects contradict each other, and if the cluster environment
+    overrides ``resolve_placement``. In these cases, the function returns the ``Place`` objects of all processes in the order of ranks, and
+    the caller passes them to ``resolve_placement``.
 
     Args:
         store: The store. It must not contain any keys yet.

@@ -130,7 +130,7 @@ def forward_in_precision(cls: type) -> dict[str, Any]:
 
 
 def forward_in_plugins_precision(cls: type) -> dict[str, Any]:
-    """Like ``forward_in_precision``, for a third-party precision.
+    """Like ``forward_in_precision``, but for a third-party precision.
 
     If a method of the precision raises an error, or causes an error by returning a wrong result, the error names the plugin.
     """

@@ -172,7 +172,7 @@ class Preemption:
         raise SystemExit(0 if self._requeue(hint) else 128 + signal.SIGTERM)
 
     def _requeue(self, hint: str) -> bool:
-        """On the main process, call the hook ``requeue``. Return on all processes whether the scheduler accepted the job.
+        """On the main process, call the hook ``requeue``. On all processes, return whether the scheduler accepted the job.
 
         If ``has_to_requeue`` is False, return False without calling the hook.
 

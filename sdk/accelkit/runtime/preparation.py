@@ -216,7 +216,7 @@ class Preparation:
             self._moves.is_unsearched = False
 
     def _check_schedulers(self) -> None:
-        """Warn on the main process if the length of a scheduler, in steps, does not fit the prepared loaders.
+        """Warn on the main process if the length of a scheduler, in steps, does not match the prepared loaders.
 
         Each scheduler is checked only once. Schedulers that are prepared before any loader are checked when the first loader is prepared.
         """

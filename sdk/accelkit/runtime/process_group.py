@@ -118,7 +118,7 @@ def _check_reduces(device: torch.device) -> None:
 
 
 def learn_placement(cluster: ClusterEnvironment, seconds: float) -> bool:
-    """Let the processes tell each other where they run, unless the cluster environment already knows.
+    """Let the processes tell each other where they run, unless the cluster environment already has this information.
 
     Creates no process group. Every process of the job must call this function before it uses a device. If an exchange is needed, the
     function returns after all processes have called it.

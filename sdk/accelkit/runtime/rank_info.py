@@ -67,7 +67,8 @@ class RankInfo:
     def read_again(self) -> None:
         """Discard the stored local rank, so that the next use of ``local_process_index`` reads it from the cluster environment again.
 
-        A session calls this method after the processes have told each other on which machines they run, which may change the local rank.
+        A session calls this method after the processes have told each other which machines they run on. This exchange may change the local
+        rank.
         """
         self.__dict__.pop("local_process_index", None)
 
@@ -88,7 +89,7 @@ class RankInfo:
 
 
 def run_only_if(condition: Callable[[], bool], function: Callable[P, T]) -> Callable[P, T | None]:
-    """Wrap ``function`` so that a call runs it only if ``condition()`` is true at that time, and returns None otherwise."""
+    """Return a wrapper that calls ``function`` if ``condition()`` is true at the time of the call, and otherwise returns None."""
 
     @functools.wraps(function)
     def run_here_only(*args: P.args, **kwargs: P.kwargs) -> T | None:

@@ -354,7 +354,7 @@ class Runtime:
 
     @contextlib.contextmanager
     def split_between_processes(self, inputs: Any, apply_padding: bool = False) -> Iterator[Any]:
-        """Yield this process's share of ``inputs``, a contiguous part of them. Every process passes the whole ``inputs``.
+        """Yield this process's share of ``inputs``, which is a contiguous part. Every process passes all of ``inputs``.
 
         If the inputs cannot be divided evenly, the first shares are one item longer. All processes of a tensor-parallel group get the
         same share.
@@ -409,7 +409,7 @@ class Runtime:
         return unwrap_model(model, self.strategy, keep_fp32_wrapper=keep_fp32_wrapper, keep_torch_compile=keep_torch_compile)
 
     def to_device(self, batch: T, non_blocking: bool = False) -> T:
-        """Return ``batch`` (any nesting of dicts, lists, tuples, dataclasses, objects with ``.to``) moved to the device of this process."""
+        """Return ``batch`` (any nesting of dicts, lists, tuples, dataclasses and objects with ``.to``) moved to this process's device."""
         return loaders.laid_out(device_transfer.move(batch, self.device, non_blocking), self.strategy)
 
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
@@ -420,7 +420,8 @@ class Runtime:
         """Drop all prepared objects, collect garbage and, if the device is in use, release its cached memory.
 
         Returns:
-            One None for each of ``objects``, to assign to the variables that held them. Until then, the variables keep the objects alive.
+            A tuple with one None for each of ``objects``. Assign its elements to the variables that hold the objects, which otherwise stay
+            alive.
         """
         self._preparation.free_memory()
         return (None,) * len(objects)
@@ -584,7 +585,7 @@ class Runtime:
         return self._collectives.gather(tensor, group=group, sync_grads=sync_grads)
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
-        """Like ``gather``, but without the samples that were repeated to fill the last batch.
+        """Gather ``input_data`` as ``gather`` does, but without the samples that were repeated to fill the last batch.
 
         Samples are dropped only while the innermost running loop over a prepared loader is at its last batch.
 
@@ -708,13 +709,13 @@ class Runtime:
             path: The folder of one checkpoint, or the folder that contains all checkpoints. In the second case, the latest one is loaded.
             verify: When the checkpoint is verified. With ``full``, every byte is verified before anything is restored. With ``lazy``, the
                 tensors of models and optimizers are restored first, and threads verify them while the program goes on. A forward pass, an
-                optimizer step, or any other function of torch waits until the tensors that it gets are verified, and raises CheckpointError
-                if one is damaged. Everything else is verified before it is restored. If a model or optimizer is sharded, or if the strategy
-                saves its engine itself, as ``deepspeed`` does, ``lazy`` has the same effect as ``full``.
+                optimizer step, or any other call to a torch function waits until the tensors that it uses are verified, and raises
+                CheckpointError if one is damaged. Everything else is verified before it is restored. If a model or optimizer is sharded, or
+                if the strategy saves its engine itself, as ``deepspeed`` does, ``lazy`` has the same effect as ``full``.
 
         Raises:
-            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not fit what was prepared. Some objects may
-                have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
+            CheckpointError: On every process, if the checkpoint is missing or damaged, or does not match the prepared objects. Some objects
+                may have been restored if an object rejected its state or if ``verify`` is ``lazy``. Otherwise, nothing has been restored.
             UsageError: If ``verify`` is neither ``full`` nor ``lazy``.
         """
         self._checkpointing.load_state(Path(path), verify)
@@ -875,8 +876,8 @@ class Runtime:
         """Return a context manager that records some steps of a training loop with torch.profiler.
 
         Prepare the models before this call. Call the method ``step`` of the result after each step of the loop. After the loop,
-        ``print(profiler.summary)`` shows how long loading, copies, the forward and the backward pass, the optimizer and collectives take,
-        and points out anything unusual. Steps that are recorded take longer than usual. The call starts the device (see ``device``).
+        ``print(profiler.summary)`` shows how long data loading, copies, the forward pass, the backward pass, the optimizer and collectives
+        take, and points out anything unusual. Recorded steps take longer than usual. The call starts the device (see ``device``).
 
         Args:
             wait: The number of steps that pass before anything is recorded.
@@ -908,12 +909,12 @@ class Runtime:
         *,
         folder: str | Path | None = None,
     ) -> Comparison:
-        """Run a forward and a backward pass, and find the first operator with a wrong result, and the module that called the operator.
+        """Run a forward and a backward pass to find the first operator with a wrong result and the module that called the operator.
 
-        Each operator runs on the device, and on the CPU in float64 with the same inputs, so errors do not accumulate. The tolerance is that
-        of the conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right result, so that later
-        operators are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times as
-        long as usual.
+        Each operator runs on the device and, with the same inputs, on the CPU in float64, so errors do not accumulate. The tolerance is
+        that of the conformance suite, for the dtype in which the operator runs. A wrong result is replaced by the right result, so that
+        later operators are tested too. Parameters, gradients, buffers and generators are left as they were. The two passes take many times
+        as long as usual.
 
         Args:
             model: A prepared model. It keeps its mode (training or evaluation). torch.compile is not used, and gradients are not reduced.

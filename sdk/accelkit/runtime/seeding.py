@@ -132,8 +132,8 @@ def check_rng_types(rng_types: Sequence[str] | None, device_type: str) -> tuple[
 def capture_named(rng_types: Sequence[str], accelerator: Accelerator, device: torch.device) -> dict[str, torch.Tensor]:
     """Return the states of torch's host generator and of the device's generator, with the keys ``torch`` and ``device``.
 
-    A generator that ``rng_types`` (see ``check_rng_types``) does not name is left out. So is ``device`` if the device has no generator.
-    Rank 0 calls this function, and then sends the states to the other ranks.
+    A generator is left out if ``rng_types`` (see ``check_rng_types``) does not name it. ``device`` is also left out if the device has no
+    generator. Rank 0 calls this function, and then sends the states to the other ranks.
     """
     state: dict[str, torch.Tensor] = {}
     host = torch.default_generator.device.type

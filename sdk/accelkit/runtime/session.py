@@ -44,8 +44,8 @@ class Session:
         seed: The seed for the generators of the device. If None, the generators are not seeded.
 
     Attributes:
-        configuration: The configuration. If the processes have to find out which of them run on which machine, starting the device
-            replaces the configuration with a copy. The copy has the devices and the number of machines that the processes determined.
+        configuration: The configuration. If the processes must find out which machine each of them runs on, starting the device replaces
+            the configuration with a copy. The copy has the devices and the number of machines that the processes determined.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ _warned: set[str] = set()
 def choose(*, is_fresh: bool = False) -> Choice:
     """Choose the accelerator for ``auto``.
 
-    If the user set an order in ACCELKIT_AUTO_ORDER, the first usable accelerator in this order is chosen. Otherwise, the only usable
-    accelerator other than the host is chosen, or the host if no other accelerator can be used. Simulated accelerators are never chosen.
+    If the user set an order in ACCELKIT_AUTO_ORDER, the first usable accelerator in this order is chosen. Without such an order, the choice
+    is the only usable accelerator other than the host or, if there is none, the host. Simulated accelerators are never chosen.
 
     Args:
         is_fresh: Whether to ignore cached results of probes.

@@ -11,7 +11,7 @@ from accelkit.errors import BrokenPluginError, UnavailableError, UsageError
 from accelkit.types import Availability, Kind, PluginRecord
 
 GENERIC = "torch"
-"""The accelerator that takes a device type, as ``torch:<device_type>``. ``auto`` never considers it."""
+"""The accelerator that is selected together with a device type, in the form ``torch:<device_type>``. ``auto`` never considers it."""
 
 
 class Loaded(NamedTuple):
@@ -44,8 +44,8 @@ def accelerator_record(name: str) -> PluginRecord:
         name: The name of the accelerator, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnavailableError: If the accelerator is retired and no available plugin provides it. Retired accelerators are listed in
-            ``known_devices.py`` under ``RETIRED``: the package that added the device to torch is no longer developed.
+        UnavailableError: If the accelerator is retired and no available plugin provides it. An accelerator is retired when the package that
+            added its device to torch is no longer developed. ``known_devices.py`` lists the retired accelerators under ``RETIRED``.
         UnknownNameError: If no plugin provides the accelerator and it is not retired.
         PluginError: If the plugin is disabled, incompatible or broken, or if several distributions provide the name.
     """

@@ -280,8 +280,7 @@ class Accelerator:
     def step_end(self) -> None:
         """Execute the traced operations, on devices that trace lazily. The default does nothing. An override need not wait for the device.
 
-        If a subclass overrides this method, it is called after each backward pass and each optimizer step, and before a prepared loader
-        yields a batch.
+        An override is called after each backward pass and each optimizer step, and before a prepared loader yields a batch.
         """
 
     def upload(self, batches: Iterator[list[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]] | None:

@@ -208,8 +208,8 @@ class ClusterEnvironment(Variables):
     def validate_settings(self, num_devices: int | None, num_nodes: int | None) -> None:
         """Compare the user's settings with the processes that were launched.
 
-        Does nothing if no launcher started the processes. A number that is known only after the processes join the process group is not
-        compared.
+        Does nothing if no launcher started the processes. Does not compare a number that is known only after the processes have joined the
+        process group.
 
         Args:
             num_devices: The number of devices on each machine. None if the user did not set it.

@@ -73,9 +73,9 @@ class EngineSettings:
 class EngineStrategy(Strategy, abc.ABC):
     """A strategy that wraps a module together with its optimizer, and runs backward passes and optimizer steps itself, as DeepSpeed does.
 
-    A subclass that does not implement all of ``wrap_training``, ``backward``, ``step`` and ``zero_grad`` cannot be instantiated.
-    The training loop stays as it is: the user's optimizer remains the same object, and its ``step`` and ``zero_grad`` call the strategy's
-    methods of the same names. The four methods are called in every process, after the device is set up.
+    A subclass must implement ``wrap_training``, ``backward``, ``step`` and ``zero_grad``; otherwise, it cannot be instantiated. These four
+    methods are called in every process, after the device is set up. The training loop stays as it is: the user's optimizer remains the same
+    object, and its ``step`` and ``zero_grad`` call the strategy's methods of the same names.
     """
 
     @abc.abstractmethod
@@ -144,8 +144,8 @@ class EngineStrategy(Strategy, abc.ABC):
             folder: The folder that ``save_engine`` filled, perhaps in a job with a different number of processes or other options.
 
         Raises:
-            CheckpointError: If this job cannot use the files. In this case, all processes must raise the error, and each process must raise
-                it before it changes anything.
+            CheckpointError: If this job cannot use the files. In this case, every process must raise the error, and must do so before
+                changing anything.
             UnsupportedError: If a subclass overrides ``save_engine``, but not ``load_engine``.
         """
         raise _incomplete(self, "load_engine")

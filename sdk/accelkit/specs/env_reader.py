@@ -53,8 +53,8 @@ class Variables:
 
         Raises:
             UsageError: If no variable is set and ``default`` is None, if the value is not a whole number, or if it is less than ``least``.
-                If ``below`` contains names, the error is also raised if none of these variables is set, or if the limit is not a whole
-                number of at least 1.
+                If ``below`` contains names, one of these variables must be set, and the limit must be a whole number of at least 1;
+                otherwise, this error is also raised.
             ContradictionError: If the number is not less than ``below``.
         """
         value = self.text(*names)

@@ -104,9 +104,10 @@ class ClusterEnvironmentHooks:
 
     @hookspec
     def job_preempted(self, path: Path) -> None:
-        """Called on every process of a job that was told to end.
+        """React to the preemption of the job.
 
-        At this point, the job's state has been saved at ``path``, and the job has not been requeued yet. Results are ignored.
+        Called on every process of a job that was told to end. At this point, the job's state has been saved at ``path``, and the job has
+        not been requeued yet. Results are ignored.
         """
 
     @hookspec(firstresult=True)
@@ -124,25 +125,30 @@ class RuntimeHooks:
 
     @hookspec
     def runtime_created(self, state: RuntimeState) -> None:
-        """Called once at the end of ``Runtime.__init__`` on every process. The Runtime has not initialised the driver yet."""
+        """React to the creation of a Runtime.
+
+        Called once on every process, at the end of ``Runtime.__init__``. The Runtime has not initialised the driver yet.
+        """
 
     @hookspec
     def process_group_initialized(self, state: RuntimeState) -> None:
-        """Called on every process each time the Runtime sets up the device, if the strategy is distributed.
+        """React to the initialisation of the process group.
 
-        When this hook is called, all processes have joined the process group and have checked that they run with the same settings.
+        Called on every process each time the Runtime sets up the device, if the strategy is distributed. At this point, all processes have
+        joined the process group and have checked that they run with the same settings.
         """
 
     @hookspec
     def checkpoint_saved(self, path: Path) -> None:
-        """Called on the main process when the checkpoint ``path`` is complete and on disk.
+        """React to the completion of a checkpoint.
 
-        If ``save_state`` was called with ``is_async=True``, the thread that wrote the checkpoint calls this hook.
+        Called on the main process when the checkpoint ``path`` is complete and on disk. If ``save_state`` was called with
+        ``is_async=True``, the thread that wrote the checkpoint calls this hook.
         """
 
     @hookspec
     def checkpoint_loaded(self, path: Path) -> None:
-        """Called on every process after ``load_state`` has restored everything from ``path``."""
+        """React to the loading of a checkpoint. Called on every process after ``load_state`` has restored everything from ``path``."""
 
 
 HOOK_SPECIFICATIONS: tuple[type, ...] = (AcceleratorHooks, PrecisionHooks, ClusterEnvironmentHooks, RuntimeHooks)

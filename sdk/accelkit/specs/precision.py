@@ -21,13 +21,13 @@ T = TypeVar("T")
 class Precision:
     """A precision: how numbers are stored and computed. It is selected by name.
 
-    A method that a subclass does not override costs nothing: the runtime checks once which methods are overridden.
+    There is no cost for methods that a subclass does not override: the runtime checks once which methods are overridden.
 
     Attributes:
         name: The name by which the precision was selected, such as ``bf16-mixed``. Set when accelkit creates the instance.
         plugin: The plugin's ``dist==version``.
-        required_capabilities: The capabilities that the precision needs, such as ``("autocast.bfloat16",)``. An accelerator that
-            declares one of them as ``none`` does not support the precision. Undeclared capabilities are accepted.
+        required_capabilities: The capabilities that the precision needs, such as ``("autocast.bfloat16",)``. If an accelerator declares one
+            of them as ``none``, it does not support the precision. Undeclared capabilities are accepted.
     """
 
     required_capabilities: ClassVar[tuple[str, ...]] = ()
@@ -121,7 +121,10 @@ class Precision:
         loss.backward(**kwargs)  # type: ignore[no-untyped-call]
 
     def post_backward(self, loss: torch.Tensor) -> None:
-        """Called after each backward pass, with the loss that ``pre_backward`` returned. Does nothing by default."""
+        """Finish a backward pass.
+
+        Called after each backward pass, with the loss that ``pre_backward`` returned. Does nothing by default.
+        """
 
     def unscale_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the optimizer's gradients in place.
@@ -134,7 +137,7 @@ class Precision:
         """Run a step of a prepared optimizer, and return the result of the step.
 
         Called by the optimizer's ``step``, but not while gradients are still being accumulated. If an EngineStrategy runs the step, this
-        method is not called. An implementation that does not call ``step`` skips the step of the optimizer and of its schedulers.
+        method is not called. If an implementation does not call ``step``, the optimizer and its schedulers skip this step.
 
         Args:
             optimizer: The user's optimizer.

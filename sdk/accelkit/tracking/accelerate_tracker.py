@@ -17,10 +17,10 @@ from accelkit.tracking.values import flat
 
 
 class AccelerateTracker(Tracker):
-    """A tracker that passes values to a ``GeneralTracker`` of Accelerate, or to an object with the same methods.
+    """A tracker that passes values to an Accelerate ``GeneralTracker``, or to an object with the same methods.
 
-    Values that a program logs again after a resume are passed to the ``GeneralTracker`` again, because a ``GeneralTracker`` does not report
-    which steps it has already recorded.
+    If a program logs values again after a resume, the values are passed to the ``GeneralTracker`` again, because a ``GeneralTracker`` does
+    not report which steps it has already recorded.
 
     Args:
         tracker: The ``GeneralTracker``. accelkit calls its methods on the main process only. Accelerate's own check of the rank is not

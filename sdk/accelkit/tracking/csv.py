@@ -20,7 +20,7 @@ class CSV(MetricsFileTracker):
 
     The columns are ``step`` and the names of the values, in the order in which they first appear. If a new name appears, the file is
     rewritten with a column for this name. If a call does not log a value for a column, the cell is empty. Each row is passed to the
-    operating system at once, so it survives the death of the process.
+    operating system immediately, so the row survives the death of the process.
 
     If a program continues from a checkpoint, rows that were written after the checkpoint are removed. The file therefore has no duplicate
     rows, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a

@@ -16,8 +16,8 @@ class JSONLines(MetricsFileTracker):
     """A tracker that writes two files: ``metrics.jsonl`` and ``hyperparameters.json``.
 
     ``metrics.jsonl`` has one JSON object for each call to ``rt.log``. Each line has ``step`` and the values. Infinities and NaN are written
-    as ``Infinity`` and ``NaN``, as Python's ``json`` writes and reads them. Each line is passed to the operating system at once, so it
-    survives the death of the process.
+    as ``Infinity`` and ``NaN``, as Python's ``json`` writes and reads them. Each line is passed to the operating system immediately, so the
+    line survives the death of the process.
 
     If a program continues from a checkpoint, lines that were written after the checkpoint are removed. The file therefore has no duplicate
     lines, and programs that read the file do not have to handle repeated steps. If a new run begins in a folder that has a

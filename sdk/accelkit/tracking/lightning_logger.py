@@ -15,10 +15,10 @@ _STATUS = {"finished": "success", "failed": "failed", "interrupted": "aborted"}
 
 
 class LightningLogger(Tracker):
-    """A tracker that passes values to a ``Logger`` of Lightning or Fabric, or to an object with the same methods.
+    """A tracker that passes values to a Lightning or Fabric ``Logger``, or to an object with the same methods.
 
-    Values that a program logs again after a resume are passed to the ``Logger`` again, because a ``Logger`` does not report which steps it
-    has already recorded.
+    If a program logs values again after a resume, the values are passed to the ``Logger`` again, because a ``Logger`` does not report which
+    steps it has already recorded.
 
     Args:
         logger: The ``Logger``.

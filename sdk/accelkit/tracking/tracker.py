@@ -13,7 +13,7 @@ from accelkit.tracking.run_files import new_run_folder
 
 Scalar = bool | int | float | str
 Outcome = Literal["finished", "failed", "interrupted"]
-"""The way in which a run ended. A run was interrupted if it will be continued, after a preemption or from an earlier checkpoint."""
+"""The way in which a run ended. A run counts as interrupted if it is to be continued after a preemption, or from a loaded checkpoint."""
 
 
 class Tracker(abc.ABC):
@@ -78,7 +78,7 @@ class Tracker(abc.ABC):
     def flush(self) -> None:  # noqa: B027 # need not be overridden
         """Write everything that was logged, so that it is not lost if this process is killed.
 
-        Called when a checkpoint is saved, before ``close``, and when the job is preempted.
+        Called before ``close``, when a checkpoint is saved, and when the job is preempted.
         """
 
     def close(self, outcome: Outcome) -> None:  # noqa: B027 # need not be overridden

@@ -69,7 +69,7 @@ def checked_step(step: Any) -> int:
 
 
 def hyperparameters(values: Any) -> dict[str, Any]:
-    """Return hyperparameters as a dict. They may be given as a mapping, a ``Namespace`` of argparse or an instance of a dataclass.
+    """Return hyperparameters as a dict. They may be given as a mapping, an ``argparse.Namespace`` or an instance of a dataclass.
 
     Raises:
         UsageError: If ``values`` is none of these.

@@ -15,4 +15,6 @@ LIBRARY = CppLibrary(
         ["generator.cpp", "guard.cpp", "kernel.cpp", "memory_history.cpp", "pinned.cpp", "statistics.cpp", "streams.cpp"],
     ],
 )
-"""The library. It is compiled on first use, into ``accelkit-fake-xpu`` in the user's cache folder, or into FAKE_XPU_CACHE_DIR."""
+"""The library, which is compiled on first use. The compiled library is in the folder FAKE_XPU_CACHE_DIR if this variable is set, and
+otherwise in ``accelkit-fake-xpu`` in the user's cache folder.
+"""

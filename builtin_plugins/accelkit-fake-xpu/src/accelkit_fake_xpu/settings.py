@@ -3,7 +3,7 @@
 This module reads all of them except FAKE_XPU_CACHE_DIR, which CppLibrary reads. The module does not import torch.
 
 ================================  =====================================================================================================
-``FAKE_XPU_DEVICES``              number of devices of the machine; 2 by default
+``FAKE_XPU_DEVICES``              number of devices on the machine; 2 by default
 ``FAKE_XPU_VISIBLE_DEVICES``      visible devices, such as ``1,0`` (then device 1 is ``fake_xpu:0``); all by default
 ``FAKE_XPU_MEMORY``               memory of each device, in bytes or with a unit, such as ``512MiB``; 16 GiB by default
 ``FAKE_XPU_PROTECT``              ``1``: accessing device memory outside kernels and copies causes a segmentation fault; 0 by default
@@ -59,8 +59,8 @@ class Faults:
         lost_at: The number of the kernel during which the device is lost. This kernel and every later use of any device raise an error. 1
             means the first kernel after the faults are injected, and 0 means none.
         nan_operator: The operator, such as ``mm`` or ``add``, whose floating-point and complex results are NaN. Empty for none.
-        wrong_operator: The operator whose floating-point and complex results are wrong: the largest magnitude in the result, or 1 if all
-            elements are 0, is added to the last element. Empty for none.
+        wrong_operator: The operator whose floating-point and complex results are made wrong by adding a number to the last
+            element: the largest magnitude in the result, or 1 if all elements are 0. Empty for none.
         copy_milliseconds: The additional duration of each copy, in milliseconds.
         first_call_milliseconds: The additional duration, in milliseconds, of each kernel's first call after the faults are injected, as on
             a device that compiles a kernel when it is first called.
@@ -120,7 +120,7 @@ class Settings:
     """The settings that were read from environment variables.
 
     Attributes:
-        devices: The visible devices, each as its index among all devices of the machine.
+        devices: The visible devices, each as its index among all devices on the machine.
         memory: The memory of each device in bytes.
         is_protected: Whether device memory is inaccessible outside kernels and copies.
         faults: The faults to inject.

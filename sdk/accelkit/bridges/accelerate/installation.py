@@ -28,10 +28,10 @@ _is_installed = False
 def install(name: str | Accelerator | None = None, *, devices: Devices | None = None) -> Runtime:
     """Make all new ``accelerate.Accelerator`` and ``PartialState`` objects use a plugin's device.
 
-    Selects, loads and checks the device at once, and joins the process group of the job. Until ``uninstall`` is called,
-    ``Accelerator.__init__`` and ``PartialState.__init__`` are replaced, and ``ACCELERATE_TORCH_DEVICE``, which transformers reads, is set.
-    During that time, ``torch.nn.Module.to`` keeps the Parameter objects of a module that leaves the host, and ``init_device_mesh`` accepts
-    the device types of plugins. Call ``install`` before creating any object of Accelerate.
+    Immediately selects, loads and checks the device, and joins the process group of the job. Replaces ``Accelerator.__init__`` and
+    ``PartialState.__init__``, and sets ``ACCELERATE_TORCH_DEVICE``, which transformers reads. Also makes ``torch.nn.Module.to`` keep the
+    Parameter objects of a module that leaves the host, and makes ``init_device_mesh`` accept the device types of plugins. These changes
+    last until ``uninstall`` is called. Call ``install`` before creating any object of Accelerate.
 
     Args:
         name, devices: The accelerator and its devices, as for the function ``accelerator`` of this package.

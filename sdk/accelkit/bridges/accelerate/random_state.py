@@ -34,7 +34,7 @@ def load_hook(models: list[Any], folder: str) -> None:
 def save_random_state(folder: str | os.PathLike[str], runtime: Runtime) -> None:
     """Save the random state of this process's device to ``state_file(folder, runtime)``.
 
-    Does nothing on a device without a generator, or on the CPU, because Accelerate itself saves the CPU's state. Initialises the driver.
+    Does nothing on the CPU, whose state Accelerate itself saves, or on a device without a generator. Initialises the driver.
 
     Args:
         folder: The folder of the checkpoint, which must exist.

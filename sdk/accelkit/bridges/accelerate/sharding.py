@@ -1,6 +1,6 @@
 """Accelerate's FSDP2 on a plugin's device.
 
-FSDP2 needs a mesh, and needs the parameters on the device. torch makes the mesh and moves the parameters only for device types that it
+FSDP2 needs a mesh, and the parameters must be on the device. torch makes the mesh and moves the parameters only for device types that it
 knows.
 """
 

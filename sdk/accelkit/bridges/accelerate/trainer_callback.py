@@ -1,6 +1,6 @@
 """A callback that saves and restores the device's random state.
 
-``transformers.Trainer`` itself saves and restores the random state only of some device types.
+``transformers.Trainer`` itself saves and restores the random state of only some device types.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ _SIZES = {
         "Accelerate leaves sequence parallelism to DeepSpeed, and this combination is not tested on the devices of plugins",
     ),
 }
-"""The fields of ``ParallelismConfig`` that must be 1. For each field: the feature that another value requests, and why it is refused."""
+"""The fields of ``ParallelismConfig`` that must be 1. For each field: the feature that any other value requests, and the reason why this
+feature is refused."""
 _STRATEGIES = ("single_device", "ddp")
 
 

@@ -35,7 +35,7 @@ _FOR_INFERENCE = "deepspeed_shm_comm"
 def install(name: str | Accelerator | None = None) -> Runtime:
     """Make DeepSpeed use a plugin's device, in a program that calls ``deepspeed.initialize`` itself. Imports deepspeed.
 
-    Selects, loads and checks the device at once, and joins the process group of the job. Call ``install`` on every process, before the
+    Immediately selects, loads and checks the device, and joins the process group of the job. Call ``install`` on every process, before the
     program imports deepspeed. DeepSpeed keeps its own accelerator for a device type that it knows.
 
     Args:

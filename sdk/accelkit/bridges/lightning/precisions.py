@@ -50,7 +50,7 @@ def make_precision(
 
 
 def check_given(precision: Any, accelerator: Accelerator) -> None:
-    """Check that a Lightning precision plugin passed by the user is for the accelerator's autocast device type.
+    """Check that the user's Lightning precision plugin is for the accelerator's autocast device type.
 
     Autocast for another device type would silently do nothing. A plugin without the attribute ``device`` is accepted.
 

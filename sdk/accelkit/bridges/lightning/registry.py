@@ -20,7 +20,7 @@ _offers: dict[str, _Offer] = {}
 
 
 def register_all(names: Iterable[str], framework: Framework) -> None:
-    """Load the plugins ``names``, and let each plugin register its accelerators. If a plugin fails, no accelerators are registered.
+    """Load the plugins named in ``names``, and let each register its accelerators. If a plugin fails, no accelerators are registered.
 
     Each plugin receives a new, empty registry that has the same class as Lightning's own registry.
 

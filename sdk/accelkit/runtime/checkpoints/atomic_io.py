@@ -91,7 +91,7 @@ def _sum(read_into: Callable[[memoryview, int], int]) -> tuple[int, int]:
 
 
 class ChecksummedFile(io.FileIO):
-    """File that is written sequentially. If the file exists, it is overwritten.
+    """A file that is written sequentially. If the file exists, it is overwritten.
 
     The checksum of each block is computed from the data that is passed to ``write``, in parallel with the write if the data is large.
     Data is flushed to disk in the background while more is being written, so that the caller's final flush has little to do.
@@ -144,11 +144,11 @@ class ChecksummedFile(io.FileIO):
             self._blocks[-1] = zlib_ng.crc32(piece, crc), length + len(piece)
 
     def close(self) -> None:
-        """Close the file. This writes nothing, because ``write`` passes its data to the operating system at once.
+        """Close the file. This writes nothing, because ``write`` passes its data to the operating system immediately.
 
         Raises:
             OSError: If a flush to disk that ``write`` started has failed. The operating system reports the failure only once, so a later
-                flush of the same data may succeed although the data are not on disk.
+                flush of the same data may succeed although the data is not on disk.
         """
         self._pool.shutdown()
         super().close()

@@ -24,7 +24,7 @@ _SECONDS_TO_MAIN_THREAD = 1.0
 
 
 class BlockVerification:
-    """Verifies each block of a checkpoint's files once, in the first thread that reaches the block.
+    """The verification of a checkpoint's files. Each block is verified once, in the first thread that reaches the block.
 
     The constructor opens the files. They are closed when a thread started by ``start`` sees that every block is verified, or else when this
     object is garbage-collected. Until then, a shared lock protects the checkpoint, so that saves with the option ``keep_last`` do not

@@ -40,7 +40,7 @@ def no_layout(path: str, size: torch.Size) -> None:
 
 
 class _Planner(DefaultSavePlanner):
-    """A planner that plans from the program's tensors. If ``copies`` is set, the values to write are taken from these copies instead."""
+    """A planner for the program's tensors. If ``copies`` is set, the values to write are taken from these copies of the tensors."""
 
     copies: Mapping[str, torch.Tensor] | None = None
 
@@ -49,7 +49,7 @@ class _Planner(DefaultSavePlanner):
 
 
 class _SummingFileSystem(FileSystem):
-    """File system that computes checksums of the files that it writes.
+    """A file system that computes checksums of the files that it writes.
 
     ``checksums`` maps the name of each file to the size and CRC-32 of the file and the CRC-32 of each block.
     """
@@ -66,7 +66,7 @@ class _SummingFileSystem(FileSystem):
 
 
 class TensorWriter:
-    """Writes one process's part of the tensors into a folder.
+    """A writer that puts one process's part of the tensors into a folder.
 
     Args:
         tensors: Tensors by key. For a DTensor, this process writes its shard, or nothing if another process writes the same shard. A
@@ -159,7 +159,7 @@ class TensorWriter:
 
 
 class TensorReader:
-    """Reads tensors from a folder, each in the requested layout. Shards that the layout does not need are not read.
+    """A reader of tensors in a folder. It reads each tensor in the requested layout, without the shards that this layout does not need.
 
     Args:
         folder: The folder that a ``TensorWriter`` filled. None if there were no tensors.
@@ -215,7 +215,7 @@ class TensorReader:
             yield place.fqn, str(where.relative_path), where.offset, where.length
 
     def get(self, path: str, key: str, layout: Layout) -> torch.Tensor:
-        """Return a tensor that ``read`` has read. ``path``, ``key`` and ``layout`` are the same as for ``read``.
+        """Return a tensor that ``read`` has read. Pass the same ``path``, ``key`` and ``layout`` as to ``read``.
 
         The same key in the same layout gives the same tensor object, so tied tensors stay tied.
         """
@@ -240,9 +240,14 @@ class TensorReader:
     def _fill(self, tensors: dict[str, torch.Tensor], mapped: Collection[str]) -> dict[str, torch.Tensor]:
         """Fill ``tensors`` with values from the saved shards, and return mapped tensors that replace some of them.
 
-        A mapped tensor (see ``mapped_tensors``) is returned for a DTensor if the DTensor's key is in ``mapped``, and this process's part of
-        the DTensor is in main memory and lies within a single saved shard that can be mapped. The caller uses the mapped tensor instead of
-        the DTensor, which is not filled. All other tensors are filled. The saved shards are read one at a time.
+        A mapped tensor (see ``mapped_tensors``) is returned for a DTensor if all of these conditions hold:
+
+        - The DTensor's key is in ``mapped``.
+        - This process's part of the DTensor is in main memory.
+        - This part lies within a single saved shard, which can be mapped.
+
+        The caller uses the mapped tensor instead of the DTensor, which is not filled. All other tensors are filled. The saved shards are
+        read one at a time.
         """
         assert self._files is not None
         planner = DefaultLoadPlanner(flatten_state_dict=False)

@@ -66,13 +66,13 @@ def load_with_source(
 
     Returns:
         The step's folder, and the parts: state dicts by name. A part that each process saved separately is a dict with one item. The value
-        of the item is the state of one of the saving processes. If possible, this is a process that had the same share of the samples as
-        the loading process has. The key of the item is the index of the share that the saving process had (usually its rank). The part of
-        an engine (``engine_0``) is the folder of its files.
+        of the item is the state of one of the saving processes: if possible, of a process whose share of the samples was the one that the
+        loading process has now. The key of the item is the index of the saving process's share (usually its rank). The part of an engine
+        (``engine_0``) is the folder of its files.
 
     Raises:
-        CheckpointError: On every process, if there is no checkpoint, if it is damaged (the error names the file), or if it was written by a
-            newer accelkit.
+        CheckpointError: On every process, if there is no checkpoint, or if the checkpoint is damaged (the error names the file) or was
+            written by a newer accelkit.
     """
     ranks, blame = ranks or Ranks(), _blame(path)
     with _opened(path, ranks, check_saver) as (step, manifest):

@@ -75,7 +75,7 @@ class TensorFiles:
 def mark(tensor: torch.Tensor) -> None:
     """Mark a tensor as mapped: its memory is a mapping of a file.
 
-    ``is_mapped`` reads the mark. The functions that copy the values of mapped tensors call ``is_mapped``.
+    To recognize mapped tensors, the functions that copy their values call ``is_mapped``, which reads the mark.
     """
     tensor.__dict__[_MARK] = True
 

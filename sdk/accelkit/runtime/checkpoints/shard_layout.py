@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 MOST_SHARDS = 16_384
-"""The largest number of shards that rank 0 writes into one index, in about two seconds."""
+"""The largest number of shards that rank 0 writes into one index. Writing that many takes about two seconds."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def find(path: Path) -> Path:
     If LATEST is missing or damaged, or if it names a step that does not exist, return the step with the highest number.
 
     Raises:
-        CheckpointError: If ``path`` does not exist, is a file, or is not a step and contains no step.
+        CheckpointError: If ``path`` does not exist, is a file, or is a folder that neither is a step nor contains one.
         OSError: If ``path`` cannot be read.
     """
     hint = "create a checkpoint with rt.save_state(path)"

@@ -63,7 +63,7 @@ class UnverifiedTensors:
         self._marked.append(weakref.ref(tensor))
 
     def wait(self, key: str) -> None:
-        """Return once the tensor that is stored under ``key`` is verified.
+        """Wait until the tensor that is stored under ``key`` is verified.
 
         Raises:
             CheckpointError: If the tensor is damaged.
@@ -71,7 +71,7 @@ class UnverifiedTensors:
         self._verification.wait(key)
 
     def wait_for_all(self) -> None:
-        """Return once the whole checkpoint is verified.
+        """Wait until the whole checkpoint is verified.
 
         Raises:
             CheckpointError: If the checkpoint is damaged.
@@ -180,7 +180,7 @@ class UnverifiedTensors:
 
 
 def verify(tensor: torch.Tensor) -> None:
-    """Return once the values of a tensor may be used. Returns immediately unless the tensor is unverified.
+    """Wait until the values of a tensor may be used. Return immediately unless the tensor is unverified.
 
     Raises:
         CheckpointError: If the tensor's part of the checkpoint is damaged.
@@ -201,7 +201,7 @@ def _release(tensor: torch.Tensor) -> None:
 def _overwrite(target: torch.Tensor, source: torch.Tensor, arguments: Any) -> None:
     """Copy ``source`` into ``target``. The previous values of ``target`` no longer have to be verified.
 
-    If the copy fails and ``target`` was unverified before, it is marked as unverified again.
+    If the copy fails and ``target`` was unverified before, ``target`` is marked as unverified again.
     """
     record = target.__dict__.get(_RECORD) if type(target) in _VERIFIED else None
     _release(target)

@@ -207,7 +207,7 @@ class Collectives:
     def from_main(self, data: Any) -> Any:
         """Return the ``data`` of rank 0 on every process of the job. The ``data`` of the other processes is ignored.
 
-        The data is pickled. Every process must make this call, which is not verified.
+        The data is pickled. Every process must make this call. The call is not verified.
 
         Raises:
             CollectiveError: If the received data is not signed by rank 0 with this job's secret.

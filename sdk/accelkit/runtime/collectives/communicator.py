@@ -32,11 +32,11 @@ class Communicator:
     count belongs to the group.
 
     Args:
-        group: The process group of torch. None means the group of all processes of the job.
+        group: The torch process group. None means the group of all processes of the job.
         device: The device of this process. Data on a device for which the group has no backend are first copied to the device of this
             process or, if the group has no backend for that device either, to the host.
         verification: Which calls are verified (see the module ``verification``). Must be the same on all members. In a group that does
-            not use gloo on the host, every call is verified, because an unexpected packet could be mistaken for data there.
+            not use gloo on the host, every call is verified, because in such a group, an unexpected packet could be mistaken for data.
 
     Attributes:
         verification: The mode that is in effect.
@@ -114,8 +114,8 @@ class Communicator:
     def exchange_packets(self, mine: bytes | bytearray) -> list[bytes]:
         """Send ``mine`` to all members, and return the bytes that each member sent. All members must send the same small number of bytes.
 
-        Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver; the ``all_gather`` of gloo
-        passes messages on from rank to rank. Nothing but packets is sent with ``all_to_all``, so that no packet can be mistaken for data.
+        Over gloo, packets are sent with ``all_to_all``, which sends each message straight to its receiver. gloo's ``all_gather`` would pass
+        messages on from rank to rank. Only packets are sent with ``all_to_all``, so that no packet can be mistaken for data.
         """
         if self.has_gloo:
             received = torch.empty(self.size, len(mine), dtype=torch.uint8)
@@ -131,8 +131,8 @@ class Communicator:
 
         In a large group, each member sends log2(size) messages, rounded up. Each message contains the smallest numbers that the member
         knows. The first message goes to the next member, and each later message goes twice as far as the message before it (the
-        dissemination algorithm of Hensgen, Finkel and Manber, 1988). In the ``all_reduce`` of gloo, which uses a ring, the members wait
-        for 2 (size - 1) messages that are sent one after another.
+        dissemination algorithm of Hensgen, Finkel and Manber, 1988). In gloo's ``all_reduce``, which uses a ring, the members wait for
+        2 (size - 1) messages that are sent one after another.
 
         Args:
             numbers: Signed 64-bit integers. Every member must pass the same number of integers.

@@ -229,8 +229,8 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
       and its description differs from that of ``call``. The description says whether the call is verified. If the ranks have since made a
       call in another group, the log does not show this call, and the result is False.
     - More calls: The result is True if ``call`` is verified and timed out on this process, and False otherwise. The ranks have already
-      finished the call that takes the place of ``call``. If it were the same verified call, this process would have finished it as well,
-      instead of timing out.
+      finished the call that takes the place of ``call``. If that call had been ``call`` itself, which is verified, this process would have
+      finished ``call`` too, instead of timing out.
     """
     if row.count == call.number:
         return row.is_last_of_group and row.last != call.described

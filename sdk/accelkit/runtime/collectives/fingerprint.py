@@ -77,8 +77,8 @@ def verify(
 
     Raises:
         CollectiveError: If processes make different calls, made different unverified calls before, or give different outlines although
-            ``differing`` is given. The error is also raised if a process makes no call before the timeout of the group; it then names the
-            missing processes and their last calls.
+            ``differing`` is given. The error is also raised if a process makes no call before the timeout of the group. In that case,
+            the error names the missing processes and their last calls.
     """
     what = f"{name} of {outline}" if outline else name
     history = communicator.history
@@ -121,8 +121,8 @@ def watching(call: call_log.Call) -> Iterator[None]:
 def exchange(communicator: Communicator, call: call_log.Call, mine: bytes) -> list[bytes]:
     """Send ``mine`` to all processes of the group, and return the bytes that each process sent, in the order of the group.
 
-    The processes may send different numbers of bytes. Call this only if ``verify`` has compared the digests of ``call`` and every process
-    is certain to make this exchange.
+    The processes may send different numbers of bytes. Call this only after ``verify`` has compared the digests of ``call``, and only if
+    every process is certain to make this exchange.
 
     Raises:
         CollectiveError: If torch.distributed raises an error, for example because a process does not take part before the timeout.
@@ -152,11 +152,14 @@ def outline_of(data: Any) -> str:
 def _compare(
     communicator: Communicator, digests: tuple[bytes, bytes, bytes], payload: bytes | None, *, may_differ: bool
 ) -> tuple[tuple[bool, ...], list[bytes]]:
-    """Return whether each digest is the same on all processes, and the payloads of all processes.
+    """Compare the digests of all processes, and exchange the payloads.
 
     ``digests`` are those of the call's name, of its outline (the description of this process's data) and of the unverified calls before it.
-    ``may_differ`` says whether the outlines may differ; every other difference is an error. If ``payload`` is None, the list of payloads
-    is empty. In a large group, it is also empty if the digests differ in a way that is an error.
+    ``may_differ`` says whether the outlines may differ; every other difference is an error.
+
+    Returns:
+        For each digest, whether it is the same on all processes; and a list of the payloads of all processes. The list is empty if
+        ``payload`` is None. In a large group, it is also empty if the digests differ in a way that is an error.
     """
     if not communicator.is_large:
         heads, parts = _exchange_packets(communicator, digests, payload or b"")

@@ -126,7 +126,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
         return _Done(_copied_back(outputs, [part.view_as(output) for part, output in zip(parts, outputs, strict=True)]))
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Any:
-        """Start sending, and return at once, like ``recv``. If ``send`` waited, processes that send in a ring would deadlock."""
+        """Start sending, and return immediately, like ``recv``. If ``send`` waited, processes that send in a ring would deadlock."""
         values = _on_host(tensors)
         return _Transfer(self._gloo.send(values, destination, tag), values)
 

@@ -80,7 +80,7 @@ def reduce_rows(rows: torch.Tensor, like: torch.Tensor, op: str) -> torch.Tensor
 
 
 def named(op: Any) -> Operation:
-    """Return the name that ``Runtime.reduce`` uses for an operation of torch, such as ``mean`` for ``ReduceOp.AVG``.
+    """Return the name that ``Runtime.reduce`` uses for a torch operation, such as ``mean`` for ``ReduceOp.AVG``.
 
     If ``Runtime.reduce`` has no name for the operation, return the operation itself.
 

@@ -37,7 +37,7 @@ def inline(tensors: Sequence[torch.Tensor]) -> bytes | None:
 
 
 def materialised(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, detached, contiguous and with lazy conjugation and negation resolved, so that its memory holds its values."""
+    """Return the tensor detached and contiguous, with lazy conjugation and negation resolved, so that its memory holds its values."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 

@@ -44,7 +44,9 @@ _NO_HISTORY = bytes(8)
 
 @functools.cache
 def job_mode() -> Mode:
-    """Return the mode in the environment variable ACCELKIT_VERIFY_COLLECTIVES, or ``always`` if it is unset. It is read once per process.
+    """Return the mode in the environment variable ACCELKIT_VERIFY_COLLECTIVES, or ``always`` if it is unset.
+
+    The variable is read only once per process.
 
     Raises:
         UsageError: If the value is not the name of a mode.

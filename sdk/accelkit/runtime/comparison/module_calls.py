@@ -16,7 +16,7 @@ from accelkit.pytree import tree_leaves
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModulePlace:
-    """The place in a model at which an operator was called.
+    """The place in a model where an operator was called.
 
     Attributes:
         module: The name of the innermost module, such as ``layers.0.linear1``. Empty for the model itself, and outside of all modules.
@@ -43,7 +43,7 @@ class ModulePlace:
 
 
 class _Running(threading.local):
-    """The modules and the graph node that are running in this thread. On devices, torch runs backward passes in threads of their own."""
+    """The modules and the graph node that are running in this thread. On a device, torch runs the backward pass in a separate thread."""
 
     def __init__(self) -> None:
         self.modules: list[ModulePlace] = []
@@ -81,7 +81,7 @@ class ModuleCalls:
         self._places.clear()
 
     def place(self) -> ModulePlace:
-        """Return the place in the model at which this thread's running operator was called."""
+        """Return where in the model this thread's running operator was called."""
         if self._running.modules:  # also in the backward pass, if activations are recomputed
             return self._running.modules[-1]
         return self._running.node or ModulePlace()

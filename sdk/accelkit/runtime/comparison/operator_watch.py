@@ -18,7 +18,8 @@ from accelkit.runtime.comparison.report import NotCompared
 from accelkit.runtime.comparison.tolerance import UNINITIALIZED
 
 _NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "fsdp", "prim", "profiler")
-"""Namespaces of operators that compute nothing or communicate. A communicating operator would wait for the other processes."""
+"""Namespaces of operators that communicate or that compute nothing. If run again, an operator that communicates would wait for the other
+processes."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,7 +49,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     result, so that later operators get right inputs. This is not possible for results of a wrong shape.
 
     The results of random operators are not compared or overwritten, but checked for NaN and, for some operators, statistically. Operators
-    that only create a view or uninitialised memory, communicate, or return no tensor (such as ``item``) are not checked.
+    are not checked if they only create a view or uninitialised memory, if they communicate, or if they return no tensor (such as ``item``).
 
     Args:
         device: The device.

@@ -44,7 +44,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotCompared:
-    """Calls to an operator that were not compared, all for the same reason.
+    """A group of calls that were not compared. The calls in the group have the same overload and the same reason.
 
     Attributes:
         overload: The name of the operator with its overload.

@@ -1,6 +1,6 @@
 """The rule that decides whether the values that a device computed are wrong.
 
-The conformance suite and ``Runtime.compare_to_cpu`` use it.
+The conformance suite and ``Runtime.compare_to_cpu`` use this rule.
 
 Let the truth t be the CPU's result in float64 (complex128), c the CPU's result in the dtype under test, and x the device's result. With
 e(x) = max|x - t| / max|t|, the device is wrong if e(x) > C * max(e(c), eps), where C = 8 and eps is the machine epsilon of the dtype. In
@@ -55,7 +55,7 @@ DOUBLE = {
     torch.complex32: torch.complex128,
     torch.complex64: torch.complex128,
 }
-"""The dtype in which the truth is computed, by the dtype under test."""
+"""Mapping from the dtype under test to the dtype in which the truth is computed."""
 
 UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_")
 """Operators that return uninitialised memory."""

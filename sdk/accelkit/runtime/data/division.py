@@ -61,7 +61,7 @@ class Division:
         return self.num_processes * self.processes_per_share == 1
 
     def description(self) -> dict[str, Any]:
-        """Return the settings that determine the order of the samples and which samples the job takes in each step."""
+        """Return the settings that determine in which order the samples come, and which of them the job takes in each step."""
         _, sampler = index_sampler(self.loader)
         length = None
         if not self.is_stream:

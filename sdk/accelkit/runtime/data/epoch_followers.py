@@ -33,9 +33,8 @@ class EpochFollowers:
     def epoch_of_user(self) -> int | None:
         """Return the epoch to which the user has set a sampler or dataset, or None if the user has not changed the epoch.
 
-        A change is noticed by comparing the attribute ``epoch`` of the sampler or dataset with an earlier value. This is the value that the
-        last call to this object's ``set_epoch`` left behind. If there was no such call, it is the value that the attribute had when this
-        object was created.
+        A change is noticed by comparing the attribute ``epoch`` of the sampler or dataset with an earlier value: the value after the last
+        call to ``EpochFollowers.set_epoch`` or, if there was no such call, the value when this ``EpochFollowers`` object was created.
         """
         found = None
         for part in self._parts():

@@ -100,7 +100,7 @@ class Epochs:
         """Set the epoch of the next pass, and call ``set_epoch`` on the dataset and samplers that have this method.
 
         From now on, these methods are also called at the start of each pass. If ``load_state_dict`` has restored an unfinished pass and
-        ``epoch`` is the saved epoch, the next pass continues it. Otherwise, the next pass starts from the beginning.
+        ``epoch`` is the saved epoch, the next pass continues the restored pass. Otherwise, the next pass starts from the beginning.
         """
         if not (self._phase == "loaded" and epoch == self.epoch):
             self._restart_at(epoch)

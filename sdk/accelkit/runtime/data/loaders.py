@@ -118,8 +118,8 @@ class PreparedLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next pass. Epochs are counted automatically; call this if a loop starts at a later epoch.
 
-        If ``load_state_dict`` has restored an unfinished pass and ``epoch`` is the saved epoch, the next pass continues it. Otherwise, the
-        next pass starts from the beginning.
+        If ``load_state_dict`` has restored an unfinished pass and ``epoch`` is the saved epoch, the next pass continues the restored pass.
+        Otherwise, the next pass starts from the beginning.
 
         Args:
             epoch: The number of the epoch. The dataset and the samplers that have ``set_epoch`` are given this number, and later the

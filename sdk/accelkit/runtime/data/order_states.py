@@ -21,8 +21,9 @@ class OrderStates:
     Two kinds of generators can determine the order. The loader's own generators are the attributes ``generator`` of the loader, its
     samplers and its dataset. Samplers without a ``generator`` draw their order from the generators of Python, NumPy and torch.
 
-    If ``rng_types`` contains ``generator``, rank 0 sends the states of both kinds to the other ranks at the start of each epoch. The other
-    ranks use rank 0's states of Python, NumPy and torch only while the order is drawn (see ``drawing``), and then restore their own states.
+    If ``rng_types`` contains ``generator``, rank 0 sends the states of both kinds of generators to the other ranks at the start of each
+    epoch. The other ranks use rank 0's states of Python, NumPy and torch only while the order is drawn (see ``drawing``), and then restore
+    their own states.
 
     Args:
         division: The loader and the processes that share it. If there are several processes, the process group must have been created.

@@ -54,7 +54,7 @@ def samples_per_batch(loader: DataLoader[Any]) -> int | None:
 
 
 def in_order(sampler: Any, order: Order) -> Any:
-    """Return a sampler like ``sampler`` that draws its order inside the context that ``order()`` returns.
+    """Return ``sampler`` wrapped so that its order is drawn inside the context that ``order()`` returns.
 
     For torch's own ``BatchSampler``, the result is a ``BatchSampler`` too.
     """

@@ -41,12 +41,12 @@ class ShardedBatches(Sharded, Sampler[Any]):
         split_batches: Whether to cut each batch into pieces instead of distributing whole batches in turn.
         even_batches: Whether to fill the last round with samples from the beginning, so that every process gets the same number of full
             batches. Otherwise, the last batch of a process may be shorter or missing. In both cases, an incomplete last round is dropped if
-            ``batches.drop_last`` is set. With ``split_batches``, ``even_batches`` also affects earlier batches with fewer samples than
-            there are processes. If True, such a batch is filled until every process gets one sample. If False, some processes get no piece
-            of it.
+            ``batches.drop_last`` is set. With ``split_batches``, ``even_batches`` affects not only the last batch, but every batch with
+            fewer samples than there are processes. If ``even_batches`` is True, such a batch is filled until every process gets one sample.
+            If False, some processes get no piece of the batch.
         holds_lists: Whether an item of ``batches`` is a batch.
-        first: How many samples or items to skip at the beginning. If ``batches`` is a ``BatchSampler`` of torch, samples are counted,
-            because their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
+        first: How many samples or items to skip at the beginning. If ``batches`` is torch's ``BatchSampler``, samples are counted, because
+            their order does not depend on the batch size. Otherwise, items of ``batches`` are counted.
 
     Attributes:
         batch_size: The number of samples in a batch of ``batches``. None if ``batches`` does not specify it or ``holds_lists`` is False. If
@@ -191,7 +191,7 @@ class ShardedBatches(Sharded, Sampler[Any]):
 
 
 def num_batches_from(batches: Any, first: int) -> int:
-    """Return the number of items that ``batches``, a sampler, yields after the first ``first`` samples or items are skipped.
+    """Return how many items the sampler ``batches`` yields if ``first`` samples or items are skipped at the beginning.
 
     For torch's ``BatchSampler``, but not for its subclasses, samples are skipped. For any other sampler, items are skipped.
 

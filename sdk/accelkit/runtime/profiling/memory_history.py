@@ -86,7 +86,7 @@ class MemoryHistory:
         return path
 
     def stop(self) -> None:
-        """End the recording without writing a file. A recording that the program itself started goes on.
+        """End the recording without writing a file. If the program itself started the recording, the recording continues.
 
         Does nothing if ``start`` has not been called, or if the recording has ended.
         """

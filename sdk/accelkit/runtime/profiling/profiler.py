@@ -134,6 +134,6 @@ class Profiler:
 
 
 def activities(device_type: str) -> list[ProfilerActivity]:
-    """Return the activities that torch.profiler can record: operators on the host and, if it supports the device, work on the device."""
+    """Return the activities that can be recorded: operators on the host and, if torch.profiler supports the device, work on the device."""
     of_device = getattr(ProfilerActivity, device_type.upper(), ProfilerActivity.PrivateUse1)
     return list(dict.fromkeys([ProfilerActivity.CPU, *({of_device} & supported_activities())]))  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """The summary of profiled steps: how long each part of a step takes, and what stands out.
 
-The summary is made from the events of torch.profiler. torch records the iterators of a DataLoader, the nodes of the backward pass and
-the steps of optimizers by itself. ``Profiler`` adds a range for the forward pass of each prepared module.
+The summary is made from the events of torch.profiler. torch itself records the iterators of a DataLoader, the nodes of the backward pass
+and the steps of optimizers. ``Profiler`` adds a range for the forward pass of each prepared module.
 """
 
 from __future__ import annotations

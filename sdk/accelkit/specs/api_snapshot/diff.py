@@ -30,9 +30,9 @@ class Change:
         specification, member: The names of the specification and of its member, such as ``Strategy`` and ``step``. ``member`` is empty if
             the whole specification was added or removed, or if the order of its fields has changed.
         aspect: The part of the member that changed, such as ``parameters``, or the kind of the change, such as ``added``.
-        old, new: The member's signature in the old and in the new record. The string is empty for a record that does not contain the member
-            or the specification. If the whole specification was added or removed, its name is given in place of a signature. If the order
-            of its fields has changed, the names of the fields are given.
+        old, new: The member's signature in the old and in the new record. If a record contains no such member or specification, the
+            corresponding string is empty. If the whole specification was added or removed, the other string is the name of the
+            specification. If the order of the specification's fields has changed, both strings list the names of the fields.
         parameter: The name of the changed parameter, or "" if the change is not about a parameter.
         what: The difference, as a predicate whose subject is the member, such as ``is new``.
         concerns: The plugins that must change.

@@ -54,7 +54,7 @@ def _as_its_own(change: Change, now: Member, is_hook: bool, definitions: Mapping
 def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]) -> bool:
     """Return whether a change to a data class concerns a plugin whose code mentions the names in ``mentions``.
 
-    Only a change whose ``concerns`` is ``who uses it`` can concern the plugin. Such a change concerns the plugin in these cases:
+    A change can concern the plugin only if its ``concerns`` is ``"who uses it"``. Such a change concerns the plugin in these cases:
 
     - Plugins only receive objects of the class (``is_made`` is False), and the code mentions the member.
     - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. If the new record contains the member and
@@ -87,8 +87,8 @@ def _takes(own: Member, now: Member) -> bool:
     """Return whether the plugin's method has the parameters of the specification.
 
     The method must have the same parameters as the specification: the same names and kinds in the same order, and defaults for the same
-    parameters. The rule for an implementation of a hook is different: it may omit parameters of the specification, and it may have
-    additional parameters that have defaults.
+    parameters. An implementation of a hook, in contrast, may omit parameters of the specification, and may have additional parameters that
+    have defaults.
     """
     mine, asked = own.get("parameters", []), now["parameters"]
     if now["form"] == "hook" or now.get("is_hook"):

@@ -53,7 +53,7 @@ def misspelt(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def wrong_form(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find members whose form does not fit the specification.
+    """Find members whose form does not match the specification.
 
     Examples are a method where the specification has a property or an attribute, a property where the specification has a method, a
     coroutine, and a generator that lacks ``contextlib.contextmanager``.

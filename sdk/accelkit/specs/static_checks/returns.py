@@ -98,8 +98,8 @@ def _returned_types(node: ast.FunctionDef, cls: type) -> set[str]:
 def _types_of(value: ast.expr | None) -> set[str]:
     """Return the names of the known built-in types of an expression's value. The set is empty if no type is known.
 
-    An environment variable that is read with ``get`` or ``getenv`` has two types: ``str`` if it is set, and otherwise the default's type.
-    If there is no default, only ``str`` is returned, because the plugin may know that the variable is set.
+    Reading an environment variable with ``get`` or ``getenv`` gives two types: ``str`` if the variable is set, and otherwise the default's
+    type. If there is no default, only ``str`` is returned, because the plugin may know that the variable is set.
     """
     if value is None:
         return {"None"}

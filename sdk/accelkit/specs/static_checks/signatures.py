@@ -9,7 +9,7 @@ from accelkit.specs.static_checks.plugin_class import PluginClass, did_you_mean,
 
 
 def wrong_signatures(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
-    """Find methods whose arguments do not fit the specification.
+    """Find methods whose arguments do not match the specification.
 
     A method is reported if it lacks ``self`` or an argument of the specification, requires an argument that the specification does not
     have, or takes the arguments in a different order. It is also reported if it accepts an argument only by keyword, although accelkit
@@ -54,7 +54,7 @@ def missing_methods(plugin: PluginClass) -> Iterator[tuple[str, str, str]]:
 
 
 def _problem(taken: Sequence[inspect.Parameter], wanted: Sequence[inspect.Parameter]) -> tuple[str, str] | None:
-    """Return what is wrong with the parameters of a method, and what to write instead, or None if accelkit can call the method."""
+    """Return what is wrong with the parameters of a method and what to write instead. Return None if accelkit can call the method."""
     takes_any_name = any(one.kind is one.VAR_KEYWORD for one in taken)
     takes_any_number = any(one.kind is one.VAR_POSITIONAL for one in taken)
     names = [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]

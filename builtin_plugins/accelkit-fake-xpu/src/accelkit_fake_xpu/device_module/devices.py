@@ -18,7 +18,7 @@ class DeviceProperties:
     Attributes:
         name: The name to display.
         total_memory: The total memory in bytes.
-        index_on_machine: The index among all devices of the machine, whatever FAKE_XPU_VISIBLE_DEVICES says.
+        index_on_machine: The index among all devices on the machine, including those that FAKE_XPU_VISIBLE_DEVICES hides.
     """
 
     name: str

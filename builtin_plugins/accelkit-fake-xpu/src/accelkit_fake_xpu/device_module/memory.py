@@ -1,4 +1,4 @@
-"""Device memory, in bytes. Nothing is cached: freed memory is available at once, so reserved and allocated memory are equal."""
+"""Device memory, in bytes. Nothing is cached: freed memory is immediately available again, so reserved and allocated memory are equal."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _record_memory_history(  # noqa: PLR0917 # the signature of torch.xpu
 ) -> None:
     """Start to record the memory history of all devices. The arguments are those of ``torch.xpu.memory._record_memory_history``.
 
-    ``enabled=None`` stops the recording and discards the recorded history. Only Python frames are recorded, whatever ``stacks`` is. Frees
-    are recorded without frames, even with ``context="all"``.
+    ``enabled=None`` stops the recording and discards the recorded history. Only Python frames are recorded, whatever ``stacks`` is.
+    Deallocations are recorded without frames, even with ``context="all"``.
 
     Raises:
         ValueError: If ``torch.xpu.memory._record_memory_history`` does not allow the value of an argument.
