@@ -48,12 +48,12 @@ def test_nothing_but_the_call_log_is_sent_for_a_call_that_is_not_verified(rows):
 
 
 def test_the_host_of_the_store_receives_as_many_entries_of_the_call_log_in_a_second_however_many_ranks_there_are(rows):
-    row = rows["call log, at the host of the store", False]
+    row = rows["call log, on the host of the store", False]
     assert (row["per"], row["growth"]) == ("second", "1")
     assert {point["messages"] for point in row["points"].values()} == {1000}
 
 
-@pytest.mark.parametrize("operation", ["order the machines (accelkit launch)", "error after a timeout, at the host of the store"])
+@pytest.mark.parametrize("operation", ["order the machines (accelkit launch)", "error after a timeout, on the host of the store"])
 def test_what_the_host_of_the_store_does_once_grows_with_n_and_not_with_its_square(rows, operation):
     assert rows[operation, False]["growth"] == "n"
 
