@@ -34,10 +34,7 @@ class FakeXPUAccelerator(Accelerator):
     )
 
     def capabilities(self, device: torch.device | None = None) -> Capabilities:
-        """Return the declared capabilities.
-
-        In torch 2.12 and earlier, the profiler cannot record this device, so ``profiler`` is ``none``.
-        """
+        """Return the declared capabilities, but with ``profiler`` ``none`` for torch 2.12 and earlier, which cannot record this device."""
         import torch
 
         return self.declared_capabilities if torch.__version__ >= "2.13" else self.declared_capabilities.updated({"profiler": "none"})
