@@ -186,8 +186,8 @@ class FSDPStrategy(Strategy):
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if not held:
             return torch.tensor(0.0)
-        shards = [_local(one.grad) for one in held if one.grad is not None]
-        total = _largest(shards, _local(held[0].detach()))
+        shards = [local_part(one.grad) for one in held if one.grad is not None]
+        total = _largest(shards, local_part(held[0].detach()))
         scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 
@@ -262,7 +262,8 @@ def _is_on_meta(module: torch.nn.Module) -> bool:
     return True in names
 
 
-def _local(tensor: Any) -> torch.Tensor:
+def local_part(tensor: Any) -> torch.Tensor:
+    """Return this process's part of a DTensor, or the tensor itself if it is not a DTensor."""
     local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return local
 

@@ -11,7 +11,7 @@ from accelkit import Precision, UnsupportedError, UsageError, hookimpl, make_mes
 from accelkit_builtin.precisions.fp8 import Float8
 from accelkit_builtin.precisions.quantized import QuantizedPrecision
 from accelkit_builtin.precisions.transformer_engine import TransformerEngine
-from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, scale_to_norm
+from accelkit_builtin.strategies.fsdp import FSDPOptions, FSDPStrategy, local_part, scale_to_norm
 from accelkit_builtin.strategies.options import checked_options
 from accelkit_builtin.strategies.tensor_parallel import check_plan, parallelize, plan_of
 
@@ -241,17 +241,17 @@ class ParallelStrategy(FSDPStrategy):
 
         held = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         gradients: list[Any] = [one.grad for one in held if one.grad is not None]
-        mesh_of = [getattr(gradient, "device_mesh", None) for gradient in gradients]
-        meshes = list(dict.fromkeys(mesh_of))
-        if norm_type == math.inf or len(meshes) < 2:
+        by_mesh: dict[DeviceMesh | None, list[Any]] = {}
+        for gradient in gradients:
+            by_mesh.setdefault(getattr(gradient, "device_mesh", None), []).append(gradient)
+        if norm_type == math.inf or len(by_mesh) < 2:
             return super().clip_grad_norm_(held, max_norm, norm_type, **kwargs)
         norms = []
-        for mesh in meshes:
-            on_mesh = [gradient for gradient, its_mesh in zip(gradients, mesh_of, strict=True) if its_mesh == mesh]
+        for mesh, on_mesh in by_mesh.items():
             norm: Any = torch.nn.utils.get_total_norm(on_mesh, norm_type)
             norms.append(norm if mesh is None else norm.full_tensor())
         total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms), norm_type)
-        shards = [gradient if mesh is None else gradient.to_local() for gradient, mesh in zip(gradients, mesh_of, strict=True)]
+        shards = [local_part(gradient) for gradient in gradients]
         scale_to_norm(shards, total, max_norm, norm_type, error_if_nonfinite=kwargs.get("error_if_nonfinite", False))
         return total
 

@@ -98,12 +98,13 @@ def check_gross_errors(found: torch.Tensor, reference: torch.Tensor, truth: torc
     Raises:
         WrongValues: If the device's result is close to neither.
     """
-    if reference.dtype not in (torch.float32, torch.complex64) or relative_error(reference, truth) <= _GROSS:
+    error = relative_error(reference, truth)
+    if reference.dtype not in (torch.float32, torch.complex64) or error <= _GROSS:
         return
     if float(truth.abs().max()) < _NOISE or any(_is_near(found, one) for one in (reference, truth)):
         return
     raise WrongValues(
-        f"the CPU's results in {reference.dtype} and in {truth.dtype} differ by {relative_error(reference, truth):.2g} of the largest "
+        f"the CPU's results in {reference.dtype} and in {truth.dtype} differ by {error:.2g} of the largest "
         "magnitude, and the device's result is close to neither"
     )
 

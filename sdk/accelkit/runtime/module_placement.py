@@ -89,8 +89,7 @@ def place_module(
     converted = call(precision, "convert_module", module)
     if has_to_move:
         converted = call(strategy, "place_module", converted, device)
-    _keep_uninitialized(before, _slots(converted))
-    _tie_again(before, _slots(converted))
+    _restore(before, converted)
     apply_to_forward(converted, precision)
     wrapped: torch.nn.Module = call(strategy, "wrap_module", converted, device)
     _record(before, _slots(converted), moves)
@@ -108,8 +107,7 @@ def moving(module: torch.nn.Module, moves: ParameterMoves) -> Iterator[None]:
     """
     before = _slots(module)
     yield
-    _keep_uninitialized(before, _slots(module))
-    _tie_again(before, _slots(module))
+    _restore(before, module)
     _record(before, _slots(module), moves)
 
 
@@ -237,6 +235,13 @@ def _slots(module: torch.nn.Module) -> dict[str, Slot]:
         for named in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers)  # not the model's overrides, which may rename
         for name, tensor in named(owner, recurse=False, remove_duplicate=False)
     }
+
+
+def _restore(before: Mapping[str, Slot], module: torch.nn.Module) -> None:
+    """Undo what a move changed besides the device: uninitialized parameters and buffers, and tied ones, are so again."""
+    if any(is_lazy(slot.tensor) for slot in before.values()):
+        _keep_uninitialized(before, _slots(module))
+    _tie_again(before, _slots(module))
 
 
 def _keep_uninitialized(before: Mapping[str, Slot], after: Mapping[str, Slot]) -> None:
