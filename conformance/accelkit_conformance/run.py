@@ -79,7 +79,7 @@ def accelerators_for(kind: str, names: Sequence[str] = ()) -> tuple[PluginRecord
 
     Args:
         kind: The kind of the plugin.
-        names: Names that Runtime accepts. By default, the CPU and, if it is installed, the fake XPU.
+        names: Names of accelerators, as Runtime accepts them. The default is the CPU and, if it is installed, the fake XPU.
 
     Raises:
         UsageError: If names are given for a kind that is tested without an accelerator, or if an accelerator cannot be used here.

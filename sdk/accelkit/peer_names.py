@@ -90,7 +90,7 @@ def unknown_arguments(given: Iterable[str], function: Callable[..., object]) -> 
     """Return the error for arguments that a function does not accept.
 
     Args:
-        given: The names of the arguments that are not accepted, at least one. The hint of the error is only about the first of them.
+        given: The names of the arguments that are not accepted. There is at least one. The error's hint covers only the first.
         function: The function or class that was called, such as ``Runtime``.
     """
     names = list(given)

@@ -61,7 +61,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """True: torch_xla.launch started all processes."""
+        """Return True, because torch_xla.launch starts all processes."""
         return True
 
     @property

@@ -193,9 +193,9 @@ class Float16Mixed(AutocastPrecision):
     def state_dict(self) -> dict[str, Any]:
         """Return the entries of ``GradScaler.state_dict``.
 
-        The scale is updated at the start of a backward pass. If gradients have been divided by the scale since the last update, ``scale``
-        and ``_growth_tracker`` already have the values that they will have after the next update. In this case, the call waits for the
-        device, unless ``optimizer_step`` has already waited for the results of the checks.
+        The scale is updated at the start of a backward pass. If gradients have been unscaled since the last update, the returned ``scale``
+        and ``_growth_tracker`` are the values that the next update will set. In this case, the call waits for the device, unless
+        ``optimizer_step`` has already waited for the results of the checks.
         """
         return self._scaler.state_dict(self._has_found_infinity() if self._uncounted else None)
 

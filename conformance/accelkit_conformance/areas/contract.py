@@ -180,7 +180,7 @@ def invalid_devices_are_refused(subject: Subject) -> None:
 
 @check("contract", needs_hardware=False, kind=EVERY_KIND)
 def metadata_declares_requirements(subject: Subject) -> None:
-    """The metadata of the plugin's distribution contains a requirement on ``accelkit``, so that an incompatible version of accelkit is
+    """The metadata of the plugin's distribution declares a dependency on ``accelkit``, so that an incompatible version of accelkit is
     detected before the plugin is imported."""
     import importlib_metadata
     from packaging.requirements import Requirement

@@ -206,8 +206,8 @@ def views_share_memory(subject: Subject) -> None:
 
 @check("smoke")
 def channels_last(subject: Subject) -> None:
-    """``to`` converts a tensor to the memory format channels_last without changing its values. ``clone``, ``add`` and ``relu`` keep this
-    format and the values. ``contiguous`` returns a tensor with contiguous strides."""
+    """``to`` converts a tensor to the memory format channels_last without changing its values. The results of ``clone``, ``add`` and
+    ``relu`` have this format too, and the right values. ``contiguous`` returns a tensor with contiguous strides."""
     import torch
 
     here = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).view(2, 3, 4, 5)

@@ -117,8 +117,8 @@ def _torch_settings(subject: Subject) -> dict[str, Any]:
 
 @check("training", kind="precision")
 def a_runtime_starts_again(subject: Subject) -> None:
-    """After ``Runtime.teardown`` has been called twice, the Runtime starts again at its next use. Another model is then prepared, and its
-    gradients match those computed in float64.
+    """After ``Runtime.teardown`` has been called twice, the Runtime starts again the next time it is used. Another model is then prepared,
+    and its gradients match those computed in float64.
     """
     from accelkit_conformance.oracle.precision_training import Trainer, check_close, exact_gradients, model_and_data, sgd, trainer
 

@@ -225,7 +225,7 @@ def dropout_in_attention(subject: Subject) -> None:
 @check("training", requires=["random_state"], over=["manual_seed", "manual_seed_all", "seed", "seed_all"])
 def seeding_functions(subject: Subject, name: str) -> None:
     """``manual_seed`` and ``seed`` of the device's module seed the current device only; ``manual_seed_all`` and ``seed_all`` seed every
-    device. ``seed`` and ``seed_all`` choose a different seed in each call."""
+    device. ``seed`` and ``seed_all`` choose a different seed on each call."""
     from accelkit_conformance.oracle.random_states import check_seeder
 
     check_seeder(subject, name)

@@ -21,7 +21,7 @@ class KeepsTheFirstEpsilon(Broken):
 
 @mutant("arguments", "kept from an earlier call")
 class PrepacksWeights(Broken):
-    """While gradients are disabled, a convolution copies each weight at the first call and uses the copy in later calls, even if the weight
+    """While gradients are disabled, a convolution copies each weight on the first call and uses the copy in later calls, even if the weight
     has changed."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:

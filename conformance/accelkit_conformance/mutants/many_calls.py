@@ -33,7 +33,7 @@ class KeepsConvertedCopies(Broken):
 
 @mutant("memory", "leaks of copies")
 class KeepsRareResults(Broken):
-    """``logcumsumexp`` and ``cdist`` allocate a workspace in each call and never free it."""
+    """``logcumsumexp`` and ``cdist`` allocate a workspace on each call and never free it."""
 
     kept: ClassVar[list[Any]] = []
 

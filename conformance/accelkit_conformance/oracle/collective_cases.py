@@ -210,8 +210,9 @@ class Case:
         """Return the parts to send, their lengths, the lengths of the parts to receive, and the expected parts.
 
         Each list has one entry for each member of the group. If ``is_even`` is True, or if the group has only one member, the length of
-        each part is the ``length`` of the case. Otherwise, each rank sends n parts whose lengths are 0, 1, ..., n - 1 times this length,
-        in an order that depends on the rank. The parts that the rank receives have the same lengths, in the same order.
+        each part is the ``length`` of the case. Otherwise, the parts that a rank sends to the n members of the group have the lengths 0,
+        ``length``, ..., (n - 1) * ``length``, in an order that depends on the rank. The parts that the rank receives have the same lengths,
+        in the same order.
         """
         count, me = len(self.members), self.members.index(self._subject.rank)
         offset = int(self._root == "first")

@@ -51,7 +51,7 @@ SMALL: Mapping[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[float, .
 
 
 def check_small_results(subject: Subject, name: str, dtype: str) -> None:
-    """Compare the results of a function with those on the CPU, for numbers around each of the function's magnitudes in ``SMALL``.
+    """Compare the results of a function with those on the CPU, for inputs close to each of the magnitudes that ``SMALL`` lists for it.
 
     Differences are recorded in the subject.
 

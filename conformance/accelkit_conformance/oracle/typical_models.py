@@ -15,7 +15,7 @@ Batch = tuple[torch.Tensor, ...]
 class Transformer(nn.Module):
     """A decoder-only language model with two layers.
 
-    Its batch consists of token ids of shape (batch, tokens), and, for each token, the id of the token that follows.
+    A batch consists of token ids of shape (batch, tokens) and, for each token, the id of the token that follows.
     """
 
     def __init__(self, vocabulary: int = 64, width: int = 32, tokens: int = 16) -> None:

@@ -38,7 +38,7 @@ class Target:
 
 
 class NotSupportedError(Exception):
-    """A measurement is not possible on the device, or would take too long. The text of the error is the reason."""
+    """A measurement is not possible on the device, or would take too long. The error message gives the reason."""
 
 
 def reason_of(error: Exception) -> str:

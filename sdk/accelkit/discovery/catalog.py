@@ -37,7 +37,7 @@ def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
     The records are sorted by kind. Within a kind, built-in plugins come first, then devices known only from accelkit's table, then all
     other plugins. Each of these groups is sorted by name.
 
-    Metadata is read at the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
+    Metadata is read on the first call in a process and cached until ``refresh()`` is called. Does not import plugins or torch.
 
     Raises:
         UsageError: If the value of ACCELKIT_PLUGINS or ACCELKIT_DISABLE_PLUGINS is invalid.
@@ -50,7 +50,7 @@ def plugins(kind: Kind | None = None) -> tuple[PluginRecord, ...]:
 
 
 def inventory() -> Inventory:
-    """Return the inventory of installed distributions. It is read at the first call and cached until ``refresh()``."""
+    """Return the inventory of installed distributions. It is read on the first call and cached until ``refresh()``."""
     global _inventory
     with _lock:
         if _inventory is None:

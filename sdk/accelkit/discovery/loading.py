@@ -153,7 +153,7 @@ def adopt(instance: Any) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """Return a description of an error and, if another error is its root cause, of the root cause too."""
+    """Describe an error and, if its root cause is another error, the root cause too."""
     chain = [error]
     while (cause := chain[-1].__cause__ or (None if chain[-1].__suppress_context__ else chain[-1].__context__)) and cause not in chain:
         chain.append(cause)

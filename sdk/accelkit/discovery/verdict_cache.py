@@ -126,7 +126,7 @@ def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
 
 
 def remember(record: PluginRecord, verdict: Verdict, *, is_of_probe: bool = False) -> None:
-    """Cache a verdict, unless a change to the plugin's code could go unnoticed.
+    """Cache a verdict, if later changes to the plugin's code can be detected.
 
     Verdicts on registered classes, and on third-party plugins whose installation is editable or has no RECORD, are therefore not cached.
 

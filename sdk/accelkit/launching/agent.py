@@ -162,7 +162,7 @@ class Agent(SimpleElasticAgent):
     def announce_signal(self, name: str) -> None:
         """Tell the other machines that this machine received the signal ``name`` and therefore ended the job.
 
-        Waits for at most a few seconds, so that the other machines can read the message. Does nothing if the job runs on one machine, or if
+        Waits up to a few seconds to give the other machines time to read the message. Does nothing if the job runs on one machine, or if
         another machine has already ended it.
         """
         self._announce(f"it received {name}")

@@ -290,9 +290,9 @@ class Checkpointing:
                 self._plugin_manager.hook.checkpoint_saved(path=written)
 
     def _derive_random_state(self, source: Path) -> None:
-        """Seed the generators of this process anew, and warn that the checkpoint has no random state for this process.
+        """Reseed the generators of this process, and warn that the checkpoint has no random state for this process.
 
-        The checkpoint was saved by fewer processes, so the random state of another process has been restored. The seed is derived from
+        The checkpoint was saved by fewer processes, so this process has restored the random state of another one. The seed is derived from
         ``data_parallel_index`` and a number drawn from the restored CPU generator.
         """
         rank, index = self._rank_info.process_index, self._rank_info.data_parallel_index

@@ -130,7 +130,7 @@ def _unsupported(what: str, plugin: Accelerator, why: str, hint: str | None) -> 
 def _everywhere(framework: Framework, parent: Any, plugin: Accelerator) -> dict[str, Any]:
     """Return the methods of the new class that are needed for both Trainer and Fabric. They override those of ``parent``.
 
-    The keys are the names of the methods in ``framework``, because some names differ between Trainer and Fabric.
+    The keys are the names of the methods. Some methods have different names in Trainer and Fabric; the names are those in ``framework``.
     """
     lightnings = sys.modules[framework.part("strategies").DeepSpeedStrategy.__module__]
     distributed = "setup_distributed" if framework.is_trainer else "_setup_distributed"

@@ -150,7 +150,7 @@ class _Comparison:
         return self._change(name, "added", "is new, without a default", "everybody", "define it")
 
     def _fields_after(self, name: str) -> list[str]:
-        """Return the fields that follow the field called ``name`` in the new record and that the old record also contains.
+        """Return the fields that come after ``name`` in the new record and are also in the old record.
 
         The list is empty if the member called ``name`` is not a field.
         """

@@ -69,7 +69,8 @@ def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]
 
 
 def _has_adapted(change: Change, own: Member | None, now: Member) -> bool:
-    """Return whether the plugin's own definition of the member already agrees with the new specification in the changed aspect."""
+    """Return whether the plugin's own definition of the member already matches the new specification in the respect that ``change``
+    describes."""
     if own is None or change.aspect in ("removed", "renamed"):
         return False
     if change.aspect == "form":
