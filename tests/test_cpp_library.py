@@ -15,5 +15,5 @@ def test_the_newest_torch_for_which_the_wheel_has_a_library_is_recommended(tmp_p
     monkeypatch.setenv("ACME_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "no-compiler")
     why, what_to_do = library.problem()
-    assert "compiled for torch 0.12 and 1.9 and 1.10 and 1.11, not for torch" in why
-    assert "or install torch 1.11, or" in what_to_do
+    assert "only for torch 0.12 and 1.9 and 1.10 and 1.11. The library" in why
+    assert "or install torch 1.11; to compile" in what_to_do

@@ -144,10 +144,10 @@ class CppLibrary:
             return self._not_private(error)
         if (found := self._no_compilation(library.parent)) and (others := self._other_torches()):
             theirs, ours = " and ".join(others), torch_version()
-            why = f"its wheel contains the library compiled for torch {theirs}, not for torch {ours}, which is installed"
-            wheels = f"install its wheel for torch {_minor_version()}, or install torch {others[-1]}"
-            what_to_do = f"{wheels}, or make it possible to compile it here: {found[1]}"
-            return f"{why}, and it cannot be compiled here: {found[0]}", what_to_do
+            why = f"its wheel contains no library for torch {ours}, only for torch {theirs}"
+            wheels = f"install the {self.name} wheel for torch {_minor_version()}, or install torch {others[-1]}"
+            what_to_do = f"{wheels}; to compile the library instead, {found[1]}"
+            return f"{why}. The library cannot be compiled on this machine either: {found[0]}", what_to_do
         return found
 
     def _other_torches(self) -> list[str]:
@@ -176,7 +176,8 @@ class CppLibrary:
         except UntrustedFileError as error:
             return self._not_private(error)
         except OSError as error:
-            return f"the cache folder is not writable: {error}", f"make it writable, or set {self.cache_variable} to a writable folder"
+            what_to_do = f"make the folder writable, or set {self.cache_variable} to a writable folder"
+            return f"the cache folder is not writable: {error}", what_to_do
         return None
 
     def build(self) -> Path:

@@ -15,8 +15,8 @@ from accelkit.cli import main
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 _HEAD = """# Commands and options
 
-The help text of every command, as `accelkit COMMAND --help` prints it. [The command line](../cli.md) describes
-the exit codes that all commands share and the fields of the JSON output.
+This page contains the help text of every command, as printed by `accelkit COMMAND --help`. [The command
+line](../cli.md) describes the exit codes that all commands share and the fields of the JSON output.
 
 <!-- made by python tests/docs/command_reference.py -->
 """

@@ -210,10 +210,9 @@ def test_a_library_in_the_package_is_used_with_the_torch_for_which_it_was_compil
     with pytest.raises(accelkit.BuildError) as caught:
         library.build()
     assert str(caught.value).startswith(
-        "small cannot be loaded with torch 2.16.0: its wheel contains the library compiled for torch 2.13 and 2.15, not for torch 2.16.0, "
-        "which is installed, and it cannot be compiled here: no C++ compiler was found: CXX is no-such-compiler, which does not exist. "
-        "What to do: install its wheel for torch 2.16, or install torch 2.15, or make it possible to compile it here: install a C++ "
-        "compiler"
+        "small cannot be loaded with torch 2.16.0: its wheel contains no library for torch 2.16.0, only for torch 2.13 and 2.15. The "
+        "library cannot be compiled on this machine either: no C++ compiler was found: CXX is no-such-compiler, which does not exist. "
+        "What to do: install the small wheel for torch 2.16, or install torch 2.15; to compile the library instead, install a C++ compiler"
     )
 
 
@@ -287,7 +286,7 @@ def test_with_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_XPU_CACHE_DIR", str(tmp_path / "file" / "cache"))
     reason, hint = LIBRARY.problem()
     assert reason.startswith("the cache folder is not writable: ")
-    assert hint == "make it writable, or set FAKE_XPU_CACHE_DIR to a writable folder"
+    assert hint == "make the folder writable, or set FAKE_XPU_CACHE_DIR to a writable folder"
 
 
 def test_a_library_that_is_there_needs_neither_compiler_nor_writing(monkeypatch):

@@ -96,7 +96,7 @@ class Float8(AutocastPrecision):
             raise UnsupportedError(
                 f"{accelerator.name} does not support precision {self.name!r}",
                 plugin=accelerator.plugin,
-                why=f"a product of float8 matrices failed on {device}: {' '.join(str(error).split())}",
+                why=f"multiplying float8 matrices failed on {device}: {' '.join(str(error).split())}",
                 hint=f"{hint}, or ask the vendor to declare fp8 as none, or to add a kernel for torch._scaled_mm",
             ) from error
 

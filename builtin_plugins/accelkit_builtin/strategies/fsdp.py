@@ -33,7 +33,7 @@ class FSDPOptions:
         reshard_after_forward: Whether gathered parameters are freed between forward and backward. This saves memory at the cost of one more
             gather.
         param_dtype: The name of the dtype of gathered parameters and computation, such as ``bfloat16``. None keeps the parameters' dtype.
-            The sharded parameters keep their own dtype in any case.
+            The sharded parameters always keep their own dtype.
         reduce_dtype: The name of the dtype in which gradients are reduced. None selects ``param_dtype``.
         output_dtype: The name of the dtype of floating-point outputs. None leaves outputs unchanged.
         cast_forward_inputs: Whether floating-point inputs are cast to ``param_dtype``.

@@ -103,6 +103,15 @@ def large_draws(subject: Subject) -> None:
     check_large_draws(subject)
 
 
+@check("full", over=names_of("large_draws", "SUCCESSIVE"))
+def successive_draws(subject: Subject, name: str) -> None:
+    """A sampler makes two draws of 1,000,000 numbers, two of 70,001 and two of 1,000. Short sequences of successive numbers, long enough to
+    have at least 2**48 different values, occur only once in all six draws; up to three may occur again by chance."""
+    from accelkit_conformance.oracle.large_draws import check_successive_draws
+
+    check_successive_draws(subject, name)
+
+
 @check("full", requires=["dtype.int64"])
 def permutations(subject: Subject) -> None:
     """In 400 permutations of 40 numbers, each number is in each place equally often: the chi-squared statistic is at most six standard

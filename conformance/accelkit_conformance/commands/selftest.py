@@ -82,9 +82,9 @@ def command(
     """Run the suite on broken plugins (mutants), and print which tests detect each of them.
 
     Each mutant breaks one area. A mutant is killed if a test of this area fails on the mutant. The exit code is 1 if a mutant survives, or
-    if too many of the mutants share a mechanism (kind of fault). If all mutants are run, with neither --own-area nor --until-killed, the
-    exit code is also 1 if too few killed mutants count. A killed mutant counts if at least one of the checks that detected it also detected
-    another mutant.
+    if too many of the mutants share a mechanism (kind of fault). After a run of all mutants, with neither --own-area nor --until-killed,
+    the exit code is also 1 if too few mutants were killed. A mutant that was detected only by checks that detected no other mutant is not
+    included in this number.
 
     With --generated, the mutants are chosen at random. In each mutant, one operator of the device has one fault, such as a wrong last row.
     To run such a mutant again, pass its id, as in --mutants 'generated[add,last_row,3]'. Generated mutants that survive do not affect the

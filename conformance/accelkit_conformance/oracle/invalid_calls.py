@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from accelkit import Accelerator
 
 _Call = Callable[[torch.Tensor], object]
+_NUM_COPIED = 1 << 24
 
 _MISTAKES: dict[str, _Call] = {
     "add": lambda x: x + x[:, :2],
@@ -59,6 +61,7 @@ def check_current_device(subject: Subject) -> None:
     if subject.capabilities.can("events") and hasattr(make_event(subject), "elapsed_time"):
         events = _events_without_a_time(subject, other)
         mistakes["elapsed_time"] = lambda: events[0].elapsed_time(events[1])
+        _check_elapsed_time_of_running_work(subject, other)
     for name, make in mistakes.items():
         module.set_device(subject.device)
         with raises(subject, RuntimeError, IndexError, *([ValueError] if name == "elapsed_time" else []), doing=f"a mistake in {name}"):
@@ -69,6 +72,35 @@ def check_current_device(subject: Subject) -> None:
         if has_streams:
             found = [current_stream(subject, device) for device in subject.devices]
             assert found == streams, f"after an error of {name} on {other}, other streams are current"
+
+
+def _check_elapsed_time_of_running_work(subject: Subject, device: torch.device) -> None:
+    """Check that ``elapsed_time`` leaves the current device unchanged if the device may not have completed the second event yet.
+
+    On some devices, ``elapsed_time`` raises an error in this case. On others, it waits for the event.
+
+    Raises:
+        AssertionError: If another device is current afterwards.
+    """
+    module = subject.module
+    module.set_device(device)
+    try:
+        start, end = (make_event(subject, enable_timing=True) for _ in range(2))
+        host = torch.ones(_NUM_COPIED, pin_memory=subject.capabilities.can("pinned_memory"))
+        x = torch.ones(_NUM_COPIED, device=device)
+        subject.accelerator.synchronize(device)
+        start.record()
+        for _ in range(4):
+            x.copy_(host, non_blocking=True)
+        end.record()
+        module.set_device(subject.device)
+        with contextlib.suppress(RuntimeError, ValueError):
+            start.elapsed_time(end)
+        index = module.current_device()
+    finally:
+        module.set_device(subject.device)
+        subject.accelerator.synchronize(device)
+    assert index == subject.device.index, f"after elapsed_time of events of {device}, device {index} is current"
 
 
 def _events_without_a_time(subject: Subject, device: torch.device) -> tuple[Any, Any]:

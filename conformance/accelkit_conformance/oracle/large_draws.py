@@ -9,12 +9,30 @@ from typing import TYPE_CHECKING
 import torch
 
 from accelkit_conformance.oracle.distributions import check_mean
+from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _MANY = (1 << 24) + 28
 _TAIL = 300_000
+_LENGTHS = (1_000_000, 1_000_000, 70_001, 70_001, 1000, 1000)
+_MOST_REPEATED = 3
+
+SUCCESSIVE: dict[str, tuple[Callable[[int, torch.device], torch.Tensor], int]] = {
+    "rand": (lambda length, device: torch.rand(length, device=device), 3),
+    "rand_float64": (lambda length, device: torch.rand(length, device=device, dtype=torch.float64), 1),
+    "randn": (lambda length, device: torch.randn(length, device=device), 3),
+    "exponential": (lambda length, device: torch.empty(length, device=device).exponential_(), 3),
+    "randint": (lambda length, device: torch.randint(0, 1000, (length,), device=device), 6),
+    "randint_33_bits": (lambda length, device: torch.randint(0, 6_000_000_000, (length,), device=device), 2),
+    "randint_62_bits": (lambda length, device: torch.randint(-(2**61), 2**61, (length,), device=device), 1),
+    "random_": (lambda length, device: torch.empty(length, device=device, dtype=torch.int64).random_(), 1),
+    "random_int32": (lambda length, device: torch.empty(length, device=device, dtype=torch.int32).random_(), 2),
+    "bernoulli": (lambda length, device: torch.empty(length, device=device).bernoulli_(), 60),
+}
+"""Samplers, by name. Each takes the number of random numbers and a device. With each is a number n, such that n successive random numbers
+can have at least 2**48 different values."""
 
 
 def check_large_draws(subject: Subject) -> None:
@@ -82,3 +100,37 @@ def check_permutations(subject: Subject) -> None:
             assert abs(correlation) < 6 / math.sqrt(length), f"a permutation of {dtype} is correlated with {what}: {correlation:.4f}"
         neighbours = float(((one[1:].long() - one[:-1].long()).abs() == 1).sum())
         assert neighbours < 30, f"{neighbours:.0f} neighbours in a permutation of {length} numbers differ by 1; 2 are expected"
+
+
+def _hashes(numbers: torch.Tensor, width: int) -> torch.Tensor:
+    """Return an int64 hash of each sequence of ``width`` successive numbers. ``numbers`` are of dtype int64."""
+    last = len(numbers) - width + 1
+    hashes = torch.zeros(last, dtype=torch.int64)
+    for offset in range(width):
+        hashes = (hashes ^ (hashes >> 29) ^ numbers[offset : last + offset]) * 6_364_136_223_846_793_005
+    return hashes
+
+
+def check_successive_draws(subject: Subject, name: str) -> None:
+    """Check that sequences of random numbers do not occur again in the same draw or in later draws.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the sampler in ``SUCCESSIVE``.
+
+    Raises:
+        AssertionError: If more than a few sequences occur again.
+        NotSupported: If the device lacks a dtype that the sampler needs.
+    """
+    draw, width = SUCCESSIVE[name]
+    require_dtypes(subject, lambda: draw(1, torch.device("cpu")))
+    codes = []
+    for length in _LENGTHS:
+        drawn = draw(length, subject.device).cpu()
+        numbers = drawn.double().view(torch.int64) if drawn.is_floating_point() else drawn.long()
+        codes.append(_hashes(numbers, width))
+    every = torch.cat(codes)
+    repeated = len(every) - len(every.unique())
+    assert repeated <= _MOST_REPEATED, (
+        f"in successive draws of {', '.join(map(str, _LENGTHS))} numbers, {repeated} sequences of length {width} occur again"
+    )

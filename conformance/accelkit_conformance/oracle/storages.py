@@ -145,12 +145,28 @@ def _copied(device: torch.device) -> _Cases:
     }
 
 
-def check_host_memory(subject: Subject) -> None:
-    """Check that the memory of the process does not keep growing while operators are called with many different Python numbers.
+def check_host_memory(subject: Subject, name: str) -> None:
+    """Check that the memory of the process does not keep growing while the arguments of operators differ in each call.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: What differs: ``numbers`` or ``shapes``.
 
     Raises:
         AssertionError: If the resident memory grows by 48 MiB or more in the last two thirds of the calls.
     """
+    call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes}[name](subject)
+    process = psutil.Process()
+    for number in range(_NUM_CALLS // 3):
+        call(number)
+    before = process.memory_info().rss
+    for number in range(_NUM_CALLS // 3, _NUM_CALLS):
+        call(number)
+    growth = process.memory_info().rss - before
+    assert growth < _MOST_HOST_BYTES, f"in the last two thirds of {_NUM_CALLS} rounds of calls, the process grew by {growth >> 20} MiB"
+
+
+def _call_with_numbers(subject: Subject) -> Callable[[int], None]:
     x = torch.rand(3, 5, device=subject.device)
 
     def call(number: int) -> None:
@@ -161,11 +177,19 @@ def check_host_memory(subject: Subject) -> None:
         y = torch.nn.functional.leaky_relu(y, scalar).masked_fill(y > scalar, scalar) if not subject.lacks("bool") else y
         torch.cat([y, x]).sum().item()
 
-    process = psutil.Process()
-    for number in range(_NUM_CALLS // 3):
-        call(number)
-    before = process.memory_info().rss
-    for number in range(_NUM_CALLS // 3, _NUM_CALLS):
-        call(number)
-    growth = process.memory_info().rss - before
-    assert growth < _MOST_HOST_BYTES, f"in the last two thirds of {_NUM_CALLS} rounds of calls, the process grew by {growth >> 20} MiB"
+    return call
+
+
+def _call_with_shapes(subject: Subject) -> Callable[[int], None]:
+    linear, convolution, norm = torch.nn.Linear(6, 6), torch.nn.Conv1d(6, 6, 3, padding=1), torch.nn.LayerNorm(6)
+    layers = torch.nn.ModuleList([linear, convolution, norm]).to(subject.device)
+    parameters = list(layers.parameters())
+
+    def call(number: int) -> None:
+        x = torch.ones(1, number + 1, 6, device=subject.device)
+        y = norm(linear(x) + convolution(x.transpose(1, 2)).transpose(1, 2))
+        y = torch.cat([y.softmax(-1), x], 1)
+        y = y.sum(1) + (x[0].t() @ x[0]).sum()
+        torch.autograd.grad(y.sum(), parameters)
+
+    return call

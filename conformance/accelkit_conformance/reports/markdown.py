@@ -14,7 +14,7 @@ _REMARKS = {"flaky": "flaky", "expected-failure": "expected to fail"}
 
 def table(report: Report) -> str:
     """Return a headline about the run, a table of areas, and a table of capabilities."""
-    lines = [_headline(report), "", "| area | passed tests |", "|---|---|"]
+    lines = [_headline(report), "", "| area | tests passed |", "|---|---|"]
     none = declared_none(results_of(report))
     lines += [f"| {plain(area)} | {passed(counts, none.get(area, 0))} |" for area, counts in report["summary"]["areas"].items()]
     if declared := report["subject"].get("capabilities", {}):

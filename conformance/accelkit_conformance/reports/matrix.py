@@ -74,7 +74,7 @@ def _section(heading: str, found: Sequence[tuple[Path, Report]]) -> list[str]:
     facts["verdict"] = ["certified" if one["is_certified"] else "not certified" for one in subjects]
     lines = [f"## {heading}", "", *_table(["", *names], ([name, *cells] for name, cells in facts.items() if any(cells)))]
     areas = [[row["name"], *(_passed(report, row["name"]) for report in reports)] for row in made["areas"]]
-    lines += ["", f"### Areas of {heading.lower()}", "", *_table(["area: passed tests, of those that apply", *names], areas)]
+    lines += ["", f"### Areas of {heading.lower()}", "", *_table(["area (tests passed, out of those that apply)", *names], areas)]
     if made["capabilities"]:
         levels = ([f"`{plain(row['name'])}`", *(plain(level or "undeclared") for level in row["levels"])] for row in made["capabilities"])
         lines += ["", "### Capabilities", "", *_table(["capability", *names], levels)]

@@ -16,7 +16,7 @@ class Plan:
     Attributes:
         rounds: The number of samples.
         round_seconds: The minimum duration of a sample. If a call is shorter, each sample is the mean of several calls.
-        most_seconds: The time after which no more samples are taken. At least three samples are taken in any case.
+        most_seconds: The time after which no more samples are taken. However, at least three samples are always taken.
         longest_call: A measurement is left out if one call is expected to take more than this number of seconds.
     """
 

@@ -40,7 +40,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
 @click.option(
     "--num-nodes",
     metavar="M|MIN:MAX",
-    help="The number of machines, or its limits if machines may come and go. Run this command on each machine.",
+    help="The number of machines, or the minimum and maximum number if machines may come and go. Run this command on each machine.",
 )
 @click.option(
     "--node-rank",
@@ -74,7 +74,7 @@ def _positive(context: click.Context, parameter: click.Parameter, value: float) 
     default=10,
     show_default=True,
     metavar="SECONDS",
-    help="With MIN:MAX, how long MIN machines wait for more.",
+    help="With MIN:MAX, how long to wait for more machines once MIN machines have joined.",
 )
 @click.option(
     "--max-restarts",

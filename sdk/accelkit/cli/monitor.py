@@ -78,7 +78,7 @@ def command(
 
 
 def _read(monitor: Monitor, interval: float, count: int | None) -> Iterator[Sample]:
-    """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings without end.
+    """Yield ``count`` readings, one every ``interval`` seconds. If ``count`` is None, yield readings indefinitely.
 
     If a reading takes longer than ``interval``, the next reading starts immediately, and the following ones are timed from that late
     start. There are no extra readings to catch up.

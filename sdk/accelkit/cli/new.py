@@ -29,8 +29,9 @@ _NEXT = "cd {folder}; pip install --editable '.[dev]'; pytest"
 def command(answers: tuple[str, ...], no_input: bool, output_dir: Path) -> None:
     """Create a plugin package that works immediately, with tests and CI. Asks nine questions, which docs/new-plugin.md explains.
 
-    KEY=VALUE answers a question, which is then not asked. The keys are vendor, distribution, accelerator, torch_device, components, author,
-    email, licence and oldest_accelkit. Nothing is written unless all answers are valid. Prints the path of the new folder.
+    Pass KEY=VALUE to answer a question in advance; a question that is answered in this way is not asked. The keys are vendor, distribution,
+    accelerator, torch_device, components, author, email, licence and oldest_accelkit. Nothing is written unless all answers are valid.
+    Prints the path of the new folder.
     """
     template = find_template()
     given = _given(answers, _questions(template))

@@ -163,9 +163,9 @@ def _probe_without_traces(record: PluginRecord, facts: dict[str, Any], reached: 
 def _trial(record: PluginRecord, facts: dict[str, Any], reached: Reached) -> Availability:
     """Import a plugin and check that it works. The checks depend on the kind of the plugin.
 
-    An accelerator is probed. If it is usable, an instance of it is created, its ``build`` and ``load`` are called, and it computes on its
-    device. A precision is only imported. For a plugin of any other kind, an instance is created; the methods of a hook plugin are also
-    checked against their specifications.
+    An accelerator is probed. If it is usable, an instance of it is created, its ``build`` and ``load`` are called, and a small computation
+    is run on its device. A precision is only imported. For a plugin of any other kind, an instance is created; the methods of a hook plugin
+    are also checked against their specifications.
 
     The import of a third-party plugin is checked for side effects.
     """

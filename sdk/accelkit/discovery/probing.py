@@ -4,7 +4,7 @@ The argument ``question`` of ``_ask_each`` selects what a child process does wit
 
 - ``probe``: It imports the plugin and, if the plugin is an accelerator, calls its probe.
 - ``trial``: It does the same, and checks the import of a third-party plugin for side effects. It also builds and loads an accelerator, and
-  computes on it.
+  runs a small computation on it.
 - ``definitions``: It reads what the plugin's class defines.
 - ``mistakes``: It runs the static checks on the class.
 - ``checks``: It calls the ``doctor_checks`` of a hook plugin.

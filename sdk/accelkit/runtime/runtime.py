@@ -769,7 +769,7 @@ class Runtime:
 
         Args:
             values: Mapping from names to numbers, strings or tensors with one element. The values of this process are recorded; they are
-                not reduced over the processes. Reading a tensor waits for its device.
+                not reduced over the processes. Reading a tensor blocks until the device has computed it.
             step: The step of the optimizer. If None, it is the previous call's step plus 1, or 0 in the run's first call.
 
         Raises:

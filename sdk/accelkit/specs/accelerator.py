@@ -84,8 +84,8 @@ class Accelerator:
     def probe(cls) -> Availability:
         """Return whether this accelerator can be used on this machine.
 
-        Called in any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and
-        ``fork`` must still work after the call. The default looks for ``torch_package`` without importing it.
+        Called in any process, possibly in a child process with a time limit. It must not import torch or create a driver context, and it
+        must still be possible to fork the process afterwards. The default looks for ``torch_package`` without importing it.
         """
         package = cls.torch_package
         if package is not None and importlib.util.find_spec(package.partition(".")[0]) is None:

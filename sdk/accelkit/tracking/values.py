@@ -16,7 +16,7 @@ _SCALARS = (bool, int, float, str)
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the values as plain bools, ints, floats and strings. Reading a tensor waits for its device.
+    """Return the values as plain bools, ints, floats and strings. Reading a tensor blocks until the device has computed it.
 
     Raises:
         UsageError: If ``values`` is not a mapping, if a name is invalid (empty, ``step`` or not a string), or if an element of ``values``

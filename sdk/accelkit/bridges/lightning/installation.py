@@ -38,7 +38,7 @@ def install(*accelerators: str, package: str | None = None) -> None:
 
     Args:
         accelerators: The names of plugins that have a method ``register_accelerators(registry)``. ``install`` loads these plugins and calls
-            the method, which registers the names of accelerators. Do not list other plugins here; their names work in any case.
+            the method, which registers the names of accelerators. Do not list other plugins here; their names work anyway.
         package: The package whose classes are changed: ``lightning``, ``pytorch_lightning`` or ``lightning_fabric``. None means every one
             of these packages that is installed.
 

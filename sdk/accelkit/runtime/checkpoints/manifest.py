@@ -150,7 +150,7 @@ def _tensors_of_damage(step: Path, manifest: Mapping[str, Any], name: str, found
     if folder != DATA:
         return ""
     others = data_files(manifest) - {dcp_metadata.NAME}
-    with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong in any case
+    with contextlib.suppress(Exception):  # the index may be the damaged file; the checksum is wrong anyway
         expected = manifest["blocks"][name]
         number = next(place for place, crc in enumerate(found) if crc != expected[place])
         keys = index.keys_in(step / folder, others, own, number * BLOCK, (number + 1) * BLOCK)

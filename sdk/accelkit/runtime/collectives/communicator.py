@@ -87,7 +87,7 @@ class Communicator:
     def sends_inline(self) -> bool:
         """Whether ``gather`` and ``reduce`` send small data in the packet that verifies the call.
 
-        True only in the mode ``always``. In the other modes, some calls are not verified, and these calls have no packet. If the verified
+        True only in ``always`` mode. In the other modes, some calls are not verified, and these calls have no packet. If the verified
         calls of these modes sent their data in the packet, the sums of verified and unverified calls could be rounded differently.
         """
         return self.verification == "always"

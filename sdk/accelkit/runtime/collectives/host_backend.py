@@ -114,7 +114,7 @@ class HostStagedGroup(_ProcessGroup):  # type: ignore[misc] # torch's stubs decl
         self._gloo.alltoall_base(received, _on_host(tensor), output_sizes, input_sizes, opts).wait()
         return _Done(_copied_back(output, received))
 
-    all_to_all_single = alltoall_base  # its name from torch 2.13 on
+    all_to_all_single = alltoall_base  # its name since torch 2.13
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         """Concatenate the tensors and run ``alltoall_base``, because gloo does not implement ``alltoall`` for lists of tensors."""

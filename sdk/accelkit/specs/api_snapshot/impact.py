@@ -56,9 +56,9 @@ def _as_data(change: Change, now: Member, is_made: bool, mentions: Sequence[str]
 
     A change can concern the plugin only if its ``concerns`` is ``"who uses it"``. Such a change concerns the plugin in these cases:
 
-    - Plugins only receive objects of the class (``is_made`` is False), and the code mentions the member.
-    - Plugins create objects of the class (``is_made`` is True), and the code mentions the class. If the new record contains the member and
-      the member is not a field, the code must also mention the member.
+    - Plugins only receive instances of the class (``is_made`` is False), and the code mentions the member.
+    - Plugins create instances of the class (``is_made`` is True), and the code mentions the class. If the new record contains the member
+      and the member is not a field, the code must also mention the member.
     """
     if change.concerns != "who uses it":
         return False

@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent
 
 Role = Literal["accelerator", "precision", "cluster", "strategy", "hooks", "made", "given"]
 """How a plugin uses a specification: it subclasses the specification (the role is then the plugin's kind), implements its hooks, creates
-objects of the class (``made``), or receives such objects from accelkit (``given``)."""
+instances of the class (``made``), or receives such instances from accelkit (``given``)."""
 
 Record = dict[str, Any]
 """A dict with ``schema``, ``version``, ``released`` (a date, empty before the release) and ``specifications``.

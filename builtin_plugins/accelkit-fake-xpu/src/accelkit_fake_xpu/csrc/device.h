@@ -33,7 +33,7 @@ std::pair<std::string, int64_t> device_properties(c10::DeviceIndex device);
 // Throws an exception if `device` does not exist; -1 means the current device.
 c10::DeviceIndex check_device(c10::DeviceIndex device);
 
-// True from the first use on. Afterwards, a forked child cannot use the devices.
+// True once the devices have been used. From then on, a forked child cannot use them.
 bool is_initialized() noexcept;
 bool is_in_bad_fork() noexcept;
 

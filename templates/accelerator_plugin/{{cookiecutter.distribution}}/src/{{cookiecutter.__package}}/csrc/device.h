@@ -43,7 +43,7 @@ c10::DeviceIndex check_device(c10::DeviceIndex device);
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex device) noexcept;
 
-// True from the first use on. Afterwards, a forked child cannot use the devices.
+// True once the devices have been used. From then on, a forked child cannot use them.
 bool is_initialized() noexcept;
 bool is_in_bad_fork() noexcept;
 

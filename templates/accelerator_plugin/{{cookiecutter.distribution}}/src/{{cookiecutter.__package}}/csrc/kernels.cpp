@@ -1,5 +1,5 @@
-// Operators that the device computes itself: a function and a line of registration for each. A kernel may accept only some arguments, as
-// these examples do, and leave the others to the CPU. All other operators run on the CPU (fallback.cpp).
+// Operators that the device computes itself: a function and a line of registration for each. A kernel can handle some arguments itself,
+// as these examples do, and leave the others to the CPU. All other operators run on the CPU (fallback.cpp).
 #include <ATen/Functions.h>
 #include <torch/library.h>
 
