@@ -126,7 +126,7 @@ def main() -> int:
         reloaded = fresh.accuracy()
         training.rt.wait_for_everyone()
 
-    training.rt.print(f"{trained:.2%} of the held-out digits are right, {reloaded:.2%} after saving and loading")
+    training.rt.print(f"{trained:.2%} of the held-out digits are classified correctly; {reloaded:.2%} after saving and loading the model")
     if trained == reloaded and trained >= WANTED:
         return 0
     training.rt.print(f"digits: {WANTED:.0%} are expected, the same before and after: more --epochs, or a device that computes wrongly")

@@ -152,6 +152,6 @@ def _opened_for_owner(path: str, flags: int) -> int:
 def nothing_to_continue(what: str, option: str) -> UsageError:
     """Return an error that says that ``option`` cannot be used, because there is no earlier run to continue.
 
-    ``what`` names the missing run, such as ``interrupted run``.
+    ``what`` describes the missing run, for example ``interrupted run``.
     """
     return UsageError(f"{option}: there is no {what} of these tests with this installation", hint=f"run the command without {option} first")

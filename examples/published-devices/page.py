@@ -27,8 +27,8 @@ _VARYING = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+")
 _INTRODUCTION = """\
 # Published devices
 
-We also run the [conformance suite](conformance.md) on devices that others publish for PyTorch, if
-they run without special hardware. This page is for their authors and users. For each device, it
+We run the [conformance suite](conformance.md) on PyTorch devices from other projects, if the
+devices need no special hardware. This page is for the authors and users of these devices. For each device, it
 shows how many tests pass, whether a model trains, and the defects and limits that we found. For
 each defect and each limit, it shows a program in plain torch, without accelkit, and the output of
 the program. We wrote the plugins on this page. They are in `examples/published-devices`, and are
@@ -37,8 +37,8 @@ not published.
 The numbers are not a ranking. These packages are young, none of them was written for accelkit, and
 none claims to have every operator. The plugins declare no capabilities. A test of a capability,
 such as a dtype or streams, is *not supported* if the device raises an error, computes in another
-dtype under autocast, or lacks what is tested. A test that needs something else that is missing,
-such as a second device, also counts as *not supported*. A test counts as *failed* if the device computes a
+dtype under autocast, or lacks what is tested. A test also counts as
+*not supported* if something that it requires is missing, such as a second device. A test counts as *failed* if the device computes a
 wrong result, does not behave as torch guarantees, or raises an error in a test that is not
 about a capability. A device without float32, for example, *fails* the test of a training step, but
 the tests of its operators in float32 count as *not supported*. The number of failures is larger
@@ -82,7 +82,7 @@ def _section(name: str) -> list[str]:
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
     command = f"`python examples/digits.py --accelerator {name}`"
-    lines += ["", _wrapped(f"{command} trains a convolutional network. This is the last line of its output, or the error that ended it:")]
+    lines += ["", _wrapped(f"{command} tries to train a convolutional network. The program ended with this line of output or this error:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects and limits of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")

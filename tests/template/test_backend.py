@@ -230,7 +230,7 @@ y + y"""
 def test_it_passes_distributed_and_trains(clean, package):
     clean.accelkit("conformance", "run", "acme", "--profile", "distributed", "-n", "2")
     digits = [ROOT / "examples" / "digits.py", "--accelerator", "acme"]
-    assert "held-out digits are right" in run(clean.python, *digits).stdout
+    assert "held-out digits are classified correctly" in run(clean.python, *digits).stdout
     for strategy in ("ddp", "fsdp"):
         clean.accelkit("launch", "--accelerator", "acme", "--devices", "2", "--strategy", strategy, *digits)
 

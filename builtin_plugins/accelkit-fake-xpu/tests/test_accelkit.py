@@ -46,7 +46,7 @@ def test_digits_learn_on_it_as_on_the_cpu():
         command = [sys.executable, ROOT / "examples" / "digits.py", "--accelerator", accelerator]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
-        found[accelerator] = re.findall(r"([\d.]+)% of the held-out digits are right, ([\d.]+)% after", result.stdout)
+        found[accelerator] = re.findall(r"([\d.]+)% of the held-out digits are classified correctly; ([\d.]+)% after", result.stdout)
     assert found["fake_xpu"]
     ((ours, reloaded),), ((theirs, _),) = found["fake_xpu"], found["cpu"]
     assert ours == reloaded

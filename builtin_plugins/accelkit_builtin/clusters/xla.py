@@ -103,7 +103,7 @@ class XLAEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        """Value of MASTER_ADDR, else the machine of the first address in TPU_PROCESS_ADDRESSES.
+        """Value of MASTER_ADDR or, if that is not set, the host in the first address of TPU_PROCESS_ADDRESSES.
 
         If neither variable is set and XLA uses the CPU, the value is ``localhost``.
         """

@@ -60,12 +60,30 @@ def empty_tensors(subject: Subject, overload: str) -> None:
 def keyword_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU for combinations of values of their keyword arguments. The functions are
     ``interpolate``, ``grid_sample``, convolutions, pooling, ``pad``, losses, ``topk``, ``sort``, ``searchsorted``, ``unique``,
-    normalizations, distances, activations, reductions, ``fold``, ``roll`` and similar functions. Among their arguments are modes, sizes,
-    strides, paddings, dilations, norms, ``ignore_index``, ``label_smoothing`` and ``reduction``. Combinations that the CPU rejects are left
-    out."""
+    normalizations, distances, activations, reductions, matrix products, attention, scatter functions, pointwise functions, ``fold``,
+    ``roll`` and similar functions. Among their arguments are modes, sizes, strides, paddings, dilations, norms, dtypes, factors, bounds,
+    ``ignore_index``, ``label_smoothing`` and ``reduction``. Combinations that the CPU rejects are left out."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_values
 
     check_keyword_values(subject, name)
+
+
+def _variants() -> Iterator[Case]:
+    from accelkit_conformance.oracle.keyword_values import KEYWORDS
+    from accelkit_conformance.oracle.keyword_variants import VARIANTS
+
+    yield from (("full", (name, variant)) for name in KEYWORDS for variant in VARIANTS)
+
+
+@check("full", requires=["dtype.float32"], over=_variants)
+def keyword_variants(subject: Subject, name: str, variant: str) -> None:
+    """The functions of the check ``keyword_values`` give the same results as on the CPU for combinations of values of their keyword
+    arguments and for unusual tensors: with NaN, with an infinity, zeros, or a very large or very small number, in two other dtypes (out of
+    nine; the next call has other ones), or with a dimension of length 0. Calls that the CPU rejects are left out. A call may also raise an
+    error if PyTorch itself implements it only for the CPU."""
+    from accelkit_conformance.oracle.keyword_variants import check_keyword_variants
+
+    check_keyword_variants(subject, name, variant)
 
 
 @check("full", requires=["dtype.float32"], over=names_of("keyword_values", "KEYWORDS"))
@@ -250,8 +268,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices or vectors, or 70,003 indices with only 11 different values. A case named ``backward_of_...`` compares
-    the gradient of the weights.
+    Others take 65,543 matrices, vectors or batches, or 70,003 indices with only 11 different values. A case named ``backward_of_...``
+    compares the gradient of the weights.
     """
     from accelkit_conformance.oracle.many_items import check_many_items
 

@@ -1,5 +1,5 @@
 """DataLoaders deliver the right samples with forked workers, with spawned workers, with pinned batches and with datasets on the device.
-Using the device in a forked process works or raises an error."""
+Using the device in a forked process either works or raises an error; it does not hang."""
 
 from __future__ import annotations
 

@@ -199,6 +199,20 @@ def synchronized_batch_norm(subject: Subject, size: str) -> None:
         torch.testing.assert_close(ours.cpu(), theirs)
 
 
+@check("distributed", requires=["process_group", "dtype.float32"], over=SIZES, is_distributed=True)
+def layouts_of_synchronized_batch_norm(subject: Subject, size: str) -> None:
+    """The outputs and gradients of SyncBatchNorm equal those of BatchNorm in one process that has the samples of all ranks, whatever the
+    memory layout of the inputs and of the output gradients: contiguous, channels_last, transposed, strided, with an offset, with gaps
+    between rows, or with unusual strides in dimensions of length 1."""
+    if subject.device_type == "cpu":
+        from accelkit_conformance.results import NotSupported
+
+        raise NotSupported("torch's SyncBatchNorm does not support the CPU")
+    from accelkit_conformance.oracle.synchronized_norms import check_layouts
+
+    check_layouts(subject)
+
+
 def _programs() -> Iterator[Case]:
     from accelkit_conformance.oracle.ddp_programs import CASES
 

@@ -39,8 +39,8 @@ def events_return_in_time(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def statistics_are_numbers_by_name(subject: Subject) -> None:
-    """``get_device_stats`` returns a mapping from names to finite numbers. Each name contains a dot, which separates the unit from the
-    rest, as in ``memory.allocated.bytes``."""
+    """``get_device_stats`` returns a mapping from names to finite numbers. In each name, the last dot separates the unit from the rest, as
+    in ``memory.allocated.bytes``."""
     calls = HookCalls(subject)
     for hook in calls.implemented(("get_device_stats",)):
         for found in calls.call(hook):

@@ -111,8 +111,9 @@ def gradients_of_copies(subject: Subject) -> None:
 @check("full")
 def dlpack(subject: Subject) -> None:
     """If the device supports DLPack, the result of ``torch.from_dlpack`` is on the device, has the dtype, shape, strides and values of its
-    argument, and shares memory with it. The arguments are a contiguous tensor of each declared dtype, a float32 matrix, and several
-    views of this matrix: sliced, strided, transposed, 0-d and empty.
+    argument, and shares memory with it. The argument may also be a capsule that ``torch.utils.dlpack.to_dlpack`` created. The tensors are a
+    contiguous tensor of each declared dtype, a float32 matrix, and several views of this matrix: sliced, strided, transposed, one row, 0-d
+    and empty.
     """
     from accelkit_conformance.oracle.aliases import check_dlpack
 

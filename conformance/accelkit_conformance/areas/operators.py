@@ -196,7 +196,8 @@ def special_values(subject: Subject, name: str, dtype: str) -> None:
 
 @check("full", requires=["dtype.float32"], over=names_of("large_tensors", "CALLS"))
 def large_tensors(subject: Subject, name: str) -> None:
-    """Calls on tensors of 16,777,228 elements, more than a float32 counter can count, give the same results as on the CPU."""
+    """Calls on tensors of 16,777,228 elements, more than a float32 counter can count, give the same results as on the CPU. So do calls on
+    bfloat16 matrices of 8,388,672 rows."""
     from accelkit_conformance.oracle.large_tensors import check_large_tensors
 
     check_large_tensors(subject, name)

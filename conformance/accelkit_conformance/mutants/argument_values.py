@@ -242,3 +242,22 @@ class TracesInEightBits(Broken):
 
         result = call()
         return result.to(args[0].dtype).to(torch.int64) if name == "trace" and args[0].dtype in (torch.int8, torch.uint8) else result
+
+
+@mutant("arguments", "options in other dtypes")
+class RoundsHalvesToIntegers(Broken):
+    """``round`` ignores ``decimals`` if the input is float16 or bfloat16."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        return args[0].round() if name == "round.decimals" and args[0].element_size() == 2 else call()
+
+
+@mutant("arguments", "empty tensors")
+class AveragesNothingToZero(Broken):
+    """The mean of ``mse_loss``, ``smooth_l1_loss`` and ``huber_loss`` of empty tensors is 0 instead of NaN."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return (
+            result.zero_() if name in ("mse_loss", "smooth_l1_loss", "huber_loss") and not args[0].numel() and not result.ndim else result
+        )

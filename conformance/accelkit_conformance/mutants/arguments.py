@@ -160,3 +160,23 @@ class VariesGradientsOfPadding(Broken):
             self.calls[0] += 1
             result.add_(1e-6 * self.calls[0])
         return result
+
+
+@mutant("memory", "the host's memory")
+class KeepsEveryLength(Broken):
+    """``cat`` keeps 128 KiB of host memory for each shape of its first tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "cat":
+            self.__dict__.setdefault("plans", {}).setdefault(args[0][0].shape, bytearray(b"1" * (128 << 10)))
+        return call()
+
+
+@mutant("errors", "ends of tables")
+class ReadsBehindTheTable(Broken):
+    """``embedding_bag`` accepts an index that is equal to the number of rows, and reads the first row for it."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("_embedding_bag", "_embedding_bag_forward_only") and args[1].numel():
+            return func(args[0], args[1].masked_fill(args[1] == len(args[0]), 0), *args[2:], **kwargs)
+        return call()

@@ -64,3 +64,18 @@ class KeepsPartialResults(Broken):
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         return args[0].clone() if name.startswith("_c10d_functional::all_reduce") else call()
+
+
+@mutant("ddp", "batch statistics")
+class MistakesTheMemoryFormat(Broken):
+    """SyncBatchNorm's input gradient is wrong if torch does not recognize from its strides that the output gradient is channels_last."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        gradient = args[0] if name == "batch_norm_backward_elemt" else None
+        is_hidden = gradient is not None and gradient.ndim == 4 and not gradient.is_contiguous() and gradient.stride(3) == 1
+        if is_hidden and gradient.is_contiguous(memory_format=torch.channels_last) and gradient.shape[3] == 1:
+            return result.movedim(1, -1).contiguous().view(result.shape)
+        return result

@@ -139,3 +139,18 @@ class AcceptsAnyTarget(Broken):
             if name == "multi_margin_loss":
                 return args[0].new_zeros(())
             raise
+
+
+@mutant("distributions", "many numbers")
+class RepeatsWideIntegers(Broken):
+    """If ``randint`` draws more than 100,000 integers from a range of 2**32 or more, the next such draw begins with the last 1,000 of
+    them."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "randint.low" and args[1] - args[0] >= 1 << 32 and result.numel() > 100_000:
+            last = self.__dict__.get("last")
+            self.__dict__["last"] = result[-1000:].clone()
+            if last is not None:
+                result[:1000] = last
+        return result

@@ -169,3 +169,25 @@ class RepeatsInFloat32(Broken):
             return device and {**device, "enabled": False}, host
 
         checkpoint._get_autocast_kwargs = autocast_options
+
+
+@mutant("precision", "weights that are cast once")
+class CastsWithoutGradients(Broken):
+    """Under autocast, ``linear`` uses a weight without its gradient if the weight was first used under ``no_grad`` in the same region."""
+
+    def install(self) -> None:
+        import torch
+
+        linear, clear = torch.nn.functional.linear, torch.clear_autocast_cache
+        has_gradient: dict[int, bool] = {}
+
+        def cast(x: Any, weight: Any, bias: Any = None) -> Any:
+            if torch.is_autocast_enabled("fake_xpu") and not has_gradient.setdefault(id(weight), torch.is_grad_enabled()):
+                weight = weight.detach()
+            return linear(x, weight, bias)
+
+        def clear_all() -> None:
+            has_gradient.clear()
+            clear()
+
+        torch.nn.functional.linear, torch.clear_autocast_cache = cast, clear_all  # type: ignore[assignment]

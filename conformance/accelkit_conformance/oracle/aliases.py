@@ -4,11 +4,13 @@ copies, and of DLPack."""
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.dlpack import to_dlpack
 
 from accelkit_conformance.profiles.operators import DTYPES
 from accelkit_conformance.results import NotSupported
@@ -148,8 +150,15 @@ def _assigned(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return target
 
 
+_DLPACK: dict[str, Callable[[torch.Tensor], Any]] = {
+    "from_dlpack": torch.from_dlpack,
+    "capsule": lambda x: torch.from_dlpack(to_dlpack(x)),  # type: ignore[arg-type]
+}
+"""Ways to pass a tensor through DLPack, by name. The first is not supported for devices whose type torch does not know by name."""
+
+
 def check_dlpack(subject: Subject) -> None:
-    """Check that ``torch.from_dlpack`` returns a tensor on the device that equals its argument and shares memory with it.
+    """Check that a tensor that went through DLPack is on the device, equals the original tensor and shares memory with it.
 
     A failure is recorded in the subject if a result is on another device, has a wrong dtype, shape, stride or value, or does not share
     memory.
@@ -158,26 +167,39 @@ def check_dlpack(subject: Subject) -> None:
         NotSupported: If the device does not support DLPack.
     """
     base = torch.arange(24.0, device=subject.device).view(4, 6)
-    try:
-        torch.from_dlpack(base)
-    except (BufferError, NotImplementedError, ValueError) as error:  # torch raises a ValueError for a device type without DLPack
-        raise NotSupported(f"the device does not support DLPack: {error}") from error
-    except RuntimeError as error:
-        if not any(text in str(error) for text in _LACKS_DLPACK):
-            raise
-        raise NotSupported(f"the device does not support DLPack: {error}") from error
-    views = {"whole": base, "offset": base[1:], "strided": base[:, ::2], "transposed": base.t(), "0-d": base[2, 3], "empty": base[:0]}
+    ways: dict[str, Callable[[torch.Tensor], Any]] = {}
+    for way, exchange in _DLPACK.items():
+        try:
+            exchange(base)
+            ways[way] = exchange
+        except (BufferError, NotImplementedError, ValueError) as error:  # torch raises a ValueError for a device type without DLPack
+            reason = str(error)
+        except RuntimeError as error:
+            if not any(text in str(error) for text in _LACKS_DLPACK):
+                raise
+            reason = str(error)
+    if not ways:
+        raise NotSupported(f"the device does not support DLPack: {reason}")
+    views = {
+        "whole": base,
+        "offset": base[1:],
+        "strided": base[:, ::2],
+        "transposed": base.t(),
+        "0-d": base[2, 3],
+        "one row": base[:1],
+        "empty": base[:0],
+    }
     for dtype in (one for one in DTYPES if subject.capabilities.can(f"dtype.{one}")):
         views[dtype] = (torch.arange(12) % 5).to(getattr(torch, dtype)).to(subject.device)
-    for name, x in views.items():
-        with subject.sample(name, {"name": name}):
-            back: Any = torch.from_dlpack(x)
+    for (name, x), (way, exchange) in itertools.product(views.items(), ways.items()):
+        with subject.sample(f"{name}, {way}", {"name": name}):
+            back = exchange(x)
             subject.assert_on_device(back)
             form, right = ((one.dtype, tuple(one.shape)) for one in (back, x))
             assert form == right, f"a tensor that went through DLPack has the dtype and shape {form}, not {right}"
             assert back.stride() == x.stride() or x.numel() < 2, f"a tensor that went through DLPack has the strides {back.stride()}"
             assert torch.equal(back.cpu(), x.cpu()), f"a tensor that went through DLPack has the values {back.tolist()}"
+            kept = x.clone()
             back.zero_()
             assert not bool(x.cpu().any()), "a tensor that went through DLPack does not share memory with the original"
-            if not name.startswith(DTYPES):
-                base.copy_(torch.arange(24.0).view(4, 6))
+            x.copy_(kept)

@@ -50,6 +50,7 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     *({"layout": layout} for layout in (*MIXED_LAYOUTS, *NARROWED_LAYOUTS, *MORE_LAYOUTS)),
     {"layout": "narrowed", "destination": "narrowed out="},
     {"layout": "odd strides", "size": "one"},
+    {"layout": "ambiguous strides", "size": "one"},
 )
 
 
@@ -75,7 +76,7 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
 
     - a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``
     - a combination with gaps between the rows of the tensor that is passed as ``out=``
-    - a combination of the layout ``odd strides`` with a last dimension of length 1
+    - combinations of the layouts ``odd strides`` and ``ambiguous strides`` with a last dimension of length 1
     """
     if is_contiguous:
         axes = {**AXES, "layout": AXES["layout"][:1], "destination": tuple(one for one in AXES["destination"] if "strided" not in one)}

@@ -128,11 +128,111 @@ def _rearrangements() -> Iterator[Call]:
     yield from product(torch.unfold_copy, x, dimension=[0, 2], size=[1, 2, 3], step=[1, 2])
 
 
+def _products() -> Iterator[Call]:
+    factors: dict[str, Any] = {"beta": [0, 0.5, 1, -2], "alpha": [0, 0.5, 1]}
+    a, b, c, v, w = random_inputs((3, 4), (3, 5), (5, 4), (5,), (3,))
+    for added in (a, a[:1], a[:, :1], a[0]):
+        yield from product(torch.addmm, (added, b, c), **factors)
+        yield from product(torch.baddbmm, (added, b.expand(2, 3, 5), c.expand(2, 5, 4)), **factors)
+        yield from product(torch.addbmm, (added, b.expand(2, 3, 5), c.expand(2, 5, 4)), **factors)
+    yield from product(torch.addmv, (w, b, v), **factors)
+    yield from product(torch.addmv, (w[:1], b, v), **factors)
+    yield from product(torch.addr, (b, w, v), **factors)
+    for call in (torch.add, torch.sub):
+        yield from product(call, (a, a + 1), alpha=[-1, 0, 1, 2, 0.5])
+    for call in (torch.addcmul, torch.addcdiv):
+        yield from product(call, (a, a[:1], a.abs() + 1), value=[-1, 0, 1, 2, 0.5])
+    yield from product(torch.lerp, (a, a + 1), weight=[0.0, 0.3, 0.5, 0.7, 1.0, 2.0])
+    queries, keys, values, bias = random_inputs((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6), (3, 5))
+    for mask in (None, bias, bias > -0.5, bias.expand(2, 1, 3, 5), (bias > 9)):
+        yield from product(F.scaled_dot_product_attention, (queries, keys, values), attn_mask=[mask], scale=[None, 0.0, 2.0])
+    yield from product(F.scaled_dot_product_attention, (queries, keys, values), is_causal=[True], scale=[None, 0.5])
+    yield from product(F.scaled_dot_product_attention, (queries, keys[:, :1], values[:, :1]), enable_gqa=[True], is_causal=[True, False])
+    yield from product(F.linear, (b, c.t(), a[0]))
+    yield from product(F.bilinear, (b, b, random_inputs((2, 5, 5))[0]), bias=[None, a[0, :2]])
+
+
+def _elements() -> Iterator[Call]:
+    x, y = ([one * 3 for one in random_inputs((3, 4))], random_inputs((3, 4), (3, 4)))
+    bounds: list[Any] = [None, -1, 0.1, 1.5, float("nan"), float("inf")]
+    for low, high in itertools.product(bounds, bounds):
+        if low is not None or high is not None:
+            yield torch.clamp, x, {"min": low, "max": high}
+    yield from product(torch.div, y, rounding_mode=[None, "floor", "trunc"])
+    for rounding in (None, "floor", "trunc"):
+        yield from product(lambda one, by, how: torch.div(one, by, rounding_mode=how), x, by=[0.3, -2, 0.0], how=[rounding])
+    exponents: list[Any] = [-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.0, 3, 3.0]
+    yield from product(torch.pow, x, exponent=exponents)
+    yield from product(lambda one, base: base**one, x, base=[0, 1, 2, 0.5, -1.0])
+    yield from product(torch.round, x, decimals=[-1, 0, 1, 3])
+    yield from product(torch.nan_to_num, x, nan=[None, 1.0], posinf=[None, 2.0], neginf=[None, -3.0])
+    yield from product(torch.xlogy, y)
+    for call in (torch.remainder, torch.fmod, torch.floor_divide, torch.true_divide, torch.copysign, torch.eq, torch.lt, torch.ge):
+        yield from product(lambda one, other, call: call(one, other), x, other=[-2, 0.7, 3], call=[call])
+    for call in (torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2, torch.hypot, torch.logaddexp, torch.nextafter):
+        yield call, y, {}
+    yield from product(torch.isclose, y, rtol=[0.0, 0.5], atol=[0.0, 0.1], equal_nan=[True, False])
+    yield from product(torch.heaviside, y)
+    yield from product(torch.where, (y[0] > 0, *y))
+    yield from product(torch.masked_fill, (x[0], x[0] > 0), value=[-1, 0.5, float("nan")])
+
+
+def _whole_reductions() -> Iterator[Call]:
+    x = random_inputs((3, 4, 5))
+    dtypes = [None, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
+    for reduce in (torch.sum, torch.prod, torch.mean, torch.nansum):
+        yield from product(reduce, x, dtype=dtypes)
+        yield from product(reduce, x, dim=[0, -1], dtype=dtypes)
+    for scan in (torch.cumsum, torch.cumprod):
+        yield from product(scan, x, dim=[0, -1], dtype=dtypes)
+    for reduce in (torch.std, torch.var):
+        yield from product(reduce, x, unbiased=[True, False])
+        yield from product(reduce, x, dim=[None], correction=[0, 1, 2])
+        yield reduce, x, {}
+    for reduce in (torch.std_mean, torch.var_mean):
+        yield from product(reduce, x, dim=[None, 0, (1, 2)], correction=[0, 1])
+    for reduce in (torch.amax, torch.amin, torch.max, torch.min, torch.argmax, torch.argmin, torch.all, torch.any, torch.count_nonzero):
+        yield reduce, x, {}
+    for reduce in (torch.argmax, torch.argmin, torch.all, torch.any):
+        yield from product(reduce, x, dim=[0, 1, -1], keepdim=[True, False])
+    yield from product(torch.count_nonzero, x, dim=[None, 0, (0, 2)])
+    yield from product(torch.norm, x, p=[0, 1, 2, 3, float("inf"), "fro"])
+    yield from product(torch.aminmax, x, dim=[None, 0, -1], keepdim=[True, False])
+
+
+def _writes() -> Iterator[Call]:
+    x, values = random_inputs((4, 3), (5, 3))
+    rows = torch.tensor([0, 2, 2, 3, 0])
+    index = rows[:, None].expand(5, 3)
+    means = {"dim": [0], "reduce": ["prod", "mean", "amax", "amin"], "include_self": [True, False]}
+    yield from product(torch.scatter_reduce, (x,), index=[index], src=[values], **means)
+    yield from product(torch.scatter_reduce, (x,), dim=[0], index=[index], src=[values], reduce=["sum"], include_self=[True, False])
+    yield from product(torch.index_reduce, (x,), index=[rows], source=[values], **means)
+    yield from product(torch.index_add, (x,), dim=[0], index=[rows], source=[values], alpha=[-1, 0, 1, 0.5, 2])
+    yield from product(torch.scatter_add, (x,), dim=[0], index=[index], src=[values])
+    distinct = torch.tensor([2, 0, 3])
+    yield from product(torch.index_copy, (x,), dim=[0], index=[distinct], source=[values[:3]])
+    yield from product(torch.index_fill, (x,), dim=[0], index=[rows], value=[-1, 0.5, 0])
+    yield from product(torch.scatter, (x,), dim=[0], index=[distinct[:, None].expand(3, 3)], src=[values])
+    yield from product(torch.scatter, (x,), dim=[0], index=[index], value=[-1, 0.5, 0])
+    yield from product(torch.masked_scatter, (x, x > 0, values))
+    yield from product(lambda x, rows, values, sums: x.index_put((rows,), values, accumulate=sums), (x, rows, values), sums=[True])
+    yield from product(torch.put, (x, rows, values[:, 0]), accumulate=[True])
+    yield from product(torch.take_along_dim, (x, index), dim=[0])
+    yield from product(torch.select_scatter, (x, values[0]), dim=[0], index=[0, -1])
+    yield from product(torch.slice_scatter, (x, values[:2]), dim=[0], start=[0, 2], end=[2, 4])
+    yield from product(torch.diagonal_scatter, (x, values[0]), offset=[0])
+
+
 FUNCTIONS: Mapping[str, Callable[[], Iterator[Call]]] = {
     "norms": _norms,
     "distances": _distances,
     "activations": _activations,
     "reductions": _reductions,
     "rearrangements": _rearrangements,
+    "products": _products,
+    "elements": _elements,
+    "whole_reductions": _whole_reductions,
+    "writes": _writes,
 }
 """Functions by name. Each yields calls."""

@@ -205,7 +205,7 @@ def check_keyword_values(subject: Subject, name: str) -> None:
 
     Differences are recorded in the subject.
     """
-    for title, call, given in _calls(name):
+    for title, call, given in calls(name):
         with subject.sample(title, {"name": title.partition(" ")[0]}):
             compare_call(subject, call, given, num_stages=_STAGES.get(name, 2))
 
@@ -217,7 +217,7 @@ def check_keyword_gradients(subject: Subject, name: str) -> None:
     is used. Calls that the CPU rejects are left out, and so are calls without a floating-point result. Differences are recorded in the
     subject.
     """
-    for number, (title, call, given) in enumerate(_calls(name)):
+    for number, (title, call, given) in enumerate(calls(name)):
         layout = _LAYOUTS[number * 5 // 3 % len(_LAYOUTS)]  # neighbouring calls, which differ in few arguments, have different layouts
         arranged = all_arranged(given, layout)
         first = functools.partial(_first_result, call)
@@ -248,7 +248,7 @@ _STAGES = {"losses": 8, "norms": 8, "distances": 8}
 """The number of operators that must run one after another in a call, by name in ``KEYWORDS``. For all other names, this number is 2."""
 
 
-def _calls(name: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
+def calls(name: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
     """Yield a description, a function of tensors, and the tensors, for each call that ``KEYWORDS[name]()`` yields."""
     for function, inputs, keywords in KEYWORDS[name]():
         described = ", ".join(f"{key}={'...' if isinstance(value, torch.Tensor) else value}" for key, value in keywords.items())

@@ -1,4 +1,4 @@
-"""Calls on tensors with more than 2**24 elements.
+"""Calls on tensors with more than 2**24 elements or more than 2**23 rows.
 
 A float32 counter cannot count beyond 2**24, and 65,535 blocks of 256 threads cover fewer than 2**24 elements.
 """
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._pytree import tree_leaves
+import torch.nn.functional as F  # the usual name
+from torch.utils._pytree import tree_leaves, tree_map
 
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 from accelkit_conformance.oracle.tolerance import check_result
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 LENGTH = 2**24 + 12
 _LAST = LENGTH - 1
+_NUM_ROWS = 2**23 + 64
 
 
 def _indices(device: Any) -> torch.Tensor:
@@ -45,6 +47,36 @@ def _scattered(device: Any) -> torch.Tensor:
     indices = _indices(device)
     return torch.zeros(LENGTH, device=device).index_add_(0, indices, torch.ones(len(indices), device=device))
 
+
+def _rows(device: Any) -> torch.Tensor:
+    """Return a matrix with more than 2**23 rows of length 3, which repeat 64 different rows."""
+    return ((torch.arange(192.0) * 37 % 101 - 50) / 16).view(64, 3).to(device, torch.bfloat16).repeat(_NUM_ROWS // 64, 1)
+
+
+def _row_ends(result: torch.Tensor) -> torch.Tensor:
+    """Return the first and the last rows of a result, and the rows around index 2**23."""
+    return torch.cat([result[:4], result[2**23 - 2 : 2**23 + 3], result[-64:]])
+
+
+def _weight(device: Any) -> torch.Tensor:
+    return ((torch.arange(6.0) - 2) / 4).view(2, 3).to(device, torch.bfloat16)
+
+
+_ROW_CALLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
+    "cross_entropy": lambda x, device: F.cross_entropy(x, x.argmax(1), reduction="none"),
+    "cumsum": lambda x, device: x.cumsum(1),
+    "embedding": lambda x, device: F.embedding(x[:, 0].abs().clamp(max=2).long(), _weight(device).t()),
+    "layer_norm": lambda x, device: F.layer_norm(x, (3,)),
+    "linear": lambda x, device: F.linear(x, _weight(device)),
+    "log_softmax": lambda x, device: x.log_softmax(1),
+    "max": lambda x, device: x.max(1),
+    "rms_norm": lambda x, device: F.rms_norm(x, (3,)),
+    "softmax": lambda x, device: x.softmax(1),
+    "sort": lambda x, device: x.sort(1),
+    "sum": lambda x, device: x.sum(1),
+    "vector_norm": lambda x, device: torch.linalg.vector_norm(x, dim=1),
+}
+"""Functions by name. Each takes the result of ``_rows`` and a device."""
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "add": lambda device: _ends(_numbers(device) + 1),
@@ -74,9 +106,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "to": lambda device: _ends(_numbers(device).to(torch.float32)),
     "topk": lambda device: _numbers(device).topk(3).indices,
     "where": lambda device: _ends(torch.where(_marked(device) != 0, _numbers(device), 7)),
+    **{
+        f"{name}_of_many_rows": lambda device, call=call: tree_map(_row_ends, call(_rows(device), device))  # type: ignore[misc]
+        for name, call in _ROW_CALLS.items()
+    },
 }
 """Functions by name. Each takes a device, and returns a few elements of a result. Most of these elements depend on elements of a tensor
-near or beyond index 2**24."""
+near or beyond index 2**24, or on rows of a matrix near or beyond index 2**23."""
 
 
 def check_large_tensors(subject: Subject, name: str) -> None:

@@ -67,6 +67,16 @@ def odd_strides(one: torch.Tensor) -> torch.Tensor:
     return copy.as_strided(copy.shape, strides)
 
 
+def ambiguous_strides(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy with dimension 1 last in memory, and with stride 1 in all dimensions of length 1, where strides have no effect.
+
+    If the tensor has dimensions of length 1, its strides fit several memory formats: it is contiguous in channels_last, but torch does not
+    recognize this format from its strides. A tensor with fewer than two dimensions is only copied.
+    """
+    copy = one.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1) if one.ndim > 1 else one.clone()
+    return copy.as_strided(copy.shape, [1 if length == 1 else step for length, step in zip(copy.shape, copy.stride(), strict=True)])
+
+
 def offset(one: torch.Tensor) -> torch.Tensor:
     """Return a copy whose storage also holds other values, before and after those of the copy."""
     buffer = torch.full((one.numel() + 2 * GUARD,), canary(one.dtype), dtype=one.dtype, device=one.device)
@@ -116,6 +126,7 @@ MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "narrowed": narrowed,
     "reversed": reversed_dimensions,
     "odd strides": odd_strides,
+    "ambiguous strides": ambiguous_strides,
     "channels_last offset": channels_last_offset,
 }
 """Further layouts, which are combined with few other conditions."""

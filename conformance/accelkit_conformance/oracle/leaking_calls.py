@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
 
 from accelkit_conformance.oracle.device_streams import make_stream, on_stream
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
@@ -34,6 +36,16 @@ def _assigned(x: torch.Tensor) -> None:
     y[y > 5] = 0
 
 
+def _exchanged(x: torch.Tensor) -> None:
+    for view in (x, x[3:9], x[:0], x[::2], x[4]):  # a clone owns memory of its own, which lives as long as any view
+        with contextlib.suppress(RuntimeError, BufferError, ValueError, NotImplementedError):  # the device does not support DLPack
+            torch.from_dlpack(view.clone())
+            from_dlpack(to_dlpack(view.clone()))
+        copied = x.clone()
+        with contextlib.suppress(RuntimeError, BufferError, ValueError, NotImplementedError):
+            from_dlpack(to_dlpack(copied[view.storage_offset() :][: view.numel()]))
+
+
 _CALLS: dict[str, _Call] = {
     "to the host": lambda x: x.cpu(),
     "to the host, not blocking": lambda x: x.to("cpu", non_blocking=True),
@@ -57,6 +69,7 @@ _CALLS: dict[str, _Call] = {
     "a storage that grows": lambda x: x.clone().resize_(9000),
     "moving a module": lambda x: torch.nn.Linear(30, 30).to(x.device).cpu().to(x.device),
     "an optimizer": lambda x: torch.optim.Adam([torch.nn.Parameter(x.clone())]).zero_grad(),
+    "DLPack": _exchanged,
     "out= that grows": lambda x: torch.add(x, 1, out=torch.empty(0, device=x.device)),
 }
 

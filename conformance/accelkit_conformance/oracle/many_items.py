@@ -41,6 +41,16 @@ def _matrices() -> torch.Tensor:
     return torch.stack([torch.stack([2 + side, side], -1), torch.stack([side, 3 + places / _NUM_MATRICES], -1)], -1)
 
 
+def _rows() -> torch.Tensor:
+    """Return 65,543 matrices of shape (2, 3). Their elements are multiples of 1/64, so sums of products are exact in float32."""
+    return ((torch.arange(6.0 * _NUM_MATRICES) * 37 % 1021 - 510) / 64).view(-1, 2, 3)
+
+
+def _layer() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weight, of shape (4, 3), and the bias of a linear layer."""
+    return (torch.arange(12.0) % 5 - 2).view(4, 3) / 2, torch.arange(4.0)
+
+
 def _vectors() -> torch.Tensor:
     return (torch.arange(2.0 * _NUM_MATRICES) % 101 - 50).view(-1, 2, 1) / 50
 
@@ -110,6 +120,38 @@ CALLS: Mapping[str, Call] = {
     "linalg.solve_triangular": (lambda a, b: torch.linalg.solve_triangular(a.tril(), b, upper=False), lambda: (_matrices(), _vectors())),
     "linalg.matrix_power": (lambda x: torch.linalg.matrix_power(x, 3), lambda: (_matrices(),)),
     "linalg.lu_factor": (lambda x: torch.linalg.lu_factor(x)[0], lambda: (_matrices(),)),
+    "linear": (F.linear, lambda: (_rows(), *_layer())),
+    "linear_without_bias": (F.linear, lambda: (_rows(), _layer()[0])),
+    "linear_of_one_row": (F.linear, lambda: (_rows()[:, 0], *_layer())),
+    "linear_of_few_batches": (F.linear, lambda: (_rows()[None], *_layer())),
+    "linear_of_many_batches": (F.linear, lambda: (_rows()[:, None], *_layer())),
+    "linear_of_columns": (F.linear, lambda: (_rows().transpose(0, 1).contiguous(), *_layer())),
+    "layer_norm": (lambda x: F.layer_norm(x, (3,)), lambda: (_rows(),)),
+    "softmax": (lambda x: x.softmax(-1), lambda: (_rows(),)),
+    "softmax_of_columns": (lambda x: x.softmax(0), lambda: (_rows()[:, 0],)),
+    "sum_of_rows": (lambda x: x.sum(-1), lambda: (_rows(),)),
+    "argmax_of_rows": (lambda x: x.argmax(-1), lambda: (_rows(),)),
+    "sort_of_rows": (lambda x: x.sort(-1), lambda: (_rows(),)),
+    "topk_of_rows": (lambda x: x.topk(2, -1), lambda: (_rows(),)),
+    "cumsum_of_rows": (lambda x: x.cumsum(-1), lambda: (_rows(),)),
+    "conv1d": (lambda x, w, b: F.conv1d(x.transpose(1, 2), w[..., None], b), lambda: (_rows(), *_layer())),
+    "conv2d": (lambda x, w, b: F.conv2d(x.transpose(1, 2)[..., None], w[..., None, None], b), lambda: (_rows(), *_layer())),
+    "conv1d_of_long_signals": (lambda x, w: F.conv1d(x.view(1, 1, -1), w.view(1, 1, -1)), lambda: (_rows(), _layer()[0])),
+    "max_pool1d": (lambda x: F.max_pool1d(x, 2), lambda: (_rows(),)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x[:, None], 2), lambda: (_rows(),)),
+    "interpolate": (lambda x: F.interpolate(x, 5), lambda: (_rows(),)),
+    "batch_norm": (lambda x: F.batch_norm(x.transpose(1, 2), None, None, training=True), lambda: (_rows(),)),
+    "group_norm": (lambda x: F.group_norm(x.transpose(1, 2), 1), lambda: (_rows(),)),
+    "pad": (lambda x: F.pad(x, (1, 1), "reflect"), lambda: (_rows(),)),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda: (_rows(),)),
+    "cdist": (lambda x: torch.cdist(x, x), lambda: (_rows(),)),
+    "bmm": (lambda x: torch.bmm(x, x.transpose(1, 2)), lambda: (_rows(),)),
+    "baddbmm": (lambda x: torch.baddbmm(x[:1, :, :1], x, x.transpose(1, 2)), lambda: (_rows(),)),
+    "flip": (lambda x: (x.flip(0), x.flip(-1), x.roll(1, 0)), lambda: (_rows(),)),
+    "transpose": (lambda x: (x.transpose(0, 1).contiguous(), x.permute(2, 1, 0).contiguous()), lambda: (_rows(),)),
+    "tril": (torch.tril, lambda: (_rows(),)),
+    "cross_entropy": (lambda x: F.cross_entropy(x[:, 0], x[:, 0].argmax(-1), reduction="none"), lambda: (_rows(),)),
+    "unfold": (lambda x: F.unfold(x[:, None], 2), lambda: (_rows(),)),
     "matmul": (torch.matmul, lambda: (_matrices(), _vectors()[:1])),
     "linalg.cross": (torch.linalg.cross, lambda: ((torch.arange(3.0 * _NUM_MATRICES) % 11).view(-1, 3), torch.tensor([[1.0, 2.0, 3.0]]))),
     "index_add": (lambda w, i, v: w.index_add(0, i, v), lambda: (_weights(), _indices(), _values())),

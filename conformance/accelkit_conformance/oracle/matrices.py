@@ -130,7 +130,7 @@ def _check_call(
 
 
 def _is_rejected(call: Call, arguments: list[torch.Tensor]) -> bool:
-    """Return whether the CPU rejects a call with arguments in this memory layout."""
+    """Return whether the CPU rejects ``call`` when its arguments have this memory layout."""
     try:
         call(*arguments)
     except _ERRORS:

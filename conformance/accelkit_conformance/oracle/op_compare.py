@@ -34,8 +34,9 @@ _HOST_ARGUMENTS = ("tensor_split",)
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
     """Return the sample ``given``, which is ``(input, args, kwargs)``, with its tensors copied to the device.
 
-    If the sample has neither a tensor nor ``device=``, ``device=`` is added, unless the operator is in ``opdb.NO_TENSORS``. If the operator
-    is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator (``is_plain=False``), all tensors are copied.
+    If the sample contains no tensor and no argument ``device``, this argument is added, unless the operator is in ``opdb.NO_TENSORS``. If
+    the operator is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator (``is_plain=False``), all tensors
+    are copied.
     """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
@@ -105,7 +106,7 @@ def compare_forward(
 def check_results(
     op: Any, given: Any, leaves: Iterable[tuple[Any, Any, Any]], device: torch.device, *, overload: str = "", **options: Any
 ) -> None:
-    """Check leaves of an operator's results with :func:`check_result`, to which ``options`` are passed.
+    """Check the leaves of an operator's results with :func:`check_result`, which receives ``options``.
 
     If the operator may choose among equal values or is discontinuous, a result that differs from the CPU's still passes if it is equally
     correct.

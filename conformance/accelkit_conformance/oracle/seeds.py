@@ -82,7 +82,7 @@ def check_fork_rng(subject: Subject) -> None:
 
 
 def check_host_generator(subject: Subject) -> None:
-    """Check that draws on the device do not use the generator of the CPU. Does nothing if the device is the CPU.
+    """Check that generating random numbers on the device does not use the CPU's generator. Does nothing if the device is the CPU.
 
     Raises:
         AssertionError: If a draw changes the state of the generator of the CPU.

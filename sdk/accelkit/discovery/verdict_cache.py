@@ -112,7 +112,7 @@ def _is_current(verdict: Verdict, state: str | None) -> bool:
 
 
 def recalled(records: Iterable[PluginRecord]) -> dict[PluginRecord, Verdict]:
-    """Return the valid verdicts that ``remember`` cached, by record.
+    """Return a mapping from records to the verdicts cached by ``remember`` that are still valid.
 
     A verdict is not valid if the plugin, accelkit, Python, torch, the visible devices or ACCELKIT_IMPORT has changed since the verdict was
     cached. A verdict on a built-in plugin is also not valid if it is more than an hour old.

@@ -204,8 +204,8 @@ def _store_on(address: str) -> Any:
 def in_this_process(run_id: str) -> RendezvousHandler:
     """Return the rendezvous for a single machine.
 
-    torch keeps the state of a rendezvous in a store, as pickled data. This store is in the memory of this process and listens on no port,
-    so no other process can replace the data with a malicious pickle.
+    torch keeps the state of a rendezvous in a store, as pickled data. Here, the store is in the memory of this process and does not listen
+    on a port, so no other process can replace the data with a malicious pickle.
     """
     store = dist.HashStore()
     parameters = RendezvousParameters(backend="c10d", endpoint="", run_id=run_id, min_nodes=1, max_nodes=1)

@@ -1,4 +1,4 @@
-"""Optimizer and scheduler steps in which gradient accumulation, the precision, the strategy or the accelerator takes part.
+"""Optimizer and scheduler steps that gradient accumulation, the precision, the strategy or the accelerator modifies.
 
 The Runtime does not wrap optimizers and schedulers, because schedulers refer to the optimizer, and hooks are registered with the optimizer.
 Instead, it changes the classes of these objects. A step runs the code of this module only if the Runtime accumulates gradients, the

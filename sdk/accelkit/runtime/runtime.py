@@ -250,7 +250,7 @@ class Runtime:
     def data_parallel_size(self) -> int:
         """The number of shares into which samples are divided: the number of processes, or fewer if some of them train on the same samples.
 
-        With strategy ``parallel``, this is ``replicate`` times ``shard``.
+        With the ``parallel`` strategy, this is ``replicate`` times ``shard``.
         """
         return self._rank_info.data_parallel_size
 

@@ -9,7 +9,7 @@ class StopTrigger:
     """A flag that any process can set. All processes read the flag at the same step and get the same result.
 
     Args:
-        collectives: The collectives of the job, which combine the flags of all processes.
+        collectives: The collectives of the job, used to combine the values that the processes set.
     """
 
     def __init__(self, collectives: Collectives) -> None:

@@ -129,7 +129,7 @@ def _from_environment(framework: Framework) -> dict[str, Any]:
 
 
 def _translated(framework: Framework, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments ``given`` to Trainer or Fabric, translated into arguments that Lightning supports."""
+    """Translate ``given``, the arguments of Trainer or Fabric, into arguments that Lightning supports."""
     requested: Any = given.get("accelerator", AUTO)
     if requested == AUTO:
         chosen = decide().chosen

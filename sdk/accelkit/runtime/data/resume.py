@@ -42,8 +42,8 @@ def dataset_and_samplers(loader: DataLoader[Any]) -> list[Any]:
 def samples_per_batch(loader: DataLoader[Any]) -> int | None:
     """Return the number of samples in each batch of a loader. The last batch may have fewer.
 
-    The result is 1 if the loader does not batch samples. It is None if the loader of a map-style dataset has a batch sampler that is not
-    torch's own ``BatchSampler``, because its batches may have different sizes.
+    The result is 1 if the loader does not batch samples. It is None if the dataset is map-style and the batch sampler is not torch's own
+    ``BatchSampler``, because such a sampler's batches may differ in size.
     """
     if isinstance(loader.dataset, IterableDataset):
         return loader.batch_size or 1
