@@ -200,7 +200,7 @@ def index_tensors_outside(subject: Subject) -> None:
     """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
     that is out of range. The error is raised no later than when the device is synchronized. The calls run in a separate process, because
     the error makes some devices unusable."""
-    from accelkit_conformance.oracle.invalid_calls import check_indices
+    from accelkit_conformance.oracle.index_errors import check_indices
 
     check_indices(subject)
 
