@@ -152,6 +152,22 @@ def _products() -> Iterator[Call]:
     yield from product(F.bilinear, (b, b, random_inputs((2, 5, 5))[0]), bias=[None, a[0, :2]])
 
 
+def _divide(x: Any, by: float, rounding_mode: str | None) -> Any:
+    return torch.div(x, by, rounding_mode=rounding_mode)
+
+
+def _raise_number(x: Any, number: float) -> Any:
+    return number**x
+
+
+def _call_with_number(x: Any, call: Callable[..., Any], number: float) -> Any:
+    return call(x, number)
+
+
+def _add_at(x: Any, rows: Any, values: Any, **how: Any) -> Any:
+    return x.index_put((rows,), values, **how)
+
+
 def _elements() -> Iterator[Call]:
     x, y = ([one * 3 for one in random_inputs((3, 4))], random_inputs((3, 4), (3, 4)))
     bounds: list[Any] = [None, -1, 0.1, 1.5, float("nan"), float("inf")]
@@ -159,16 +175,15 @@ def _elements() -> Iterator[Call]:
         if low is not None or high is not None:
             yield torch.clamp, x, {"min": low, "max": high}
     yield from product(torch.div, y, rounding_mode=[None, "floor", "trunc"])
-    for rounding in (None, "floor", "trunc"):
-        yield from product(lambda one, by, how: torch.div(one, by, rounding_mode=how), x, by=[0.3, -2, 0.0], how=[rounding])
+    yield from product(_divide, x, by=[0.3, -2, 0.0], rounding_mode=[None, "floor", "trunc"])
     exponents: list[Any] = [-2, -1, -0.5, 0, 0.5, 1, 1.5, 2, 2.0, 3, 3.0]
     yield from product(torch.pow, x, exponent=exponents)
-    yield from product(lambda one, base: base**one, x, base=[0, 1, 2, 0.5, -1.0])
+    yield from product(_raise_number, x, number=[0, 1, 2, 0.5, -1.0])
     yield from product(torch.round, x, decimals=[-1, 0, 1, 3])
     yield from product(torch.nan_to_num, x, nan=[None, 1.0], posinf=[None, 2.0], neginf=[None, -3.0])
     yield from product(torch.xlogy, y)
     for call in (torch.remainder, torch.fmod, torch.floor_divide, torch.true_divide, torch.copysign, torch.eq, torch.lt, torch.ge):
-        yield from product(lambda one, other, call: call(one, other), x, other=[-2, 0.7, 3], call=[call])
+        yield from product(_call_with_number, x, call=[call], number=[-2, 0.7, 3])
     for call in (torch.maximum, torch.minimum, torch.fmax, torch.fmin, torch.atan2, torch.hypot, torch.logaddexp, torch.nextafter):
         yield call, y, {}
     yield from product(torch.isclose, y, rtol=[0.0, 0.5], atol=[0.0, 0.1], equal_nan=[True, False])
@@ -179,12 +194,13 @@ def _elements() -> Iterator[Call]:
 
 def _whole_reductions() -> Iterator[Call]:
     x = random_inputs((3, 4, 5))
-    dtypes = [None, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
-    for reduce in (torch.sum, torch.prod, torch.mean, torch.nansum):
-        yield from product(reduce, x, dtype=dtypes)
-        yield from product(reduce, x, dim=[0, -1], dtype=dtypes)
-    for scan in (torch.cumsum, torch.cumprod):
-        yield from product(scan, x, dim=[0, -1], dtype=dtypes)
+    positive = [x[0].abs() * 16]  # what a conversion of a negative number to uint8 gives is not defined
+    for given, dtypes in ((x, [None, torch.float32, torch.float64]), (positive, [torch.int64, torch.int32, torch.uint8, torch.bool])):
+        for reduce in (torch.sum, torch.prod, torch.mean, torch.nansum):
+            yield from product(reduce, given, dtype=dtypes)
+            yield from product(reduce, given, dim=[0, -1], dtype=dtypes)
+        for scan in (torch.cumsum, torch.cumprod):
+            yield from product(scan, given, dim=[0, -1], dtype=dtypes)
     for reduce in (torch.std, torch.var):
         yield from product(reduce, x, unbiased=[True, False])
         yield from product(reduce, x, dim=[None], correction=[0, 1, 2])
@@ -216,7 +232,7 @@ def _writes() -> Iterator[Call]:
     yield from product(torch.scatter, (x,), dim=[0], index=[distinct[:, None].expand(3, 3)], src=[values])
     yield from product(torch.scatter, (x,), dim=[0], index=[index], value=[-1, 0.5, 0])
     yield from product(torch.masked_scatter, (x, x > 0, values))
-    yield from product(lambda x, rows, values, sums: x.index_put((rows,), values, accumulate=sums), (x, rows, values), sums=[True])
+    yield from product(_add_at, (x, rows, values), accumulate=[True])
     yield from product(torch.put, (x, rows, values[:, 0]), accumulate=[True])
     yield from product(torch.take_along_dim, (x, index), dim=[0])
     yield from product(torch.select_scatter, (x, values[0]), dim=[0], index=[0, -1])

@@ -68,11 +68,9 @@ _BEYOND: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], object]]] =
 """Calls with an index beyond the end of a tensor, by name: the smallest index that is out of range, and a function of a tensor of four
 elements and the indices."""
 _INDICES: dict[str, _Call] = {
-    **{
-        f"{name} with {value}": lambda x, call=call, value=value: call(x, _index(x, value))  # type: ignore[misc]
-        for name, (length, call) in _BEYOND.items()
-        for value in (length, 9)
-    },
+    **{name: lambda x, call=call, length=length: call(x, _index(x, length)) for name, (length, call) in _BEYOND.items()},  # type: ignore[misc]
+    "index_select of 9": lambda x: x.index_select(0, _index(x, 9)),
+    "embedding of 9": lambda x: F.embedding(_index(x, 9), x.view(2, 2)),
     "x[-index]": lambda x: x[_index(x, -9)],
     "take of -9": lambda x: x.take(_index(x, -9)),
     "gather of -1": lambda x: x.gather(0, _index(x, -1)),

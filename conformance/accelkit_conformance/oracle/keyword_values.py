@@ -251,13 +251,17 @@ _STAGES = {"losses": 8, "norms": 8, "distances": 8}
 def calls(name: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
     """Yield a description, a function of tensors, and the tensors, for each call that ``KEYWORDS[name]()`` yields."""
     for function, inputs, keywords in KEYWORDS[name]():
-        described = ", ".join(f"{key}={'...' if isinstance(value, torch.Tensor) else value}" for key, value in keywords.items())
+        described = ", ".join(f"{key}={_described(value)}" for key, value in keywords.items())
         title = getattr(function, "__name__", name).strip("<>")
         shapes = " ".join(str(list(one.shape)) for one in tensors(inputs))
         given = {key: value for key, value in keywords.items() if isinstance(value, torch.Tensor)}
         others = {key: value for key, value in keywords.items() if key not in given}
         call = functools.partial(_call, function, len(inputs), list(given), others)
         yield f"{title} of {shapes}, {described}", call, [*inputs, *given.values()]
+
+
+def _described(value: object) -> object:
+    return "..." if isinstance(value, torch.Tensor) else getattr(value, "__name__", value)
 
 
 def _call(function: Callable[..., Any], count: int, names: Sequence[str], keywords: Mapping[str, Any], *given: Any) -> Any:
