@@ -169,16 +169,20 @@ def unused_parameters(subject: Subject, size: str) -> None:
                     torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-4, atol=1e-6)
 
 
+def _require_sync_batch_norm(subject: Subject) -> None:
+    from accelkit_conformance.results import NotSupported
+
+    if subject.device_type == "cpu":
+        raise NotSupported("torch's SyncBatchNorm does not support the CPU")
+
+
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def synchronized_batch_norm(subject: Subject, size: str) -> None:
     """The outputs, gradients and statistics of SyncBatchNorm equal those of BatchNorm in one process that has the whole batch. The
     parts of the batch on different ranks differ in size."""
     import torch
 
-    if subject.device_type == "cpu":
-        from accelkit_conformance.results import NotSupported
-
-        raise NotSupported("torch's SyncBatchNorm does not support the CPU")
+    _require_sync_batch_norm(subject)
     torch.default_generator.manual_seed(0)
     single = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3))
     n = int(size)
@@ -204,10 +208,7 @@ def layouts_of_synchronized_batch_norm(subject: Subject, size: str) -> None:
     """The outputs and gradients of SyncBatchNorm equal those of BatchNorm in one process that has the samples of all ranks, whatever the
     memory layout of the inputs and of the output gradients: contiguous, channels_last, transposed, strided, with an offset, with gaps
     between rows, or with unusual strides in dimensions of length 1."""
-    if subject.device_type == "cpu":
-        from accelkit_conformance.results import NotSupported
-
-        raise NotSupported("torch's SyncBatchNorm does not support the CPU")
+    _require_sync_batch_norm(subject)
     from accelkit_conformance.oracle.synchronized_norms import check_layouts
 
     check_layouts(subject)

@@ -150,7 +150,7 @@ def _assigned(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return target
 
 
-_DLPACK: dict[str, Callable[[torch.Tensor], Any]] = {
+DLPACK: dict[str, Callable[[torch.Tensor], Any]] = {
     "from_dlpack": torch.from_dlpack,
     "capsule": lambda x: torch.from_dlpack(to_dlpack(x)),  # type: ignore[arg-type]
 }
@@ -168,7 +168,7 @@ def check_dlpack(subject: Subject) -> None:
     """
     base = torch.arange(24.0, device=subject.device).view(4, 6)
     ways: dict[str, Callable[[torch.Tensor], Any]] = {}
-    for way, exchange in _DLPACK.items():
+    for way, exchange in DLPACK.items():
         try:
             exchange(base)
             ways[way] = exchange

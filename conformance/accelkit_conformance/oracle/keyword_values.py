@@ -207,7 +207,7 @@ def check_keyword_values(subject: Subject, name: str) -> None:
     """
     for title, call, given in calls(name):
         with subject.sample(title, {"name": title.partition(" ")[0]}):
-            compare_call(subject, call, given, num_stages=_STAGES.get(name, 2))
+            compare_call(subject, call, given, num_stages=STAGES[name])
 
 
 def check_keyword_gradients(subject: Subject, name: str) -> None:
@@ -223,7 +223,7 @@ def check_keyword_gradients(subject: Subject, name: str) -> None:
         first = functools.partial(_first_result, call)
         wanted = _differentiable(first, arranged)
         if wanted is not None:
-            check_function(subject, f"{title}, {layout}", first, arranged, wanted=wanted, num_stages=_STAGES.get(name, 2))
+            check_function(subject, f"{title}, {layout}", first, arranged, wanted=wanted, num_stages=STAGES[name])
 
 
 def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> list[int] | None:
@@ -244,8 +244,8 @@ def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> 
     return wanted if result.requires_grad else []
 
 
-_STAGES = {"losses": 8, "norms": 8, "distances": 8}
-"""The number of operators that must run one after another in a call, by name in ``KEYWORDS``. For all other names, this number is 2."""
+STAGES = {name: 8 if name in ("losses", "norms", "distances") else 2 for name in KEYWORDS}
+"""The number of operators that must run one after another in a call, by name in ``KEYWORDS``."""
 
 
 def calls(name: str) -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:

@@ -11,7 +11,7 @@ import torch
 
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.compared_calls import compare_call
-from accelkit_conformance.oracle.keyword_values import calls
+from accelkit_conformance.oracle.keyword_values import STAGES, calls
 from accelkit_conformance.oracle.known_differences import may_be_missing
 from accelkit_conformance.results import NotSupported
 
@@ -96,7 +96,7 @@ def check_keyword_variants(subject: Subject, name: str, variant: str) -> None:
         function = title.partition(" ")[0]
         for what, changed in VARIANTS[variant](number, title, given):
             with subject.sample(f"{title}, {what}", {"name": function}), _kernels_may_be_missing(function, changed):
-                compare_call(subject, call, changed, num_stages=8)
+                compare_call(subject, call, changed, num_stages=STAGES[name])
 
 
 @contextlib.contextmanager

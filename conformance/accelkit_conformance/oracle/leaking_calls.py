@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.dlpack import from_dlpack, to_dlpack
 
+from accelkit_conformance.oracle.aliases import DLPACK
 from accelkit_conformance.oracle.device_streams import make_stream, on_stream
 from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes
 from accelkit_conformance.oracle.places import run_at
@@ -37,13 +37,10 @@ def _assigned(x: torch.Tensor) -> None:
 
 
 def _exchanged(x: torch.Tensor) -> None:
-    for view in (x, x[3:9], x[:0], x[::2], x[4]):  # a clone owns memory of its own, which lives as long as any view
-        with contextlib.suppress(RuntimeError, BufferError, ValueError, NotImplementedError):  # the device does not support DLPack
-            torch.from_dlpack(view.clone())
-            from_dlpack(to_dlpack(view.clone()))
-        copied = x.clone()
-        with contextlib.suppress(RuntimeError, BufferError, ValueError, NotImplementedError):
-            from_dlpack(to_dlpack(copied[view.storage_offset() :][: view.numel()]))
+    for place in (slice(None), slice(3, 9), slice(0), slice(None, None, 2), 4):
+        for exchange in DLPACK.values():
+            with contextlib.suppress(RuntimeError, BufferError, ValueError, NotImplementedError):  # the device does not support DLPack
+                exchange(x.clone()[place])  # the memory of the clone must live as long as the last view
 
 
 _CALLS: dict[str, _Call] = {
