@@ -22,12 +22,13 @@ def _slow_producer(subject: Subject, stream: object, target: torch.Tensor) -> No
     """
     import torch
 
-    from accelkit_conformance.oracle.device_streams import on_stream
+    from accelkit_conformance.oracle.device_streams import num_slow_products, on_stream, slow_product
 
+    repeats = num_slow_products(subject)
     with on_stream(subject, stream):
         a = torch.rand(512, 512, device=target.device)
-        for _ in range(10):
-            a = (a @ a).softmax(-1)
+        for _ in range(repeats):
+            a = slow_product(a)
         if subject.capabilities.can("pinned_memory"):
             target.copy_(torch.ones(target.shape).pin_memory(), non_blocking=True)
         else:
@@ -147,7 +148,7 @@ def events_measure_time(subject: Subject) -> None:
     checked."""
     import torch
 
-    from accelkit_conformance.oracle.device_streams import elapsed, make_event
+    from accelkit_conformance.oracle.device_streams import elapsed, make_event, num_slow_products, slow_product
 
     if not hasattr(make_event(subject), "elapsed_time"):  # torch.cpu.Event
         return
@@ -158,8 +159,8 @@ def events_measure_time(subject: Subject) -> None:
         subject.synchronize()
         began = time.perf_counter()
         start.record()
-        for _ in range(20):
-            a = (a @ a).softmax(-1)
+        for _ in range(2 * num_slow_products(subject)):
+            a = slow_product(a)
         end.record()
         end.synchronize()
         outside = (time.perf_counter() - began) * 1000

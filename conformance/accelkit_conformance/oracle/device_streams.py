@@ -4,7 +4,9 @@ module."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +93,25 @@ def elapsed(start: Any, end: Any) -> float:
         if "Backend doesn't support elapsedTime" not in str(error):
             raise
         raise NotSupported("the device's events do not measure time") from error
+
+
+@functools.cache
+def num_slow_products(subject: Subject) -> int:
+    """Return how often ``slow_product`` must be repeated so that the device is busy for about 30 ms: at least 1, at most 10 times.
+
+    A simulated device may need 100 ms for one product, and a GPU much less than the time in which the host queues ten of them.
+    """
+    a = slow_product(torch.rand(512, 512, device=subject.device))  # compiles what the device compiles when it is first used
+    subject.synchronize()
+    began = time.perf_counter()
+    slow_product(a)
+    subject.synchronize()
+    return min(10, max(1, round(0.03 / (time.perf_counter() - began))))
+
+
+def slow_product(a: torch.Tensor) -> torch.Tensor:
+    """Return the product of a square matrix with itself, scaled such that the product can be repeated."""
+    return (a @ a).softmax(-1)
 
 
 def is_accelerator(subject: Subject) -> bool:
