@@ -1,7 +1,7 @@
 """Mutation testing with generated mutants: run a sample of the mutants, and report which of them the suite detects.
 
-Each mutant has one fault, which can be switched on and off. A mutant is killed if a test of its area fails while the fault is on, and then
-passes while the fault is off. Both runs of the test use the same worker process, unless the first run makes the process unusable. Many
+Each mutant has one fault, which can be switched on and off. A mutant is killed if a test of its area fails while the fault is active, and
+then passes while it is not. Both runs of the test use the same worker process, unless the first run makes the process unusable. Many
 mutants can share a worker process, because they differ only in their faults.
 """
 
@@ -51,7 +51,7 @@ class _Examiner:
     """Runs tests in a worker process, on one mutant after another.
 
     The worker is replaced by a new process if it cannot run the next test, for example because a fault has crashed it. It is also replaced
-    if a test fails in it while no fault is on, because an earlier fault may have left something behind in the process.
+    if a test fails in it while no fault is active, because an earlier fault may have left something behind in the process.
     """
 
     def __init__(self, order: Order, folder: Path, numbers: Iterator[int]) -> None:

@@ -80,9 +80,9 @@ def make_precision_ignores_unknown_names(subject: Subject) -> None:
 
 @check("smoke", needs_hardware=False, kind="hooks")
 def jobs_of_others_are_not_claimed(subject: Subject) -> None:
-    """``detect_cluster`` leaves jobs for which accelkit has a cluster environment, such as SLURM jobs, to that environment. Given the
-    environment variables of such a job, it returns None, or a ClusterDetection that has a reason and a lower ``priority`` than the
-    ClusterDetection that accelkit's own cluster environment returns. It does not change the variables.
+    """``detect_cluster`` does not claim jobs, such as SLURM jobs, for which accelkit has its own cluster environment. Given the environment
+    variables of such a job, it returns None, or a ClusterDetection that has a reason and a lower ``priority`` than the ClusterDetection
+    that accelkit's own cluster environment returns. It does not change the variables.
     """
     from accelkit.cluster.detection import make_environment
 

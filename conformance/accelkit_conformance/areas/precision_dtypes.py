@@ -1,4 +1,5 @@
-"""A precision stores parameters and computes in the dtypes that it declares, converts arguments and results, and changes nothing else."""
+"""A precision stores parameters, and does its computations, in the dtypes that it declares. It also converts arguments and results, but
+changes nothing else."""
 
 from __future__ import annotations
 

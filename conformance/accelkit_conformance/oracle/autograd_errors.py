@@ -23,7 +23,7 @@ def _changed(
 ) -> None:
     """Change a tensor in place after an operator has saved it for the backward pass, and run the backward pass.
 
-    The operator is ``save``, and the tensor, its first argument, is an intermediate result. ``change`` changes the tensor.
+    ``save`` is the operator. Its first argument is the tensor, which is an intermediate result. ``change`` changes this tensor in place.
     """
     leaf = _leaf(device)
     saved = leaf * 2

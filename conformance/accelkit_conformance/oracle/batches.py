@@ -45,8 +45,7 @@ _BATCHES: Mapping[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Sequ
 
 
 def _pinning_loaders(dataset: Any, **options: Any) -> Iterator[tuple[int, Any]]:
-    """Yield two loaders that pin their batches, each as a pair (number of workers, loader). The second loader has a forked worker
-    process."""
+    """Yield two pairs (number of workers, loader). Both loaders pin their batches, and the second has a forked worker process."""
     yield 0, DataLoader(dataset, pin_memory=True, **options)
     yield 1, DataLoader(dataset, pin_memory=True, num_workers=1, multiprocessing_context="fork", **options)
 

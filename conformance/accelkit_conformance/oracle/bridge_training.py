@@ -70,7 +70,7 @@ def check_trained(trained: torch.nn.Module, *, is_exact: bool, batch_size: int =
         batch_size: The batch size of the whole job.
 
     Raises:
-        AssertionError: If the models differ.
+        AssertionError: If a value that must be close is not.
     """
     host = torch.device("cpu")
     plain, mine = make_model(), copy.deepcopy(trained).cpu().float()

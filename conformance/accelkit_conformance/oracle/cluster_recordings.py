@@ -1,6 +1,6 @@
 """Environment variables recorded in real jobs, and jobs that are generated from a description. This module does not import torch.
 
-A plugin ships recordings and descriptions as JSON files in a folder ``sample_jobs`` in the package of its class.
+A plugin ships recordings and descriptions as JSON files in a folder ``sample_jobs`` in the package that contains its class.
 ``docs/vendors/cluster-environment.md`` describes the format.
 """
 

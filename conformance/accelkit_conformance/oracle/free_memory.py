@@ -1,4 +1,4 @@
-"""Checks of the free, the total and the allocated memory that torch reports for a device."""
+"""Checks of the amounts of free, total and allocated memory that torch reports for a device."""
 
 from __future__ import annotations
 

@@ -115,16 +115,17 @@ def _is_near(found: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def check_places(values: torch.Tensor, found: torch.Tensor, reference: torch.Tensor, num_dims: int) -> None:
-    """Check that the device's indices and the CPU's indices refer to equal elements of ``values``. All three tensors are on the CPU.
+    """Check that the indices computed on the device and on the CPU refer to equal elements of ``values``. All three tensors are on the CPU.
 
     Args:
         values: The elements that the indices refer to.
-        found: The device's indices. Each index refers to the last ``num_dims`` dimensions of ``values``, flattened to one dimension.
-        reference: The CPU's indices, of the same shape.
+        found: The indices computed on the device. Each is an index into the last ``num_dims`` dimensions of ``values``, flattened to one.
+        reference: The indices computed on the CPU, of the same shape.
         num_dims: The number of dimensions to flatten, such as 2 for ``max_pool2d``.
 
     Raises:
-        AssertionError: If an index of the device is out of range, or if its element differs from the element at the CPU's index.
+        AssertionError: If an index computed on the device is out of range, or refers to an element that differs from the one at the
+            corresponding index computed on the CPU.
     """
     if not found.numel():
         return

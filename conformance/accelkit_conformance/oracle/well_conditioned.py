@@ -1,7 +1,8 @@
 """Random matrices that are well conditioned by construction, so that correct algorithms give nearly equal results.
 
-The matrices are computed on the CPU in double precision. Here, U and V are random orthonormal matrices, and S and D are diagonal matrices.
-Each function takes the shape (..., m, n) of the matrices and a dtype, float64 or complex128. It returns the same numbers on every call.
+The matrices are computed on the CPU in double precision. In the docstrings of this module, U and V are random orthonormal matrices, and S
+and D are diagonal matrices. Each function takes the shape (..., m, n) of the matrices and a dtype, float64 or complex128. It returns the
+same numbers on every call.
 """
 
 from __future__ import annotations

@@ -144,10 +144,10 @@ def _round_values(low: float, high: float) -> list[float]:
 
 
 def _labelled(values: Sequence[float]) -> list[float]:
-    """Return the values to write beside the axis.
+    """Return the values at which to label the axis.
 
-    If there are more than ``_MOST_TICKS`` values, only the powers of 10 are written. If there are more than ``_MOST_TICKS`` powers of 10,
-    only every nth power of 10 is written, where n is the smallest number that leaves at most ``_MOST_TICKS`` powers.
+    If there are more than ``_MOST_TICKS`` values, only the powers of 10 are labelled. If there are more than ``_MOST_TICKS`` powers of 10,
+    only every nth power of 10 is labelled, where n is the smallest number that leaves at most ``_MOST_TICKS`` powers.
     """
     if len(values) <= _MOST_TICKS:
         return list(values)

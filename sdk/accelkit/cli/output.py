@@ -23,7 +23,9 @@ _WIDEST = 200  # a longer cell does not widen its column; it only shifts the res
 
 
 def print_json(command: str, fields: Mapping[str, Any]) -> None:
-    """Print one JSON object to standard output: the field ``schema``, whose value is ``accelkit.<command>/1``, and then ``fields``."""
+    """Print one JSON object to standard output. Its first entry is ``schema``, with the value ``accelkit.<command>/1``. The entries of
+    ``fields`` follow.
+    """
     click.echo(json.dumps({"schema": f"accelkit.{command}/1", **fields}, indent=2))
 
 

@@ -71,8 +71,9 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 def ask_all(records: Sequence[PluginRecord], *, is_trial: bool = False) -> dict[PluginRecord, Verdict]:
     """Probe plugins. In a trial, also load accelerators and compute on their devices. Return one verdict for each record.
 
-    Every plugin that is not built in has its own child process. In a trial, every built-in accelerator has its own child process, too. The
-    remaining plugins share one child process. No driver is initialised in this process, but a trial may initialise drivers in the children.
+    Every plugin that is not built in is probed in its own child process. In a trial, this is also true of every built-in accelerator. The
+    remaining plugins share one child process. No driver is initialised in the calling process, but a trial may initialise drivers in the
+    child processes.
 
     Raises:
         UsageError: If the environment variable for any time limit (see ``time_limit``) is not a positive number of seconds.

@@ -83,6 +83,6 @@ def threads_each(num_processes: int) -> int | None:
 
 
 def cores() -> int:
-    """Return the number of logical cores that this process may use, but at most the number of physical cores of the machine."""
+    """Return the number of logical cores that this process may use, or the machine's number of physical cores if that is lower."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(allowed, psutil.cpu_count(logical=False) or allowed)

@@ -59,7 +59,7 @@ class ParameterMoves:
         return [before for before, now in self._now.items() if (new := now()) is not None and new is not before]  # type: ignore[no-untyped-call]
 
     def are_stale(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether the optimizer still has a replaced parameter. If so, its steps do not train the new parameter."""
+        """Return whether the optimizer still holds a parameter that was replaced. If so, its steps do not train the replacement."""
         parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
         return any((now := self.current(parameter)) is not None and now is not parameter for parameter in parameters)
 

@@ -54,8 +54,8 @@ class PreparedObjects:
     def num_real_samples(self) -> int | None:
         """Return the number of samples in the current global batch, not counting repeated samples.
 
-        The result is None if no sample is known to be repeated. It is also None if the batch is not the last one of its loader, or if no
-        loop over a prepared loader is running.
+        The result is None unless some of the samples are known to be repeated. It is also None if the batch is not the last one of its
+        loader, or if no loop over a prepared loader is running.
         """
         loader = innermost(self.loaders)
         return loader.remainder if loader is not None and loader.remainder > 0 else None

@@ -75,9 +75,10 @@ class _Steps:
         return -(-num_batches // self._accumulation_steps)
 
     def explains(self, length: int) -> bool:
-        """Return whether a scheduler's length is probably right: it is a multiple of ``per_epoch``, and ``mistaken_units`` yields nothing.
+        """Return whether a scheduler's length is probably right, that is, a multiple of ``per_epoch`` for which ``mistaken_units`` yields
+        nothing.
 
-        The result is always False if ``per_epoch`` is 0 or 1. Every length is a multiple of 1, so nothing could be concluded from it.
+        The result is always False if ``per_epoch`` is 0 or 1. Every length is a multiple of 1, so being a multiple would prove nothing.
         """
         is_whole = self.per_epoch > 1 and length % self.per_epoch == 0
         return is_whole and not any(self.mistaken_units(length))

@@ -155,7 +155,7 @@ def set_accelerator_on_import(accelerator: str | Accelerator) -> None:
 
 
 def unset_accelerator_on_import() -> None:
-    """Undo ``set_accelerator_on_import``. Has no effect on DeepSpeed if DeepSpeed was imported already."""
+    """Undo ``set_accelerator_on_import``. This has no effect on DeepSpeed if it has already been imported."""
     sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, _Finder)]
 
 

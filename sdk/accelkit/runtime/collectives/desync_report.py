@@ -238,7 +238,7 @@ def _has_diverged(row: Row, call: Call, has_timed_out: bool) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether an error of torch.distributed reports a timeout, rather than, for example, the end of another process."""
+    """Return whether an error of torch.distributed reports a timeout, rather than, for example, that another process has exited."""
     return "timed out" in str(error).lower() or "timeout" in str(error).lower()
 
 

@@ -14,7 +14,7 @@ _EVERY_BACKEND = frozenset({torch.float64, torch.float32, torch.int64, torch.int
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a contiguous tensor as a flat uint8 tensor that shares the memory."""
+    """Return a flat uint8 tensor that shares the memory of ``tensor``, which must be contiguous."""
     return tensor.detach().reshape(-1).view(torch.uint8)
 
 

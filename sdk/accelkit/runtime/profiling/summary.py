@@ -83,17 +83,18 @@ class Fallback:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """The summary of the profiled steps. ``print(summary)`` shows it as tables; ``dataclasses.asdict(summary)`` has the same numbers.
+    """The summary of the profiled steps. ``print(summary)`` shows it as tables; ``dataclasses.asdict(summary)`` returns the same numbers.
 
     Attributes:
         device: The device.
         num_steps: The number of profiled steps.
         step_ms: The average time of a step in ms.
-        phases: The time in ms per step of each phase: ``data``, ``forward``, ``backward``, ``optimizer``, ``copies``, ``collectives`` and
-            ``other``. The sum is ``step_ms``. The times are measured on the host: the device may still be working on an earlier phase.
-        device_ms: The time in ms per step in which the device was working. None if torch.profiler does not record this device.
+        phases: The average time that each phase takes in a step, in ms. The phases are ``data``, ``forward``, ``backward``, ``optimizer``,
+            ``copies``, ``collectives`` and ``other``. The sum is ``step_ms``. The times are measured on the host: the
+            device may still be working on an earlier phase.
+        device_ms: The average time per step, in ms, for which the device was working. None if torch.profiler does not record this device.
         operators: The eight operators that take the most time on the device, sorted by that time and then by the time on the host.
-        copies: The copies between types of devices.
+        copies: The copies between devices of different types.
         fallbacks: The operators that ran on the CPU because the device does not implement them.
         peak_bytes: The highest number of bytes allocated on the device during the steps. None if the device's allocator reports nothing to
             torch.profiler.
