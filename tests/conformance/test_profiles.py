@@ -34,6 +34,7 @@ def test_the_lists_for_all_torches_differ_in_operators_and_modules_alone():
         "operators/out",
         "operators/out_dtypes",
         "operators/overloads",
+        "operators/on_another_device",
         "operators/special_values",
         "autograd/backward",
         "memory/operators_leave_nothing",

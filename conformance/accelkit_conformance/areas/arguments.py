@@ -48,8 +48,9 @@ def empty_tensors(subject: Subject, overload: str) -> None:
     """A recorded call to an ATen overload is repeated with dimensions of its tensors shortened to length 0. The call and its in-place form
     give the same results as on the CPU. Each dimension of each tensor is shortened in turn. In further calls, each dimension of the
     first tensor is shortened together with the matching dimensions of the other tensors. Two dimensions match if they have the same
-    length and the same position, counted from the last dimension. Calls that the CPU rejects are left out. So are overloads that only
-    torch itself calls, and overloads whose results for empty tensors are not defined.
+    length and the same position, counted from the last dimension. Reductions that have no value for no elements, such as the maximum,
+    raise an error. Other calls that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads whose
+    results for empty tensors are not defined.
     """
     from accelkit_conformance.oracle.empty_arguments import check_empty_arguments
 
@@ -105,7 +106,7 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
     contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In some calls, keys and values have
     fewer heads than queries, or the head dimension of the values differs from that of queries and keys. Some calls with the head
     dimension 64 and without slices have a mask. Each mask is either boolean or a tensor that is added to the scores. The masks have five
-    different shapes, most of which are broadcast.
+    different shapes, most of which are broadcast. They are contiguous, expanded, transposed, or parts of larger tensors.
     """
     from accelkit_conformance.oracle.attention_cases import check_attention
 

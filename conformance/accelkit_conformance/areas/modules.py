@@ -144,7 +144,8 @@ def repeated_calls(subject: Subject, name: str) -> None:
     The property may be an option of the module, such as a stride, an epsilon, a slope or a dimension; the shapes of the inputs then stay
     the same. The property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether
     gradients are recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the
-    first call is repeated. Batches may be empty.
+    first call is repeated. Batches may be empty. The case ``larger_sizes`` calls modules whose inputs have several hundred rows and
+    about a hundred features.
     """
     from accelkit_conformance.oracle.module_sequences import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

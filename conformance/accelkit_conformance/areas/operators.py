@@ -138,12 +138,18 @@ def out_dtypes(subject: Subject, name: str, dtype: str) -> None:
     check_out_dtypes(subject, name, dtype)
 
 
-def _composed() -> Iterator[Case]:
+def _floats() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
     for name, op in opdb.operators().items():
         if opdb.supports(op, "float32"):
-            yield "full", (name,)
+            yield "training" if name in SMOKE else "full", (name,)
+
+
+def _composed() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    yield from (("full", case) for _, case in _floats())
     yield from (("full", (name,)) for name in opdb.foreach_operators())
 
 
@@ -155,6 +161,15 @@ def overloads(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.overloads import calls_of_operator, check_overloads
 
     check_overloads(subject, {**opdb.operators(), **opdb.foreach_operators()}[name], calls_of_operator(name))
+
+
+@check("full", requires=["dtype.float32", "numbered_devices"], over=lambda: (case for case in _floats() if "sparse" not in case[1][0]))
+def on_another_device(subject: Subject, name: str) -> None:
+    """With arguments on a device that is not current, the results and the gradients of an operator have the right values and are on the
+    device of the arguments. Numbers may be operands too, before or after the tensor. Random values are not compared."""
+    from accelkit_conformance.oracle.places import check_operator_on_another_device
+
+    check_operator_on_another_device(subject, name)
 
 
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))

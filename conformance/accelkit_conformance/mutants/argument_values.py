@@ -261,3 +261,12 @@ class AveragesNothingToZero(Broken):
         return (
             result.zero_() if name in ("mse_loss", "smooth_l1_loss", "huber_loss") and not args[0].numel() and not result.ndim else result
         )
+
+
+@mutant("arguments", "empty tensors")
+class FindsTheLargestOfNothing(Broken):
+    """The maximum and the minimum of a tensor without elements are 0 instead of an error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_empty = name in ("max", "min", "amax", "amin") and not args[0].numel()
+        return args[0].new_zeros(()) if is_empty else call()

@@ -138,3 +138,16 @@ class CreatesOnTheFirstDevice(Broken):
         if is_thread_of_autograd and device is not None and device.type == "fake_xpu" and device.index is None:
             return func(*args, **{**kwargs, "device": torch.device("fake_xpu", 0)})
         return call()
+
+
+@mutant("modules", "many rows")
+class AddsUpTheFirst256Rows(Broken):
+    """The gradients of the weight and the bias of ``layer_norm`` are sums over the first 256 rows only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name != "native_layer_norm_backward" or args[3].numel() <= 256:
+            return call()
+        output_gradient, x, shape, mean, rstd, *others = args
+        first = (one.reshape(-1, *shape)[:256] for one in (output_gradient, x))
+        statistics = (one.reshape(-1, *[1] * len(shape))[:256] for one in (mean, rstd))
+        return call()[0], *func(*first, shape, *statistics, *others)[1:]

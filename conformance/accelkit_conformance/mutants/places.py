@@ -199,3 +199,29 @@ class BackwardOnTheFirstDevice(Broken):
         if kwargs.get("device") == torch.device("fake_xpu") and torch._C._current_graph_task_id() != -1:
             return func(*args, **{**kwargs, "device": torch.device("fake_xpu", 0)})
         return call()
+
+
+@mutant("operators", "operands on another device")
+class PowersOnTheFirstDevice(Broken):
+    """A number to the power of a tensor, as in ``2 ** x``, is on device 0, whatever device the tensor is on."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.to("fake_xpu:0") if name == "pow.Scalar" else result
+
+
+@mutant("device", "refused constructors")
+class RefusesNew(Broken):
+    """``Tensor.new`` raises an error for tensors on the device."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.new
+
+        def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if self.device.type == "fake_xpu":
+                raise RuntimeError(f"new(): unknown device {self.device}")
+            return original(self, *args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
+
+        torch.Tensor.new = new  # type: ignore[method-assign, assignment]

@@ -59,10 +59,22 @@ def _cases(num_queries: int, num_keys: int, dtype: torch.dtype) -> Iterator[tupl
                 for scale in (None, 0.3) if mask in ("no mask", "mask of keys") else (None,):
                     description = f"{mask} {kind}".strip()
                     yield f"{description}, head size {head}, {layout}, scale={scale}", (q, k, v, given), {"scale": scale}
+                    if head == 64 and layout == "contiguous" and given is not None and scale is None:
+                        for arrangement, arranged in _arranged(given, num_queries, num_keys).items():
+                            yield f"{description}, {arrangement}", (q, k, v, arranged), {}
         yield f"causal, head size {head}, {layout}", (q, k, v, None), {"is_causal": True}
         yield f"causal, head size {head}, {layout}, scale=0.7", (q, k, v, None), {"is_causal": True, "scale": 0.7}
         yield f"fewer heads of keys and values, head size {head}, {layout}", (q, k[:, :2], v[:, :2], None), {"enable_gqa": True}
         yield f"values with head size 48, others with {head}, {layout}", (q, k, v[..., :48], None), {}
+
+
+def _arranged(mask: torch.Tensor, num_queries: int, num_keys: int) -> dict[str, torch.Tensor]:
+    """Return copies of a mask in several memory layouts, by description. The first is expanded to the shape of the attention scores."""
+    return {
+        "expanded": mask.expand(_BATCH, _HEADS, num_queries, num_keys),
+        "transposed": mask.mT.contiguous().mT,
+        "a part of a larger mask": torch.cat([mask, ~mask if mask.dtype is torch.bool else -mask], -1)[..., :num_keys],
+    }
 
 
 def _heads(layout: str, seed: int, length: int, head: int, dtype: torch.dtype) -> torch.Tensor:

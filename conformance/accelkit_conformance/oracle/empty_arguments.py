@@ -26,14 +26,19 @@ _UNCHECKED = re.compile(
 )
 
 
+_NO_VALUE = "Expected reduction dim"
+"""A part of the error text of reductions that have no value for no elements, such as the maximum. torch raises it for every device."""
+
+
 def check_empty_arguments(subject: Subject, overload: str) -> None:
     """Repeat the recorded call to an overload with dimensions of its arguments shortened to length 0.
 
     Each dimension of each tensor is shortened alone. Each dimension of the first tensor is also shortened together with the corresponding
     dimensions (counted from the last) of the other tensors, if they have the same length.
 
-    The results of each call, and of the in-place form of the call, are compared with those on the CPU. Calls that the CPU rejects are left
-    out, and so are all calls to an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
+    The results of each call, and of the in-place form of the call, are compared with those on the CPU. Reductions that
+    have no value for no elements, such as the maximum, must raise an error. Other calls that the CPU rejects are left out, and so are all
+    calls to an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
@@ -45,7 +50,7 @@ def check_empty_arguments(subject: Subject, overload: str) -> None:
     in_place = in_place_overload(func)
     for description, given in _with_empty(args, kwargs):
         with subject.sample(f"{overload}, {description}", {"name": overload}):
-            compare_call(subject, lambda args, kwargs: func(*args, **kwargs), given)
+            compare_call(subject, lambda args, kwargs: func(*args, **kwargs), given, must_raise=_NO_VALUE)
             if in_place is not None:
                 compare_call(subject, lambda args, kwargs: in_place(*args, **kwargs), given, is_pure=False)
 

@@ -50,6 +50,8 @@ FLOATS: dict[str, _Make] = {
     "new_full": lambda device: torch.ones(2).new_full((2,), 3.0, device=device),
     "new_empty": lambda device: torch.ones(2).new_empty(2, device=device),
     "new_tensor": lambda device: torch.ones(2).new_tensor([1.5], device=device),
+    "new": lambda device: torch.ones(2, device=device).new([1.5]),  # type: ignore[no-untyped-call]
+    "empty, with new": lambda device: torch.ones(2, device=device).new(2, 3),  # type: ignore[no-untyped-call]
 }
 """Functions that create a float32 tensor on a device, by name."""
 

@@ -143,13 +143,16 @@ def _products() -> Iterator[Call]:
     for call in (torch.addcmul, torch.addcdiv):
         yield from product(call, (a, a[:1], a.abs() + 1), value=[-1, 0, 1, 2, 0.5])
     yield from product(torch.lerp, (a, a + 1), weight=[0.0, 0.3, 0.5, 0.7, 1.0, 2.0])
+    yield from product(F.linear, (b, c.t(), a[0]))
+    yield from product(F.bilinear, (b, b, random_inputs((2, 5, 5))[0]), bias=[None, a[0, :2]])
+
+
+def _attention() -> Iterator[Call]:
     queries, keys, values, bias = random_inputs((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 6), (3, 5))
     for mask in (None, bias, bias > -0.5, bias.expand(2, 1, 3, 5), (bias > 9)):
         yield from product(F.scaled_dot_product_attention, (queries, keys, values), attn_mask=[mask], scale=[None, 0.0, 2.0])
     yield from product(F.scaled_dot_product_attention, (queries, keys, values), is_causal=[True], scale=[None, 0.5])
     yield from product(F.scaled_dot_product_attention, (queries, keys[:, :1], values[:, :1]), enable_gqa=[True], is_causal=[True, False])
-    yield from product(F.linear, (b, c.t(), a[0]))
-    yield from product(F.bilinear, (b, b, random_inputs((2, 5, 5))[0]), bias=[None, a[0, :2]])
 
 
 def _divide(x: Any, by: float, rounding_mode: str | None) -> Any:
@@ -247,6 +250,7 @@ FUNCTIONS: Mapping[str, Callable[[], Iterator[Call]]] = {
     "reductions": _reductions,
     "rearrangements": _rearrangements,
     "products": _products,
+    "attention": _attention,
     "elements": _elements,
     "whole_reductions": _whole_reductions,
     "writes": _writes,

@@ -244,7 +244,7 @@ def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> 
     return wanted if result.requires_grad else []
 
 
-STAGES = {name: 8 if name in ("losses", "norms", "distances") else 2 for name in KEYWORDS}
+STAGES = dict.fromkeys(KEYWORDS, 2) | {"losses": 8, "norms": 8, "distances": 8, "attention": 5}
 """The number of operators that must run one after another in a call, by name in ``KEYWORDS``."""
 
 

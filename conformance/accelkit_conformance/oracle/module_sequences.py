@@ -142,10 +142,44 @@ def _empty_batches(device: torch.device) -> Any:
     return found
 
 
+_LARGER: tuple[tuple[_Layer, tuple[int, ...]], ...] = (
+    (lambda: nn.Linear(96, 160), (300, 96)),
+    (lambda: nn.LayerNorm(96), (260, 96)),
+    (lambda: nn.RMSNorm(96), (260, 96)),
+    (lambda: nn.GroupNorm(8, 96), (40, 96, 7)),
+    (lambda: nn.InstanceNorm2d(40, affine=True), (20, 40, 7, 7)),
+    (lambda: nn.BatchNorm1d(96), (260, 96)),
+    (lambda: nn.BatchNorm2d(96), (20, 96, 7, 7)),
+    (lambda: nn.Conv1d(96, 72, 3), (40, 96, 20)),
+    (lambda: nn.Conv2d(40, 72, 3, padding=1), (20, 40, 9, 9)),
+    (lambda: nn.Conv2d(72, 72, 3, groups=72), (20, 72, 9, 9)),
+    (lambda: nn.ConvTranspose2d(40, 72, 3, stride=2), (20, 40, 7, 7)),
+    (lambda: nn.PReLU(96), (260, 96)),
+    (lambda: nn.LSTM(96, 40, 2), (5, 260, 96)),
+    (lambda: nn.GRU(96, 40, bidirectional=True), (5, 260, 96)),
+    (lambda: nn.TransformerEncoderLayer(96, 4, 160, dropout=0.0, batch_first=True), (10, 70, 96)),
+)
+"""Modules, each with the shape of a batch. In both, the sizes are as large as in small models that are used in practice."""
+
+
+def _larger_sizes(device: torch.device) -> Any:
+    """Call modules with inputs of several hundred rows and about a hundred features, which kernels divide into several blocks. Then call
+    the modules with the same inputs in another memory layout."""
+    found = []
+    for make, shape in _LARGER:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device)
+        found.append(_run(layer, _values(device, *shape)))
+        last = 0 if len(shape) == 2 else -1
+        found.append(_run(layer, _values(device, *shape).transpose(1, last).contiguous().transpose(1, last)))
+    return found
+
+
 PROGRAMS: Mapping[str, Program] = {
     "changing_options": _changing_options,
     "changing_batches": _changing_batches,
     "changing_dtypes": _changing_dtypes,
     "empty_batches": _empty_batches,
+    "larger_sizes": _larger_sizes,
 }
 """The programs, by name."""

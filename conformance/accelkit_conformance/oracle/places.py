@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
+import itertools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -10,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelkit_conformance.late_errors import raises
+from accelkit_conformance.oracle import opdb
+from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.device_streams import current_stream, is_accelerator, make_stream, on_stream
+from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+from accelkit_conformance.oracle.op_compare import compare_backward, compare_forward
+from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
+
+_SAMPLES = 3
+"""The maximum number of inputs with which an operator is tested on another device."""
 
 
 def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
@@ -53,6 +64,38 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
     if isinstance(found_or_error[0], Exception):
         raise found_or_error[0]
     return found_or_error[0]  # type: ignore[no-any-return]
+
+
+def check_operator_on_another_device(subject: Subject, name: str) -> None:
+    """Compare the results and gradients of an operator of ``op_db`` with those on the CPU, for float32 samples on a device that is not
+    current.
+
+    The arguments are on another device than the one under test. If another device can be made current, the operator is also called with
+    arguments on the device under test while another device is current. Pointwise operators with two
+    operands are also called with a number as the first or the second operand. Differences are recorded in the subject.
+
+    Raises:
+        NotSupported: If there is only one device, or if the device lacks a dtype that the operator needs.
+    """
+    op = opdb.operators()[name]
+    is_differentiable = opdb.supports(op, "float32", backward=True)
+    other, make_current = subject.second_device(), subject.optional_function("device")
+    elsewhere = copy.copy(subject)
+    elsewhere.device = other
+    tested = [(elsewhere, contextlib.nullcontext), *([(subject, functools.partial(make_current, other))] if make_current else [])]
+    for sample in possible_samples(subject, op, opdb.samples(op, "float32", _SAMPLES, requires_grad=is_differentiable)):
+        given = (sample.input, sample.args, sample.kwargs)
+        for one, context in tested:
+            with subject.sample(f"{describe_sample(given)}, on {one.device}", facts_of(given, "float32")), context():
+                compare_forward(one, op, given)
+                if is_differentiable:
+                    compare_backward(one, op, sample, given)
+    if not opdb.is_pointwise(op) or opdb.num_arguments(op) != 2:
+        return
+    x = torch.linspace(0.2, 0.9, 5)
+    for operands, (one, context) in itertools.product([(x, 2.5), *([] if name.startswith("__r") else [(2.5, x)])], tested):
+        with subject.sample(f"{describe_sample((operands, (), {}))}, on {one.device}", {"name": name}), context():
+            compare_call(one, op, operands)
 
 
 def check_current_device(subject: Subject) -> None:
