@@ -141,9 +141,8 @@ def out_dtypes(subject: Subject, name: str, dtype: str) -> None:
 def _floats() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
-    for name, op in opdb.operators().items():
-        if opdb.supports(op, "float32"):
-            yield "training" if name in SMOKE else "full", (name,)
+    floats = (name for name, op in opdb.operators().items() if opdb.supports(op, "float32"))
+    return (("training" if name in SMOKE else "full", (name,)) for name in floats)
 
 
 def _composed() -> Iterator[Case]:
