@@ -71,7 +71,7 @@ def _not_run() -> list[str]:
     """Return the section about packages that were tried and cannot be run."""
     reasons = tomllib.loads((HERE / "not_run.toml").read_text("utf-8"))
     rows = [_wrapped(f"- {package}: {reason}").removesuffix("\n") for package, reason in reasons.items()]
-    return ["## Packages that we could not run", "", *rows]
+    return ["## Packages that we did not run", "", *rows]
 
 
 def _section(name: str) -> list[str]:
@@ -82,7 +82,7 @@ def _section(name: str) -> list[str]:
     lines = [f"## {name}", "", _wrapped(device["description"]), _wrapped(f"Source: <{device['source']}>. Installed: {packages}.")]
     lines += ["The plugin:", "", *_block("python", (HERE / name / f"accelkit_{name}.py").read_text("utf-8"))]
     command = f"`python examples/digits.py --accelerator {name}`"
-    lines += ["", _wrapped(f"{command} tries to train a convolutional network. The program ended with this line of output or this error:")]
+    lines += ["", _wrapped(f"{command} trains a convolutional network. The run ended with:")]
     lines += [*_block("text", (RESULTS / name / "digits.txt").read_text("utf-8")), "", f"### Defects and limits of {name}", ""]
     for program in programs:
         source = program.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Pauses of the garbage collector, which make startup and short processes faster. This module imports no other module of the project."""
+"""Pause the garbage collector, to make startup and short processes faster. This module imports no other module of the project."""
 
 from __future__ import annotations
 

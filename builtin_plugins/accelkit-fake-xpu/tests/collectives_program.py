@@ -1,8 +1,8 @@
 """The program that each rank runs. It compares the results of collectives with the expected results, and DDP and FSDP2 with local training.
 
-In local training, a rank trains the same model alone on the whole batch, of which each rank has a part. The arguments of the program are
-the backend and the file through which the processes find each other. A process that does not finish within 100 seconds prints the stack of
-each of its threads and exits.
+With DDP and FSDP2, each rank trains on its part of a batch. In local training, a rank trains a copy of the model by itself on the whole
+batch. The arguments of the program are the backend and the file through which the processes find each other. A process that does not finish
+within 100 seconds prints the stack of each of its threads and exits.
 """
 
 import copy

@@ -110,7 +110,7 @@ def test_the_trace_has_the_kernels_beside_the_operators(matrix, tmp_path):
 
 
 def test_a_fault_makes_recordings_wrong(matrix):
-    """Each kind of wrong recording is also a mutant in the conformance suite, which must catch it."""
+    """Each ``recording`` fault makes the recording wrong in the documented way. The conformance suite has a mutant for each of them."""
 
     def add_and_multiply():
         matrix.add(1)

@@ -63,7 +63,8 @@ class MPIEnvironment(ClusterEnvironment):
 
     Protocols: Open MPI's "run-time environment variables" (https://docs.open-mpi.org, OMPI_COMM_WORLD_*), MVAPICH2 (MV2_COMM_WORLD_*),
     MPICH's Hydra (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS), HPE PALS (PMI_RANK, PMI_SIZE, PMI_LOCAL_RANK, PMI_LOCAL_SIZE).
-    PMIx itself sets PMIX_RANK, but no variable for the world size. None of these protocols has a variable for the rank of the machine. If
+    PMIx itself sets PMIX_RANK, but no variable for the world size. accelkit reads no variable for the rank of the machine, because only
+    PALS has one. If
     the processes are not known to be on one machine, each process reports its machine to the others when it joins the process group.
     """
 
@@ -143,7 +144,7 @@ class MPIEnvironment(ClusterEnvironment):
 
     @property
     def node_rank(self) -> int:
-        """Rank of this machine. No launcher sets a variable for this rank.
+        """Rank of this machine. No variable is read for this rank.
 
         The rank is 0 if other variables show that all processes are on one machine. If not, the processes work out the rank when they join
         the process group. OMPI_COMM_WORLD_NODE_RANK is the rank of the process on its machine, not the rank of the machine.

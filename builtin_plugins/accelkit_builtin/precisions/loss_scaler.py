@@ -96,7 +96,7 @@ class LossScaler:
         return loss * (self._factors.get(loss.device) or self._copy_to(loss.device))[0]
 
     def divide(self, gradients: Iterable[torch.Tensor]) -> GradientCheck:
-        """Divide gradients by the scale in place, and check them. This method does not wait for the device.
+        """Divide gradients by the scale in place, and check them for infinity and NaN. This method does not wait for the device.
 
         Args:
             gradients: Dense tensors, which may have different devices and dtypes.

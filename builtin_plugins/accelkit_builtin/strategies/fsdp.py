@@ -271,7 +271,7 @@ def local_part(tensor: Any) -> torch.Tensor:
 def scale_to_norm(
     shards: Sequence[torch.Tensor], norm: torch.Tensor, max_norm: float, norm_type: float, *, error_if_nonfinite: bool
 ) -> None:
-    """Multiply this process's shards of the gradients by ``max_norm / norm`` in place, if ``norm`` is larger than ``max_norm``.
+    """Multiply this process's shards of the gradients in place by ``max_norm / (norm + 1e-6)``, but by at most 1.
 
     Raises:
         RuntimeError: If ``error_if_nonfinite`` is set and the norm is infinite or NaN.

@@ -176,7 +176,7 @@ def factory_arguments(subject: Subject, name: str) -> None:
 
 @check("full", requires=["dtype.float32", "dtype.{0}"], over=["bfloat16", "float16", "float64"])
 def default_dtype(subject: Subject, dtype: str) -> None:
-    """If the result of a function may have the default dtype, the result has the same values, dtype, strides and ``requires_grad`` as on
+    """Functions whose results can depend on the default dtype give results with the same values, dtype, strides and ``requires_grad`` as on
     the CPU. Examples are ``arange`` with float bounds and the division of integers. Each function is called with float32 as the default
     dtype, then with the tested dtype, and then with float32 again."""
     from accelkit_conformance.oracle.factory_arguments import check_default_dtype

@@ -258,8 +258,8 @@ def _check_unchanged(before: dict[str, str], after: dict[str, str], which: str, 
 
 @check("smoke", needs_hardware=False, kind="cluster")
 def only_its_own_variables_are_read(subject: Subject) -> None:
-    """Each instance reads the variables in its own ``environ``, even if ``os.environ`` contains the variables of another process of the
-    job, and even if an instance for that process has been read before."""
+    """Each instance reads only the variables in its own ``environ``. This also holds if ``os.environ`` contains the variables of another
+    process of the job, and if the properties of that process's instance have been read before."""
     for job in own_jobs(subject):
         first, last = job[0], job[-1]
         with first.variables() as others, last.variables() as environ:

@@ -323,7 +323,7 @@ def conjugate_views(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("host_scalars", "CALLS", "training"))
 def scalars_on_the_cpu(subject: Subject, name: str) -> None:
     """Called with a tensor on the device and a 0-d tensor on the CPU, a function gives the same results as if both tensors were on the
-    CPU. The 0-d tensor is float32 or int64. It has its own storage, or it is an element of a longer tensor, such as ``scales[4]``."""
+    CPU. The 0-d tensor is float32 or int64. It has its own storage, or it is an element of a matrix, such as ``scales[1, 1]``."""
     from accelkit_conformance.oracle.host_scalars import check_host_scalars
 
     check_host_scalars(subject, name)

@@ -174,7 +174,7 @@ def on_another_device(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("extra_ops", "FUNCTIONS"))
 def calls_outside_op_db(subject: Subject, name: str) -> None:
     """Calls that are not in torch's ``op_db`` give the same results as on the CPU, and so do the ATen overloads that they call. Examples of
-    such calls are shifts, in-place integer operators, resampling, padding, fused layers and forward-mode gradients."""
+    such calls are shifts, in-place integer operators, resampling, padding, fused layers and forward-mode derivatives."""
     from accelkit_conformance.oracle.calls_outside_op_db import check_calls
 
     check_calls(subject, name)

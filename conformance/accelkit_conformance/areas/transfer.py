@@ -154,7 +154,8 @@ def pageable_sources_may_change(subject: Subject) -> None:
 
 @check("smoke")
 def reading_back_waits(subject: Subject) -> None:
-    """``cpu()``, and ``copy_`` with ``non_blocking=False`` to memory that is not pinned, return only when the values have arrived."""
+    """``cpu()`` does not return until the values have arrived. Neither does ``copy_`` with ``non_blocking=False`` to memory that is not
+    pinned."""
     import torch
 
     for _ in range(20):

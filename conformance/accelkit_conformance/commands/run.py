@@ -68,7 +68,9 @@ _FINDINGS, _UNWRITTEN, _BROKEN, _UNAVAILABLE = 1, 2, 3, 4
     help="The number of times that a failed test is run again.",
 )
 @click.option("--resume", is_flag=True, help="Continue the interrupted run.")
-@click.option("--rerun-failed", is_flag=True, help="Run only the tests that failed or are missing in the last run, and update its report.")
+@click.option(
+    "--rerun-failed", is_flag=True, help="Run only the tests that failed, were flaky or were not run last time, and update the report."
+)
 @click.option(
     "--expected-failures",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -18,7 +18,9 @@ from accelkit_conformance.mutants import mutant
 
 @mutant("cluster_jobs", "processes of a job", kind="cluster", base="torchelastic")
 class OwnAddress(TorchElasticEnvironment):
-    """On ranks other than 0, ``main_address`` is the name of the process's own machine instead of rank 0's machine."""
+    """On ranks other than 0, ``main_address`` is an invented host name with the rank in it, as if each process gave the name of its own
+    machine instead of the name of rank 0's machine.
+    """
 
     @property
     def main_address(self) -> str:

@@ -68,7 +68,7 @@ class KeepsPartialResults(Broken):
 
 @mutant("ddp", "batch statistics")
 class MistakesTheMemoryFormat(Broken):
-    """SyncBatchNorm's input gradient is wrong if torch does not recognize from its strides that the output gradient is channels_last."""
+    """SyncBatchNorm's input gradient is wrong if the output gradient is channels_last, but torch cannot tell this from its strides."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         import torch

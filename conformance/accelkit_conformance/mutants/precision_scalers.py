@@ -10,7 +10,7 @@ from accelkit_conformance.mutants import mutant
 
 
 def _has_found_infinity(precision: Float16Mixed, optimizer: Any) -> bool:
-    """Return whether a gradient of the optimizer was infinite or NaN, and remove the optimizer from those that wait for their step."""
+    """Return whether a gradient of the optimizer was infinite or NaN, and remove the optimizer from ``_waiting``."""
     precision._waiting.pop(id(optimizer), None)
     check = precision._unscaled.get(id(optimizer))
     return check is not None and check.has_found_infinity()

@@ -221,7 +221,7 @@ class ConditionedCall:
         return [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in results]
 
     def _takes(self, dtype: str) -> bool:
-        """Return whether the call has float32 arguments and the CPU accepts them in this dtype."""
+        """Return whether the call has float32 arguments and the CPU also accepts them when they are converted to ``dtype``."""
         args, kwargs = self._variations.arguments(AXES["size"][0], AXES["values"][0])
         is_any = any(one.dtype is torch.float32 for one in tensors((args, kwargs)))
         return is_any and self._prepared(AXES["size"][0], AXES["values"][0], dtype, None) is not None

@@ -78,7 +78,8 @@ def check_converted_module(subject: Subject, name: str) -> None:
 
 
 def _prepare(here: Any, device: torch.device) -> Any:
-    """Round the parameters of a module, and return a copy of the module on the device. The parameters of both modules get gradients.
+    """Round the parameters of a module, and return a copy of the module on the device. Also set ``grad`` of the parameters of both modules,
+    to the same values.
 
     After the rounding, no parameter is subnormal in float16. Some devices treat subnormal numbers as 0.
     """

@@ -37,8 +37,8 @@ class _Call:
     """A call that passes a tensor through DLPack.
 
     Attributes:
-        name: The expression of the call, for messages.
-        function: A function that makes the call with a tensor.
+        name: The call as a Python expression, for messages.
+        function: A function that takes a tensor and makes the call.
         copy: The argument ``copy`` of the call.
         has_index: False if the call names a device without its index. torch considers such a device different from the same device
             with its index, and refuses ``copy=False``.

@@ -103,7 +103,9 @@ def _expand(one: torch.Tensor) -> torch.Tensor:
 
 
 def _expected(subject: Subject, plain: list[torch.Tensor], call: Call, is_expanded: bool) -> tuple[list[str], list[Any], list[Any]]:
-    """Return the dtypes that the device lacks for a call, the results of the call on the CPU, and those in double precision."""
+    """Return three lists: the dtypes that the device lacks for a call, the call's results on the CPU, and its results in double precision.
+    If the device lacks a dtype, the other two lists are empty.
+    """
     given = [_expand(one) for one in plain] if is_expanded else plain
     if lacking := lacking_dtypes(subject, lambda: (given, call(*given))):
         return lacking, [], []
@@ -130,7 +132,7 @@ def _check_call(
 
 
 def _is_rejected(call: Call, arguments: list[torch.Tensor]) -> bool:
-    """Return whether the CPU rejects ``call`` when its arguments have this memory layout."""
+    """Return whether ``call`` fails on the CPU with ``arguments``, in the memory layout that they have."""
     try:
         call(*arguments)
     except _ERRORS:

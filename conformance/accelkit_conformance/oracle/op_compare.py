@@ -34,9 +34,9 @@ _HOST_ARGUMENTS = ("tensor_split",)
 def place(op: Any, given: Any, device: torch.device, *, is_plain: bool = True) -> Any:
     """Return the sample ``given``, which is ``(input, args, kwargs)``, with its tensors copied to the device.
 
-    If the sample contains no tensor and no argument ``device``, this argument is added, unless the operator is in ``opdb.NO_TENSORS``. If
-    the operator is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator (``is_plain=False``), all tensors
-    are copied.
+    If the sample contains neither a tensor nor an argument ``device``, ``device`` is added to its keyword arguments, unless the operator is
+    in ``opdb.NO_TENSORS``. If the operator is in ``_HOST_ARGUMENTS``, only the input is copied. For a variant of such an operator
+    (``is_plain=False``), all tensors are copied.
     """
     if not tensors(given) and "device" not in given[2] and op.name not in opdb.NO_TENSORS:
         return given[0], given[1], {**given[2], "device": device}
@@ -56,6 +56,8 @@ def compare_forward(
     inputs_stay: bool = False,
 ) -> None:
     """Run the operator on ``(input, args, kwargs)`` on the CPU and on the device, and compare every leaf of the results.
+
+    Values are not compared if the call draws random numbers or returns uninitialised memory.
 
     If ``variant`` is None, each result must also share memory with the same arguments as on the CPU (see :func:`check_aliasing`).
 

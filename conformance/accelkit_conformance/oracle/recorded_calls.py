@@ -59,7 +59,7 @@ _OFTEN_IMPLEMENTED = {
 def overloads() -> Iterator[str]:
     """Yield the names of the overloads in the table, such as ``add.Tensor`` or ``relu``.
 
-    An overload is skipped if the installed torch lacks it or lacks the operator that calls it.
+    An overload is skipped if the installed torch lacks it, or lacks the ``op_db`` operator that the table names for it.
     """
     operators = opdb.operators()
     for overload, name in recorded_operators().items():

@@ -59,10 +59,10 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 
 
 def check_along_dimensions(subject: Subject, name: str) -> None:
-    """Make a call along one dimension of a tensor, on the device and on the CPU, and compare the results.
+    """Make calls along one dimension of a tensor, on the device and on the CPU, and compare the results.
 
-    The call is made along each dimension of a tensor with six dimensions, along two dimensions of a tensor with eleven dimensions, and
-    along the rows or the columns of matrices that contain a NaN. Differences are recorded in the subject.
+    There is a call for each dimension of a tensor with six dimensions, for two dimensions of a tensor with eleven dimensions, and for the
+    rows or the columns of matrices that contain a NaN. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

@@ -146,11 +146,11 @@ def _copied(device: torch.device) -> _Cases:
 
 
 def check_host_memory(subject: Subject, name: str) -> None:
-    """Check that the memory of the process does not keep growing while the arguments of operators differ in each call.
+    """Check that the memory of the process does not keep growing when operators are called with different arguments each time.
 
     Args:
         subject: The plugin under test, with its device.
-        name: What differs: ``numbers`` or ``shapes``.
+        name: What changes from call to call: ``numbers`` or ``shapes``.
 
     Raises:
         AssertionError: If the resident memory grows by 48 MiB or more in the last two thirds of the calls.

@@ -137,7 +137,9 @@ class Variations:
 
     @functools.cached_property
     def _named_dim(self) -> int | None:
-        """The argument ``dim`` of the call or, if ``dim`` is a list, its first element. It is None if there is no such integer."""
+        """The argument ``dim`` of the call or, if ``dim`` is a list, its first element. None if this value is not an integer, or
+        if the call has no ``dim``.
+        """
         value = self._dim_argument(self._given)
         value = value[0] if isinstance(value, list | tuple) and value else value
         return value if type(value) is int else None

@@ -92,7 +92,7 @@ def _say_progress(measurement: str, number: int, count: int) -> None:
 @command.command("compare")
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@click.option("--threshold", default="5%", show_default=True, metavar="PERCENT", help="The smallest change that counts.")
+@click.option("--threshold", default="5%", show_default=True, metavar="PERCENT", help="Changes up to this percentage are ignored.")
 @json_option()
 def compare(*, old: Path, new: Path, threshold: str, is_json: bool) -> None:
     """Compare two reports that 'accelkit bench --json' wrote.

@@ -1,4 +1,5 @@
-"""Progress display for the one-time builds of plugins, on standard error: a spinner on a terminal, otherwise one line."""
+"""Progress display for the one-time builds of plugins, on standard error: a spinner on a terminal, otherwise a line
+whenever the set of plugins that are being built changes."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ def objection(requirements: Sequence[str], version_of: Callable[[str], str | Non
 def _is_satisfied(line: str, version_of: Callable[[str], str | None]) -> bool:
     """Return True if a requirement has the form ``name`` or ``name>=1.2`` and is met.
 
-    A requirement of this form counts as met if it concerns neither accelkit nor torch. If the result is False, the requirement may still be
-    met, for example if it has another form, so the caller then checks it with packaging. Most plugins require only ``accelkit>=0.1``, so
-    this function saves the import of packaging's parser, which takes 15 ms.
+    Only requirements on accelkit and torch are compared with the installed versions. Any other requirement of this form counts as met. If
+    the result is False, the requirement may still be met, for example if it has another form, so the caller then checks it with packaging.
+    Most plugins require only ``accelkit>=0.1``, so this function saves the import of packaging's parser, which takes 15 ms.
     """
     plain = re.fullmatch(_PLAIN, line)
     if plain is None:

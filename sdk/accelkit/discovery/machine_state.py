@@ -39,7 +39,7 @@ def digest() -> str | None:
     """Return a digest of the machine's state, or None if the boot ID cannot be read, as on systems other than Linux.
 
     No device file is opened and no driver is initialised: the digest is computed from the boot ID, the list of kernel modules, the user and
-    group IDs, the environment variables, and the names, links and metadata of files.
+    group IDs, the environment variables except those in ``_IRRELEVANT``, and the names, links and metadata of files.
     """
     import hashlib  # slow to import, and not needed where only the verdicts of trials are read
 

@@ -42,7 +42,7 @@ class Agent(SimpleElasticAgent):
         spec: The worker specification for torch.
         rendezvous: The rendezvous handler, which is also in ``spec``.
         job: The job that the user requested.
-        folder: The folder for logs, which go to ``restart-N/rank-N/``.
+        folder: The folder for logs. The logs of rank R after restart N go to ``restart-N/rank-R/``; N is 0 for the first start.
         say: A function that prints a message to the user.
         is_hurried: A function that returns whether the user has asked a second time to end the job.
     """

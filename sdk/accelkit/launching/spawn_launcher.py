@@ -125,9 +125,9 @@ def _run(task: Task | bytes, count: int, method: StartMethod, folder: Path) -> N
 def _start(process: Any) -> None:
     """Start a process with PYTHONSAFEPATH set.
 
-    If the process is not a fork, it runs in a new Python interpreter. multiprocessing then also starts an interpreter for its resource
-    tracker, unless the tracker is already running. PYTHONSAFEPATH keeps both interpreters from importing modules of the current directory.
-    The process can import such modules only after it has received the ``sys.path`` of this process.
+    If the process is not forked, it runs in a new Python interpreter. multiprocessing then also starts an interpreter for its resource
+    tracker, unless the tracker is already running. PYTHONSAFEPATH keeps both interpreters from importing modules from the current
+    directory. The process can import such modules only after it has received the ``sys.path`` of this process.
     """
     before = os.environ.get(spawn_worker.SAFE_PATH)
     spawn_worker.set_safe_path("1")

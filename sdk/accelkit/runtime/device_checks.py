@@ -31,8 +31,8 @@ def check_device(accelerator: Accelerator) -> None:
 def check_backward(accelerator: Accelerator, device: torch.device) -> None:
     """Run a backward pass on the device.
 
-    The pass fails if the process ran its first backward pass before the device was loaded, because torch counts the devices at its first
-    backward pass and never again.
+    The pass fails if the process ran its first backward pass before the device's backend was loaded, because torch counts the devices at
+    its first backward pass and never again.
 
     Raises:
         UnavailableError: If the backward pass fails.

@@ -523,7 +523,7 @@ class Runtime:
         Raises:
             UsageError: If ``backward`` did not compute the gradients, or if the current micro-batch of ``accumulate`` does not complete an
                 optimizer step. In the second case, the backward passes of the remaining micro-batches would add scaled gradients to the
-                unscaled gradients. This error is raised only if the precision scales gradients.
+                unscaled gradients. If the precision does not scale gradients, neither case raises an error.
         """
         self._gradients.unscale_gradients(optimizer)
 
@@ -949,7 +949,8 @@ class Runtime:
 
         Raises:
             RankFailedError: If a process failed. The error has the traceback of the process that failed first.
-            UnsupportedError: If the function cannot be sent to another process, this process cannot be forked, or ``num_nodes`` is above 1.
+            UnsupportedError: If the function cannot be sent to another process, this process cannot be forked, or ``num_nodes`` is above 1
+                and no launcher has started the job.
         """
         if self._session.configuration.num_processes == self.num_processes:
             return function(self, *arguments)

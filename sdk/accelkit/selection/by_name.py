@@ -71,7 +71,8 @@ def load_named(kind: Kind, name: str) -> Loaded:
         name: The name of the plugin, or ``dist:name``, which also names the distribution that provides it.
 
     Raises:
-        UnknownNameError, UnavailableError, PluginError: If the class cannot be loaded. The error gives the reason and says what to do.
+        UnknownNameError, UnavailableError, PluginError: If there is no such plugin, if it does not work here, or if its class cannot be
+            loaded. The error gives the reason and says what to do.
     """
     record = find(kind, name)
     try_unless_known(record)

@@ -1,4 +1,4 @@
-"""`torch.ones_like` and similar functions ignore `device="cpu"`: the result says that it is on rgpu, and cannot be used."""
+"""`torch.ones_like` and similar functions ignore `device="cpu"`: the result reports rgpu as its device and cannot be used."""
 
 import rgpu
 import torch

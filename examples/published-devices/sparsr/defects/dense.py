@@ -1,4 +1,4 @@
-"""A vector cannot be copied to the device if more than 48 of its 128 chunks of 32 bits are not zero, as in a random hypervector."""
+"""A vector can be copied to the device only if at most 48 of its 128 chunks of 32 bits are not zero. A random hypervector has more."""
 
 import torch
 import torchhd_sparsr

@@ -38,7 +38,8 @@ class TensorFiles:
         """Load one tensor to the CPU.
 
         Args:
-            where: The storage data of the tensor in the index: the name of the file, and the offset and the length of the tensor in bytes.
+            where: The tensor's entry in the ``storage_data`` of the index. It gives the name of the file, and the tensor's offset and
+                length in bytes.
             is_mapped: Whether to return a mapped tensor, if possible. The memory of a mapped tensor is not necessarily aligned.
         """
         with open(open_regular(self._folder / where.relative_path), "rb", buffering=0) as file:

@@ -190,7 +190,7 @@ class Collectives:
         return operations.pad(self.communicator(), tensor, dim, pad_index, pad_first)
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether ``flag`` is true on any process of the job. Every process must make this call. The call is not verified."""
+        """Return whether ``flag`` is true on any process of the job. Every process must make this call, which accelkit does not verify."""
         if self._num_processes == 1:
             return flag
         communicator = self.communicator()
@@ -207,7 +207,7 @@ class Collectives:
     def from_main(self, data: Any) -> Any:
         """Return the ``data`` of rank 0 on every process of the job. The ``data`` of the other processes is ignored.
 
-        The data is pickled. Every process must make this call. The call is not verified.
+        The data is pickled. Every process must make this call, which accelkit does not verify.
 
         Raises:
             CollectiveError: If the received data is not signed by rank 0 with this job's secret.

@@ -47,7 +47,8 @@ def gather(communicator: Communicator, data: Any) -> list[Any]:
 def broadcast(communicator: Communicator, data: Any, from_process: int = 0) -> Any:
     """Return the object of process ``from_process`` (a rank in the job). That process gets ``data`` itself, and the others get a copy.
 
-    The data of the other processes are ignored. The call is not verified: use it only where every process is certain to make the same call.
+    The data of the other processes are ignored. accelkit does not verify that every process makes this call: use it only where this is
+    certain.
 
     Raises:
         CollectiveError: If the received object is not signed by process ``from_process`` with this job's secret.

@@ -8,7 +8,9 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the set of intervals that covers the same time as ``intervals``, which may overlap and may be in any order."""
+    """Return sorted, disjoint intervals that together cover the same time as ``intervals``. The given intervals may overlap and may be in
+    any order.
+    """
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
