@@ -28,7 +28,7 @@ def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
     output = layer(first, *given[1:])
     output = output[0] if isinstance(output, tuple) else output
     wanted = [one for one in (first, *layer.parameters()) if one.requires_grad]
-    weights = torch.linspace(-1.0, 2.0, output.numel()).view(output.shape).to(output)
+    weights = _values(output.device, *output.shape, seed=1).to(output.dtype)
     return [output, *torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True, materialize_grads=True)]
 
 
