@@ -226,8 +226,8 @@ class CUDAAccelerator(Accelerator):
 def board_stats(device: torch.device) -> dict[str, float]:
     """Return NVML's readings for the whole board, under keys such as ``board.power.watts``. Creates no CUDA context.
 
-    Quantities that the board does not measure are left out. The result is empty if ``nvidia-ml-py`` is not
-    installed, if NVML does not find the board, or if the board is an AMD GPU.
+    Quantities that the board does not measure are left out. The result is empty if NVML does not find the board, if
+    the board is an AMD GPU, or if ``nvidia-ml-py`` is not installed (the extra ``cuda`` installs it).
     """
     try:
         import pynvml

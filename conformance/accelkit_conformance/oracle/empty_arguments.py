@@ -36,9 +36,9 @@ def check_empty_arguments(subject: Subject, overload: str) -> None:
     Each dimension of each tensor is shortened alone. Each dimension of the first tensor is also shortened together with the corresponding
     dimensions (counted from the last) of the other tensors, if they have the same length.
 
-    The results of each call, and of the in-place form of the call, are compared with those on the CPU. Reductions that
-    have no value for no elements, such as the maximum, must raise an error. Other calls that the CPU rejects are left out, and so are all
-    calls to an overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
+    The results of each call, and of the in-place form of the call, are compared with those on the CPU. Reductions that have no value
+    for no elements, such as the maximum, must raise an error. Other calls that the CPU rejects are left out, and so are all calls to an
+    overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
