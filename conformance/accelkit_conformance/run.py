@@ -131,7 +131,8 @@ class Run:
         options: The options of the run.
 
     Raises:
-        AccelkitError: If there is no test to run, or if the list of tests, the expected failures or an accelerator cannot be used.
+        AccelkitError: If there is no test to run, if the list of tests or of expected failures is invalid, or if an accelerator cannot be
+            used.
     """
 
     def __init__(self, record: PluginRecord, availability: dict[str, str], options: Options) -> None:

@@ -76,7 +76,7 @@ class Worker:
 
         Args:
             request: The request that the worker process read from standard input.
-            say: A function that sends a message to the runner while a test runs, for example the name of a call that does not return.
+            say: A function that sends a message to the runner while a test runs, for example to report which call hangs.
         """
         self._say = say
         self._number = request["worker"]

@@ -64,7 +64,8 @@ def _mapped(function: Callable[[Any], Any], data: Any, is_leaf: Callable[[Any], 
 
 
 def tree_leaves(data: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """Return the leaves of ``data`` in the order in which ``tree_map`` visits them. Arguments and errors are as for ``tree_map``."""
+    """Return the leaves of ``data`` in the order in which ``tree_map`` visits them. ``data``, ``is_leaf`` and the errors are those of
+    ``tree_map``."""
     found: list[Any] = []
 
     def collect(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Injected faults. A fault that raises an error raises the same error as a real device."""
+"""Injected faults. If a fault raises an error, it is the error that a real device would raise."""
 
 import pytest
 import torch

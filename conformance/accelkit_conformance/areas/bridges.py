@@ -32,7 +32,7 @@ def _import(name: str) -> Any:
 
 
 def _needs(subject: Subject, precision: str) -> str:
-    """Return Accelerate's name for a precision.
+    """Check that the device declares the capability that a precision needs, and return Accelerate's name for the precision.
 
     Raises:
         NotSupported: If the device does not declare the capability that the precision needs.

@@ -206,7 +206,7 @@ def without_replacement(subject: Subject) -> None:
 
 @check("training", requires=["random_state"])
 def seeds_reach_every_device(subject: Subject) -> None:
-    """``torch.manual_seed`` seeds every device, and different seeds give different numbers on each device."""
+    """``torch.manual_seed`` seeds every device. On each device, different seeds give different numbers."""
     from accelkit_conformance.oracle.seeds import check_seeds_of_devices
 
     check_seeds_of_devices(subject)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def _data() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 400 noisy points on three spirals, of shape (400, 2), and the index (0, 1 or 2) of each point's spiral."""
+    """Return a tensor of shape (400, 2) with noisy points on three spirals, and a tensor of shape (400,) with the index (0, 1 or 2) of each
+    point's spiral.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(0)

@@ -86,7 +86,7 @@ def _run_stages(record: PluginRecord, parallel: int | None, *, is_json: bool) ->
 
 
 def _folders_of(record: PluginRecord) -> list[Path]:
-    """Return the folder of the top-level package that contains the plugin. A namespace package may have several folders.
+    """Return the folders of the top-level package that contains the plugin: one folder, or several for a namespace package.
 
     Raises:
         UsageError: If no package contains the plugin, for example because the plugin is a single-file module.

@@ -1,4 +1,4 @@
-"""The calls of ``keyword_values``, with special values, in other dtypes, or with empty tensors."""
+"""Variants of the calls in ``keyword_values``: with special values, with tensors of other dtypes, or with empty tensors."""
 
 from __future__ import annotations
 

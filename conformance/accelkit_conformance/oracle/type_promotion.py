@@ -1,4 +1,5 @@
-"""Checks of type promotion: calls on two arguments of different dtypes give the same results as on the CPU."""
+"""Checks of type promotion: on the device, operators called with two arguments of different dtypes give the same results as on
+the CPU."""
 
 from __future__ import annotations
 

@@ -202,7 +202,8 @@ class Agent(SimpleElasticAgent):
         self.leave()
 
     def leave(self) -> None:
-        """Wait up to a few seconds for all machines to leave, so that the other machines can read how the job ended."""
+        """Announce that this machine leaves, and wait up to a few seconds until all machines have announced this. If the machine that hosts
+        the store exited earlier, the other machines could not read how the job ended."""
         size = self.get_worker_group().group_world_size
         if size not in (None, 1):
             linger(self._rendezvous_handler.store, size)

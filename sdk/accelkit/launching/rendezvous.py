@@ -243,7 +243,7 @@ def linger(store: Any, size: int, seconds: float = _FAREWELL_SECONDS) -> None:
 
 
 def address_towards(endpoint: str) -> str:
-    """Return this machine's IP address on the route to ``endpoint`` (``host:port``). Other machines connect to this address.
+    """Return the local IP address from which this machine reaches ``endpoint`` (``host:port``). Other machines connect to this address.
 
     The host name and the route are looked up, but nothing is sent to the endpoint. If either lookup fails, the host of the endpoint is
     returned instead.

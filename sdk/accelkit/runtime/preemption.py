@@ -182,7 +182,7 @@ class Preemption:
 
         Raises:
             AccelkitError: On the main process only, if the cluster environment cannot queue the job, or if the ``requeue`` of a plugin
-                raises an error or returns anything but a bool or None. On the other processes, this method then returns False.
+                raises an error or returns anything but a bool or None. If this happens, the method returns False on the other processes.
         """
         if not self._has_to_requeue:
             return False

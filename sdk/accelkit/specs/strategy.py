@@ -174,7 +174,7 @@ class Strategy:
     def place_batch(self, batch: T) -> T:
         """Return ``batch`` as the strategy needs it, for example with DTensors. The batch has already been moved to the device.
 
-        If a subclass overrides this method, the method is called for every batch of a prepared loader, and by ``Runtime.to_device``.
+        If a subclass overrides this method, prepared loaders call it for every batch, and ``Runtime.to_device`` calls it too.
         """
         return batch
 

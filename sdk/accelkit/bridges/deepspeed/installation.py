@@ -84,7 +84,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
     Raises:
         UnavailableError: If DeepSpeed is not installed.
         UnsupportedError: If DeepSpeed does not know the device type and the accelerator overrides ``step_end``. An override means that the
-            device traces lazily and must be told when a step ends, but DeepSpeed does not tell it.
+            device traces lazily and must be told when a step ends, but DeepSpeed does not do this.
     """
     if accelerator.device_type not in known_device_types() and overrides(accelerator, Accelerator, "step_end"):
         raise UnsupportedError(

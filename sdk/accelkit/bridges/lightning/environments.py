@@ -13,7 +13,7 @@ from accelkit.specs.process_group import ProcessGroupOptions
 
 
 class PluginEnvironment:
-    """Lightning's interface for a cluster environment, implemented by ``plugin``.
+    """A cluster environment for Lightning that takes its values from the accelkit plugin ``plugin``.
 
     The methods that set a rank or the world size do nothing, because the launcher has set these values.
     """

@@ -208,7 +208,7 @@ class PreparedLoader:
         return bool(getattr(self.loader, "is_collective", False))
 
     def _hand_over(self, batch: Any, event: torch.Event | None) -> Any:
-        """Count a batch, call the accelerator's ``step_end``, and return the batch in the layout of the strategy.
+        """Count a batch, call the accelerator's ``step_end``, and return the batch as the strategy places it.
 
         The compute stream waits for the copy of this batch, but not for the copy of the next batch. The memory of this batch is kept
         until the compute stream has used it.

@@ -138,8 +138,8 @@ class OrderStates:
         """Restore a state returned by ``state_dict``: set the states of the loader's own generators, and the attribute ``start``.
 
         Args:
-            state: The saved state, which ``check`` accepted.
-            is_active: Whether the state was saved during a pass. If True, ``start`` is set to the saved states, otherwise to None.
+            state: The saved state, which must have passed ``check``.
+            is_active: Whether the state was saved during a pass. If True, ``start`` is restored, too; otherwise, it is set to None.
         """
         self._set_generators(state["generators"])
         self.start = {"host": state["host"], "generators": state["generators"]} if is_active else None

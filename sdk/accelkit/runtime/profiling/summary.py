@@ -73,7 +73,8 @@ class Fallback:
 
     Attributes:
         operator: The name of the operator.
-        calls, ms: The number of calls and their total time on the host in ms. Both are averages per step.
+        calls: The average number of calls per step.
+        ms: The average time per step that these calls take on the host, in ms.
     """
 
     operator: str
