@@ -140,7 +140,7 @@ class CreatesOnTheFirstDevice(Broken):
         return call()
 
 
-@mutant("modules", "many rows")
+@mutant("modules", "sums over rows")
 class AddsUpTheFirst256Rows(Broken):
     """The gradients of the weight and the bias of ``layer_norm`` are sums over the first 256 rows only."""
 
