@@ -23,10 +23,13 @@ FILE = "mutation-scores.json"
 """The name of the file that contains the scores. The file is in the same folder as ``conformance.md``."""
 
 Scores = dict[str, Any]
-_WRITTEN = "Mutants written by hand: how many break an area, and how many of them the tests of this area detect, by profile."
+_WRITTEN = (
+    "For each area, this table shows how many mutants that are written by hand break the area, and how many of these the tests of the area "
+    "detect in each profile."
+)
 _GENERATED = (
-    "Generated mutants: how many of each sample were detected. A mutant is not triggered if its fault changed no result in the tests "
-    "that were run. The last column does not count mutants that were not triggered. A generated mutant has one of these faults:"
+    "These tables show how many of the generated mutants in each sample were detected. A mutant is not triggered if its fault changed no "
+    "result in the tests that were run. The last column does not count mutants that were not triggered. A generated mutant has one of these faults:"
 )
 _SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")

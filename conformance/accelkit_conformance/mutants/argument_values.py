@@ -263,7 +263,7 @@ class AveragesNothingToZero(Broken):
         )
 
 
-@mutant("arguments", "empty tensors")
+@mutant("arguments", "missing errors")
 class FindsTheLargestOfNothing(Broken):
     """The maximum and the minimum of a tensor without elements are 0 instead of an error."""
 
