@@ -29,7 +29,8 @@ _WRITTEN = (
 )
 _GENERATED = (
     "These tables show how many of the generated mutants in each sample were detected. A mutant is not triggered if its fault changed no "
-    "result in the tests that were run. The last column does not count mutants that were not triggered. A generated mutant has one of these faults:"
+    "result in the tests that were run. The last column does not count mutants that were not triggered. A generated mutant has "
+    "one of these faults:"
 )
 _SHARES = ("detected", "not triggered", "detected, of those triggered")
 _PROFILES = ("smoke", "training", "distributed", "full")
