@@ -97,16 +97,21 @@ def keyword_gradients(subject: Subject, name: str) -> None:
     check_keyword_gradients(subject, name)
 
 
-_ATTENTION = [f"{size},{dtype}" for size in ("prefill", "decoding", "cross", "long", "one") for dtype in ("float32", "bfloat16", "float16")]
+_ATTENTION = [
+    f"{size},{dtype}"
+    for size in ("prefill", "decoding", "cross", "long", "one", "queries", "keys")
+    for dtype in ("float32", "bfloat16", "float16")
+]
 
 
 @check("full", requires=["dtype.{1}", "dtype.bool"], over=_ATTENTION)
 def attention(subject: Subject, size: str, dtype: str) -> None:
-    """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80. Queries, keys and values are
-    contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In some calls, keys and values have
-    fewer heads than queries, or the head dimension of the values differs from that of queries and keys. Some calls with the head
-    dimension 64 and without slices have a mask. Each mask is either boolean or a tensor that is added to the scores. The masks have five
-    different shapes, most of which are broadcast. They are contiguous, expanded, transposed, or parts of larger tensors.
+    """``scaled_dot_product_attention`` gives the same result as on the CPU for the head dimensions 64 and 80 and for up to 4,099 queries or
+    keys. Queries, keys and values are contiguous, permuted, or slices of larger tensors. Some calls are causal. Some have a ``scale``. In
+    some calls, keys and values have fewer heads than queries, or the head dimension of the values differs from that of queries and keys.
+    Some calls with the head dimension 64, without slices and with at most 130 queries and keys have a mask. Each mask is either boolean or
+    a tensor that is added to the scores. The masks have five different shapes, most of which are broadcast. They are contiguous, expanded,
+    transposed, or parts of larger tensors.
     """
     from accelkit_conformance.oracle.attention_cases import check_attention
 

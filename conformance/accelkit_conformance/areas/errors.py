@@ -189,7 +189,7 @@ def errors_keep_the_current_device(subject: Subject) -> None:
 @check("training", over=["the_cpu", "another_device"])
 def operands_on_two_devices(subject: Subject, place: str) -> None:
     """Operators that get one argument on the device and another on the CPU, or on another device of the same type, raise RuntimeError. The
-    other argument is an operand, a weight, the index of an operator such as ``gather``, a mask or the tensor of ``out=``."""
+    other argument is an operand, a weight, a bias, the index of an operator such as ``gather``, a mask or the tensor of ``out=``."""
     from accelkit_conformance.oracle.invalid_calls import check_two_devices
 
     check_two_devices(subject, place)

@@ -119,6 +119,22 @@ _FLOAT_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "layer_norm": lambda x, other: F.layer_norm(x, (2,), other[0]),
 }
 """Operators of two arguments, by name. Each function is called with two matrices of 2 by 2 ones that are on different devices."""
+_SEVERAL_OPERANDS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
+    "linear": (F.linear, ((2, 3), (4, 3), (4,))),
+    "addmm": (torch.addmm, ((2, 4), (2, 3), (3, 4))),
+    "addmv": (torch.addmv, ((2,), (2, 3), (3,))),
+    "baddbmm": (torch.baddbmm, ((5, 2, 4), (5, 2, 3), (5, 3, 4))),
+    "addcmul": (torch.addcmul, ((2, 3), (2, 3), (2, 3))),
+    "conv1d": (F.conv1d, ((1, 3, 5), (4, 3, 2), (4,))),
+    "conv2d": (F.conv2d, ((1, 3, 5, 5), (4, 3, 2, 2), (4,))),
+    "conv_transpose2d": (F.conv_transpose2d, ((1, 3, 5, 5), (3, 4, 2, 2), (4,))),
+    "layer_norm": (lambda x, weight, bias: F.layer_norm(x, (3,), weight, bias), ((2, 3), (3,), (3,))),
+    "group_norm": (lambda x, weight, bias: F.group_norm(x, 1, weight, bias), ((2, 3, 4), (3,), (3,))),
+    "scaled_dot_product_attention": (F.scaled_dot_product_attention, ((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8))),
+    "mse_loss": (F.mse_loss, ((2, 3), (2, 3))),
+}
+"""Operators of several float32 tensors, by name: a function, and the shapes of its arguments. Each argument in turn is on another device
+than the others."""
 _INDEX_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "index_select": lambda x, index: x.index_select(0, index),
     "gather": lambda x, index: x.gather(0, index.view(1, 2)),
@@ -135,20 +151,20 @@ _MASK_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 """Operators that take a mask, by name. Each function is called with a matrix of 2 by 2 ones, and with a mask on another device."""
 
 
-def check_two_devices(subject: Subject, place: str) -> None:
+def check_two_devices(subject: Subject, where: str) -> None:
     """Check that operators raise RuntimeError if their arguments are on different devices. Failures are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
-        place: Where the second argument is: ``the_cpu`` or ``another_device``.
+        where: Where one of the arguments is: ``the_cpu`` or ``another_device``.
 
     Raises:
-        NotSupported: If ``place`` is ``the_cpu`` and the device is the CPU, or if ``place`` is ``another_device`` and there is only one
+        NotSupported: If ``where`` is ``the_cpu`` and the device is the CPU, or if ``where`` is ``another_device`` and there is only one
             device.
     """
-    if place == "the_cpu" and subject.device_type == "cpu":
+    if where == "the_cpu" and subject.device_type == "cpu":
         raise NotSupported("the device is the CPU")
-    other = torch.device("cpu") if place == "the_cpu" else subject.second_device()
+    other = torch.device("cpu") if where == "the_cpu" else subject.second_device()
     groups = [(_FLOAT_OPERANDS, torch.ones(2, 2))]
     groups += [] if subject.lacks("int64") else [(_INDEX_OPERANDS, torch.tensor([0, 1]))]
     groups += [] if subject.lacks("bool") else [(_MASK_OPERANDS, torch.ones(2, 2) > 0)]
@@ -160,6 +176,12 @@ def check_two_devices(subject: Subject, place: str) -> None:
                 raises(subject, RuntimeError, doing=f"{name} of arguments on {subject.device} and on {other}"),
             ):
                 call(x, elsewhere)
+    for name, (call, shapes) in _SEVERAL_OPERANDS.items():
+        for place in range(len(shapes)):
+            given = [torch.ones(shape, device=other if number == place else subject.device) for number, shape in enumerate(shapes)]
+            doing = f"{name} with argument {place} on {other} and the others on {subject.device}"
+            with subject.sample(doing, {"name": name, "place": place}), raises(subject, RuntimeError, doing=doing):
+                call(*given)
 
 
 def check_batches_of_matrices(subject: Subject) -> None:
