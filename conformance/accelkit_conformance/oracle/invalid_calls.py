@@ -120,7 +120,7 @@ _FLOAT_OPERANDS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 """Operators of two arguments, by name. Each function is called with two matrices of 2 by 2 ones that are on different devices."""
 _SEVERAL_OPERANDS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...], ...]]] = {
-    "linear": (F.linear, ((2, 3), (4, 3), (4,))),
+    "linear with a bias": (F.linear, ((2, 3), (4, 3), (4,))),
     "addmm": (torch.addmm, ((2, 4), (2, 3), (3, 4))),
     "addmv": (torch.addmv, ((2,), (2, 3), (3,))),
     "baddbmm": (torch.baddbmm, ((5, 2, 4), (5, 2, 3), (5, 3, 4))),
@@ -128,7 +128,7 @@ _SEVERAL_OPERANDS: dict[str, tuple[Callable[..., object], tuple[tuple[int, ...],
     "conv1d": (F.conv1d, ((1, 3, 5), (4, 3, 2), (4,))),
     "conv2d": (F.conv2d, ((1, 3, 5, 5), (4, 3, 2, 2), (4,))),
     "conv_transpose2d": (F.conv_transpose2d, ((1, 3, 5, 5), (3, 4, 2, 2), (4,))),
-    "layer_norm": (lambda x, weight, bias: F.layer_norm(x, (3,), weight, bias), ((2, 3), (3,), (3,))),
+    "layer_norm with a bias": (lambda x, weight, bias: F.layer_norm(x, (3,), weight, bias), ((2, 3), (3,), (3,))),
     "group_norm": (lambda x, weight, bias: F.group_norm(x, 1, weight, bias), ((2, 3, 4), (3,), (3,))),
     "scaled_dot_product_attention": (F.scaled_dot_product_attention, ((1, 1, 4, 8), (1, 1, 4, 8), (1, 1, 4, 8))),
     "mse_loss": (F.mse_loss, ((2, 3), (2, 3))),
