@@ -141,9 +141,9 @@ def _narrow_views() -> Iterator[Case]:
 def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     """A call with a contiguous view of a tensor gives the same result as on the CPU. The elements of the tensor around the view stay
     unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. The
-    calls fill, change, copy, sort and count elements, or take, accumulate and scatter them by index. Functions that accumulate get each
-    index up to three times. Calls that the CPU rejects are left out. Some functions that write into the view are also called with a 0-d
-    view of a single element.
+    calls fill, change, copy, sort and count elements, take, accumulate and scatter them by index, or multiply rows of them as matrices.
+    Functions that accumulate get each index up to three times. Calls that the CPU rejects are left out. Some functions that write into the
+    view are also called with a 0-d view of a single element.
     """
     from accelkit_conformance.oracle.narrow_views import check_narrow_views
 

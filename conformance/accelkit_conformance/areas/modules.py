@@ -145,7 +145,7 @@ def repeated_calls(subject: Subject, name: str) -> None:
     the same. The property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether
     gradients are recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the
     first call is repeated. Batches may be empty. The case ``larger_sizes`` calls modules whose inputs have several hundred rows and
-    about a hundred features.
+    about a hundred features. The case ``many_rows`` calls layers with 40,003 rows between two calls with three rows.
     """
     from accelkit_conformance.oracle.module_sequences import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

@@ -143,6 +143,7 @@ CALLS: Mapping[str, Call] = {
     "batch_norm": (lambda x: F.batch_norm(x.transpose(1, 2), None, None, training=True), lambda: (_rows(),)),
     "group_norm": (lambda x: F.group_norm(x.transpose(1, 2), 1), lambda: (_rows(),)),
     "pad": (lambda x: F.pad(x, (1, 1), "reflect"), lambda: (_rows(),)),
+    "pad_of_five_dimensions": (lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)), lambda: (torch.arange(1.0, 270_401).view(1, 1, 4, 260, 260),)),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda: (_rows(),)),
     "cdist": (lambda x: torch.cdist(x, x), lambda: (_rows(),)),
     "bmm": (lambda x: torch.bmm(x, x.transpose(1, 2)), lambda: (_rows(),)),

@@ -175,11 +175,24 @@ def _larger_sizes(device: torch.device) -> Any:
     return found
 
 
+def _many_rows(device: torch.device) -> Any:
+    """Call layers with a small batch, with a batch of 40,003 rows, and with the small batch again."""
+    found = []
+    makes: tuple[_Layer, ...] = (lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: nn.BatchNorm1d(4), lambda: nn.PReLU(4))
+    for make in makes:
+        torch.default_generator.manual_seed(2)
+        layer = make().to(device)
+        for size in (3, 40_003, 3):
+            found.append(_run(layer, _values(device, size, 4)))
+    return found
+
+
 PROGRAMS: Mapping[str, Program] = {
     "changing_options": _changing_options,
     "changing_batches": _changing_batches,
     "changing_dtypes": _changing_dtypes,
     "empty_batches": _empty_batches,
     "larger_sizes": _larger_sizes,
+    "many_rows": _many_rows,
 }
 """The programs, by name."""

@@ -62,6 +62,11 @@ def _halves(view: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return index, _other(view)[: len(index)]
 
 
+def _matrix(view: torch.Tensor) -> torch.Tensor:
+    """Return a view of as many rows of 32 elements as ``view`` contains."""
+    return view[: len(view) // 32 * 32].view(-1, 32)
+
+
 CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "fill_": lambda view: view.fill_(1),
     "zero_": lambda view: view.zero_(),
@@ -104,6 +109,8 @@ CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "where": lambda view: torch.where(_mask(view), view, _other(view)),
     "sort": lambda view: view.sort(stable=True),
     "bincount": lambda view: view.abs_().bincount(),
+    "mm": lambda view: _matrix(view) @ _matrix(view).t(),
+    "bmm": lambda view: _matrix(view)[:, None].transpose(1, 2) @ _matrix(view)[:, None],
 }
 """The calls, by name. Each takes a contiguous view with one dimension, and returns a result. Most of the calls write into the view."""
 _OF_ONE_ELEMENT = ("fill_", "zero_", "add_", "logical_not_")
@@ -123,7 +130,7 @@ def accepted_calls(dtype: str) -> list[str]:
 
 def _is_accepted(name: str, dtype: torch.dtype) -> bool:
     try:
-        CALLS[name](_numbers(3, dtype))
+        CALLS[name](_numbers(max(_LENGTHS), dtype))
     except _REJECTED:
         return False
     return True
