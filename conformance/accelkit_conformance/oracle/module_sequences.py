@@ -32,6 +32,12 @@ def _run(layer: nn.Module, *given: torch.Tensor) -> list[torch.Tensor]:
     return [output, *torch.autograd.grad((output * weights).sum(), wanted, allow_unused=True, materialize_grads=True)]
 
 
+def _made(make: _Layer, device: torch.device) -> nn.Module:
+    """Return a new module on ``device``. Every call with the same function returns a module with the same parameters."""
+    torch.default_generator.manual_seed(2)
+    return make().to(device)
+
+
 _OPTIONS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...], dict[str, tuple[Any, ...]]], ...] = (
     (lambda: nn.Conv2d(4, 4, 3), ((2, 4, 9, 9),), {"stride": ((2, 1),), "padding": ((1, 2), "same"), "dilation": ((2, 1),)}),
     (lambda: nn.ConvTranspose2d(4, 4, 3, stride=3), ((2, 4, 4, 4),), {"output_padding": ((1, 2),), "padding": ((1, 0),)}),
@@ -64,8 +70,7 @@ it takes in addition to its initial value."""
 def _changing_options(device: torch.device) -> Any:
     found = []
     for make, shapes, options in _OPTIONS:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device)
+        layer = _made(make, device)
         given = [_values(device, *shape, seed=number) for number, shape in enumerate(shapes)]
         found.append(_run(layer, *given))
         for name, others in options.items():
@@ -98,8 +103,7 @@ def _changing_batches(device: torch.device) -> Any:
     """Call modules with batches of several sizes, memory layouts and storage offsets, then with frozen parameters and under ``no_grad``."""
     found = []
     for make, shape in _LAYERS:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device)
+        layer = _made(make, device)
         for size in (2, 5, 300, 2):
             found.append(_run(layer, _values(device, size, *shape)))
         found.append(_run(layer, _values(device, 9, *shape)[3:5]))
@@ -116,8 +120,7 @@ def _changing_batches(device: torch.device) -> Any:
 def _changing_dtypes(device: torch.device) -> Any:
     found = []
     for make, shape in _LAYERS:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device)
+        layer = _made(make, device)
         for dtype in (torch.float32, torch.bfloat16, torch.float32):
             layer.to(dtype)
             found.append(_run(layer, _values(device, 2, *shape).to(dtype))[0])
@@ -128,8 +131,7 @@ def _empty_batches(device: torch.device) -> Any:
     """Call modules with an empty batch, and then with a batch that has elements. Call an embedding and two losses with empty batches."""
     found = []
     for make, shape in _LAYERS:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device).eval()
+        layer = _made(make, device).eval()
         for size in (0, 3):
             found.append(_run(layer, _values(device, size, *shape)))
     embedding = nn.Embedding(5, 3).to(device)
@@ -167,8 +169,7 @@ def _larger_sizes(device: torch.device) -> Any:
     the modules with the same inputs in another memory layout."""
     found = []
     for make, shape in _LARGER:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device)
+        layer = _made(make, device)
         found.append(_run(layer, _values(device, *shape)))
         last = 0 if len(shape) == 2 else -1
         found.append(_run(layer, _values(device, *shape).transpose(1, last).contiguous().transpose(1, last)))
@@ -180,8 +181,7 @@ def _many_rows(device: torch.device) -> Any:
     found = []
     makes: tuple[_Layer, ...] = (lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: nn.BatchNorm1d(4), lambda: nn.PReLU(4))
     for make in makes:
-        torch.default_generator.manual_seed(2)
-        layer = make().to(device)
+        layer = _made(make, device)
         for size in (3, 40_003, 3):
             found.append(_run(layer, _values(device, size, 4)))
     return found

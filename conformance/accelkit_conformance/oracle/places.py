@@ -71,8 +71,8 @@ def check_operator_on_another_device(subject: Subject, name: str) -> None:
     current.
 
     The arguments are on another device than the one under test. If another device can be made current, the operator is also called with
-    arguments on the device under test while another device is current. Pointwise operators with two
-    operands are also called with a number as the first or the second operand. Differences are recorded in the subject.
+    arguments on the device under test while another device is current. Pointwise operators with two operands are also called with a number
+    as the first or the second operand. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If there is only one device, or if the device lacks a dtype that the operator needs.
