@@ -161,7 +161,7 @@ def test_an_installed_environment_that_was_not_selected_is_listed_and_its_variab
         decision = select_cluster(environ={"ACME_RANK": "1", "ACME_WORLD": "2"}).decision
     assert decision.chosen == "local"
     (acme,) = [one for one in decision.candidates if one.name == "acme"]
-    assert (acme.plugin, acme.status, acme.reason) == ("acme-launcher==1.0", "not asked", "select it with ACCELKIT_CLUSTER=acme")
+    assert (acme.plugin, acme.status, acme.reason) == ("acme-launcher==1.0", "not selected", "select it with ACCELKIT_CLUSTER=acme")
     assert select_cluster(environ={"ACME_HOME": "/opt"}).decision.chosen == "local"  # without a warning
     assert select_cluster(environ=TORCHRUN | {"ACME_RANK": "1"}).decision.chosen == "torchelastic"
 

@@ -50,17 +50,17 @@ class ClusterCandidate:
             process for an environment that no installed plugin provides.
         status: ``chosen``; ``claimed`` (the environment claimed the process, but another claim has a higher priority); ``declined`` (some
             variables of the environment are set, and ``reason`` says why the environment ignores them); ``absent`` (no variable of the
-            environment is set); ``not asked`` (a third party provides the environment, and neither the user nor a hook plugin selected
+            environment is set); ``not selected`` (a third party provides the environment, and neither the user nor a hook plugin selected
             the environment).
-        priority: The priority of the environment's claim. Negative if the environment declined; None if the environment is absent, was not
-            asked or was selected by name.
-        reason: The reason for the status, taken from the claim if there is one. For ``not asked``, how to select the environment, or why
+        priority: The priority of the environment's claim. Negative if the environment declined; None if the status is ``absent`` or
+            ``not selected``, or if the environment was selected by name.
+        reason: The reason for the status, taken from the claim if there is one. For ``not selected``, how to select the environment, or why
             its plugin is not available.
     """
 
     name: str
     plugin: str
-    status: Literal["chosen", "claimed", "declined", "absent", "not asked"]
+    status: Literal["chosen", "claimed", "declined", "absent", "not selected"]
     priority: int | None = None
     reason: str = ""
 
@@ -185,20 +185,20 @@ def _detect(
     providers = {record.name: record.plugin for record in records}
     others = [ClusterCandidate(name, providers.get(name, ""), *_status(claim)) for name, claim in claims.items() if claim is not winner]
     others.sort(key=lambda other: (other.priority is None, -(other.priority or 0), other.name))
-    unasked = [record for record in records if record.name not in claims]
+    unselected = [record for record in records if record.name not in claims]
     if not chosen.creates_processes_externally:
-        _warn_of_unasked(unasked, environ)
-    candidates = (_chosen(chosen, winner.reason, winner.priority), *others, *map(_not_asked, unasked))
+        _warn_of_unselected(unselected, environ)
+    candidates = (_chosen(chosen, winner.reason, winner.priority), *others, *map(_not_selected, unselected))
     return chosen, ClusterDecision(_DETECT, source, chosen.name, chosen.plugin, candidates)
 
 
-def _not_asked(record: PluginRecord) -> ClusterCandidate:
+def _not_selected(record: PluginRecord) -> ClusterCandidate:
     reason = f"{record.reason}; {record.hint}" if record.status != "available" else f"select it with {VARIABLE}={record.name}"
-    return ClusterCandidate(record.name, record.plugin, "not asked", None, reason)
+    return ClusterCandidate(record.name, record.plugin, "not selected", None, reason)
 
 
-def _warn_of_unasked(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
-    """Warn about third-party cluster environments that were not asked, if their launcher seems to have started this process.
+def _warn_of_unselected(records: Iterable[PluginRecord], environ: Mapping[str, str]) -> None:
+    """Warn about third-party cluster environments that were not selected, if their launcher seems to have started this process.
 
     The evidence is a variable whose name begins with the first word of the cluster environment's name, and contains RANK, WORLD or SIZE,
     such as ``ACME_RANK`` for the cluster environment ``acme``. There is no warning about cluster environments that are not available.
