@@ -16,7 +16,7 @@ Conditions = Mapping[str, str]
 
 AXES: dict[str, tuple[str, ...]] = {
     "size": ("as recorded", "edge", "many rows", "long rows", "tiny"),
-    "values": ("as recorded", "special", "all NaN"),
+    "values": ("as recorded", "special", "infinities", "all NaN"),
     "layout": ("contiguous", *LAYOUTS),
     "destination": ("a new tensor", "out=", "strided out=", "in place", "strided in place"),
     "gradients": ("enabled", "no_grad", "inference_mode", "recorded"),
@@ -27,12 +27,21 @@ AXES: dict[str, tuple[str, ...]] = {
 
 ``dtype`` is the dtype to which the float32 arguments are converted.
 
+The values, apart from the recorded values:
+
+- ``special``: some elements of each tensor are NaN, inf or -inf.
+- ``infinities``: one, two or three neighbouring elements of each row of the first tensor are -inf, and every third row is all -inf. In
+calls
+  that compute gradients, and if the first tensor is small or has no floating-point numbers, these are the same values as ``special``.
+- ``all NaN``: all elements of all tensors are NaN.
+
 The sizes, apart from the recorded size:
 
 - ``edge``: the length of the last dimension is a power of two or differs by one from a power of two.
 - ``many rows`` and ``long rows``: the first or the last dimension, respectively, is lengthened until the largest result has more than
   2^16 elements (2^14 for slow calls). If no result grows, the dimension itself gets that length.
 - ``tiny``: the length of the last dimension is 0 or 1.
+- ``one dimension``: all dimensions except the last are removed, by indexing. This size is combined with few other conditions.
 
 If the call has an argument ``dim``, the dimension that this argument names takes the place of the last dimension, and ``many rows``
 lengthens another dimension. The other dimensions have odd lengths where the call allows it, because a number of elements that is a multiple
@@ -43,10 +52,12 @@ of four leaves no incomplete block.
 # used only for slow calls: with ``many rows``, the largest result of a slow call has more than 2^14 elements; with ``most rows``, it has
 # more than 2^16. For ``one``, the length of the last dimension is 1.
 _SIX = {"size": "six dimensions"}
-_CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"})
+_ONE = {"size": "one dimension"}
+_CONTIGUOUS_ROWS: tuple[dict[str, str], ...] = (_SIX, _SIX | {"values": "special", "destination": "out="}, {"size": "most rows"}, _ONE)
 _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     _SIX | {"layout": "strided"},
     _SIX | {"layout": "transposed", "destination": "strided out="},
+    _ONE | {"layout": "strided", "destination": "strided out="},
     *({"layout": layout} for layout in (*MIXED_LAYOUTS, *NARROWED_LAYOUTS, *MORE_LAYOUTS)),
     {"layout": "narrowed", "destination": "narrowed out="},
     {"layout": "odd strides", "size": "one"},
@@ -68,9 +79,9 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     The combinations in bfloat16 and float16 contain every condition of the other axes at least once, but not every pair, because a small
     error may go unnoticed in these dtypes.
 
-    There are also two combinations in which the tensors have six dimensions. For contiguous tensors, there is one more combination, with
-    the size ``most rows``. It is used only for slow calls. With this size, the largest result of a slow call has more than 2^16 elements;
-    with ``many rows``, the lower limit is only 2^14.
+    There are also two combinations in which the tensors have six dimensions, and one in which they have one. For contiguous tensors, there
+    is one more combination, with the size ``most rows``. It is used only for slow calls. With this size, the largest result of a slow call
+    has more than 2^16 elements; with ``many rows``, the lower limit is only 2^14.
 
     For tensors that are not contiguous, there are also:
 

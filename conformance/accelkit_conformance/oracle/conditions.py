@@ -40,7 +40,7 @@ from accelkit_conformance.results import NotSupported
 from accelkit_conformance.subject import Subject
 
 # Calls that return indices. Among elements that are equal, or incomparable because of NaN, the device may choose any element.
-_CHOOSE = re.compile(r"sort|topk|mode|median|arg|max|min|kth|cum|unique")
+_CHOOSE = re.compile(r"^(arg)?sort|topk|^mode|median|arg|max|min|kth|cum")
 # Calls that return the flat indices of maxima within the last two or three dimensions.
 _POOLED_DIMENSIONS = re.compile(r"max_pool([23])d")
 # Calls for which torch itself rejects out= on devices that are not built into torch, and calls that torch never makes with out=.

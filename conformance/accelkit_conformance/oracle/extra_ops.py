@@ -126,6 +126,11 @@ def _aten(device: Any) -> Any:
     )
 
 
+def _whole_medians(device: Any) -> Any:
+    x = _floats(device, 4, 6, 3)
+    return x.median(), x.nanmedian()
+
+
 def _rare(device: Any) -> Any:
     """Call ATen operators in ways that torch's ``op_db`` does not, and return the results.
 
@@ -188,6 +193,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "padded": _padded,
     "pooled": _pooled,
     "aten": _aten,
+    "whole_medians": _whole_medians,
     "rare": _rare,
     "masked_softmax": _masked_softmax,
     "weight_norm": _weight_norm,

@@ -59,6 +59,20 @@ def reversed_dimensions(one: torch.Tensor) -> torch.Tensor:
     return one.permute(order).contiguous().permute(order)
 
 
+def indexed(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy that was taken out of a buffer by indexing twice.
+
+    The buffer has one more dimension in front, and two more elements in the next one. A device that rebuilds views from the sizes of their
+    base must handle a base with another number of dimensions. A 0-d tensor is one element of a buffer of three.
+    """
+    if not one.ndim:
+        return one.repeat(3)[1]
+    buffer = torch.full((3, one.shape[0] + 2, *one.shape[1:]), canary(one.dtype), dtype=one.dtype, device=one.device)
+    inside = buffer[1][1:-1]
+    inside.copy_(one)
+    return inside
+
+
 def odd_strides(one: torch.Tensor) -> torch.Tensor:
     """Return a contiguous copy with unusual strides in its dimensions of length 1, where strides have no effect. The stride is 1 in even
     dimensions (0, 2, ...) and 1009 in odd dimensions."""
@@ -124,6 +138,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "narrowed": narrowed,
+    "indexed": indexed,
     "reversed": reversed_dimensions,
     "odd strides": odd_strides,
     "ambiguous strides": ambiguous_strides,

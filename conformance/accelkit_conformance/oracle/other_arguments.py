@@ -155,7 +155,7 @@ def _floats(value: Any) -> list[Any]:
 
 
 def _ints(value: Any) -> list[Any]:
-    return [1, 2] if value is None else [value + 1, value - 1, value + 2]
+    return [0, 1, 2] if value is None else [value + 1, value - 1, value + 2, 0]
 
 
 def _lists(value: Any) -> list[Any]:

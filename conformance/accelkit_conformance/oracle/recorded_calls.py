@@ -46,8 +46,10 @@ _OFTEN_IMPLEMENTED = {
     "masked_fill.Scalar": "masked_fill",
     "masked_scatter": "masked_scatter",
     "mean": "mean",
+    "median": "whole_medians",
     "median.dim": "median",
     "nan_to_num": "nan_to_num",
+    "nanmedian": "whole_medians",
     "nanmedian.dim": "nanmedian",
     "put": "put",
     "silu_backward": "nn.functional.silu",
@@ -73,9 +75,9 @@ def recorded_call(overload: str) -> tuple[Any, Any, Any, Any]:
 
     ``op`` is the OpInfo of the operator that makes the call, or a ``Nameless`` if a function in ``FUNCTIONS`` makes the call.
 
-    The recorded calls are ranked by these criteria, the most important first: the first tensor has 1 to 4096 elements; the call returns
-    more than one element; the first tensor has many dimensions (four or more count as four); the first tensor has many elements. The
-    highest-ranked call is returned.
+    The recorded calls are ranked by these criteria, the most important first: the first tensor has 1 to 4096 elements; no other tensor is
+    empty; the call returns more than one element; the first tensor has many dimensions (four or more count as four); the first tensor has
+    many elements. The highest-ranked call is returned.
 
     Raises:
         NotSupported: If the operator or function in ``recorded_operators()[overload]`` does not call the overload in the installed torch.
@@ -101,11 +103,12 @@ def _calls(name: str) -> list[tuple[Any, Any, Any]]:
     return calls_of_operator(name, _EACH)
 
 
-def _size(call: tuple[Any, Any, Any]) -> tuple[bool, bool, int, int]:
+def _size(call: tuple[Any, Any, Any]) -> tuple[bool, bool, bool, int, int]:
     func, args, kwargs = call
-    first = tensors((args, kwargs))[0]
+    first, *others = tensors((args, kwargs))
     is_several = any(one.numel() > 1 for one in tensors(func(*args, **kwargs)))
-    return 0 < first.numel() <= _MOST_ELEMENTS, is_several, min(first.ndim, 4), first.numel()
+    is_full = all(one.numel() for one in others)
+    return 0 < first.numel() <= _MOST_ELEMENTS, is_full, is_several, min(first.ndim, 4), first.numel()
 
 
 def _spelling(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +62,8 @@ ALONG_A_DIMENSION: dict[str, Callable[[torch.Tensor, int], Any]] = {
 def check_along_dimensions(subject: Subject, name: str) -> None:
     """Make calls along one dimension of a tensor, on the device and on the CPU, and compare the results.
 
-    There is a call for each dimension of a tensor with six dimensions, for two dimensions of a tensor with eleven dimensions, and for the
-    rows or the columns of matrices that contain a NaN. Differences are recorded in the subject.
+    There is a call for each dimension of a tensor with six dimensions, for two dimensions of a tensor with eleven dimensions, for the rows
+    or the columns of matrices that contain a NaN and, if the CPU accepts it, for a 0-d tensor. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
@@ -73,12 +74,13 @@ def check_along_dimensions(subject: Subject, name: str) -> None:
     """
     call = ALONG_A_DIMENSION[name]
     require_dtypes(subject, lambda: call(torch.ones(2, 2), 0))
-    for description, here, dim in (*_of_many_dimensions(), *_with_nan()):
-        with subject.sample(f"{name}, {description}", {"dim": dim, "length": here.shape[dim], "has_nan": bool(here.isnan().any())}):
+    for description, here, dim in (*_of_many_dimensions(), *_with_nan(), *_of_no_dimension(call)):
+        length = here.shape[dim] if here.ndim else 1
+        with subject.sample(f"{name}, {description}", {"dim": dim, "length": length, "has_nan": bool(here.isnan().any())}):
             truth = tree_leaves(call(here.double(), dim))
             found, expected = tree_leaves(call(here.to(subject.device), dim)), tree_leaves(call(here, dim))
             for mine, theirs, true in zip(found, expected, truth, strict=True):
-                check_result(mine, theirs, true, subject.device, cancels=True, num_terms=here.shape[dim])
+                check_result(mine, theirs, true, subject.device, cancels=True, num_terms=length)
 
 
 def _of_many_dimensions() -> Iterator[tuple[str, torch.Tensor, int]]:
@@ -87,6 +89,14 @@ def _of_many_dimensions() -> Iterator[tuple[str, torch.Tensor, int]]:
         yield f"dimension {dim} of six", values.view(2, 3, 1, 2, 3, 2), dim
     for dim in (0, 7):
         yield f"dimension {dim} of eleven", values.view(3, 1, 2, 1, 1, 2, 1, 3, 1, 2, 1), dim
+
+
+def _of_no_dimension(call: Callable[[Any, int], Any]) -> Iterator[tuple[str, torch.Tensor, int]]:
+    one = torch.tensor(0.5)
+    for dim in (0, -1):
+        with contextlib.suppress(RuntimeError, IndexError):  # the call does not accept 0-d tensors
+            call(one, dim)
+            yield f"dimension {dim} of a 0-d tensor", one, dim
 
 
 def _with_nan() -> Iterator[tuple[str, torch.Tensor, int]]:

@@ -68,7 +68,7 @@ def check_type_promotion(subject: Subject, first: str, second: str) -> None:
 
 
 def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """Yield pairs of arguments of these dtypes, each with a description. At least one argument of each pair is a 1-d tensor."""
+    """Yield pairs of arguments of these dtypes, each with a description. An argument is a tensor, a 0-d tensor or a Python number."""
     x, y = (torch.tensor(values).to(getattr(torch, dtype)) for values, dtype in (([1, 0, 3, 2, 1], first), ([2, 1.5, 1, 3, 1], second)))
     yield f"{first} and {second}", (x, y)
     yield f"{first} and a 0-d tensor of {second}", (x, y[1])
@@ -76,3 +76,6 @@ def _arguments(first: str, second: str) -> Iterator[tuple[str, tuple[Any, Any]]]
     divisors = torch.tensor([1, 4, 3, 2, 1]).to(getattr(torch, first))
     yield f"a 0-d tensor of {second} and {first}", (y[1], divisors)
     yield f"the Python number {y[1].item()} and {first}", (y[1].item(), divisors)
+    yield f"a 0-d tensor of {second} and a 0-d tensor of {first}", (y[1], x[2])
+    yield f"a 0-d tensor of {second} and the Python number {x[2].item()}", (y[1], x[2].item())
+    yield f"the Python number {y[1].item()} and a 0-d tensor of {first}", (y[1].item(), x[2])

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,6 +87,8 @@ class Variations:
         given = self._recorded
         if size == "six dimensions":
             given = self._with_more_dimensions
+        elif size == "one dimension":
+            given = self._with_one_dimension
         elif size != "as recorded":
             length = self.length(size) if length is None else length
             given = None if length is None else self._stretched(self._dim(size), length)
@@ -93,16 +96,19 @@ class Variations:
             return given
         if values == "all NaN" or _MIXING.search(self._name):
             return tree_map(lambda one: torch.full_like(one, float("nan")) if _is_floating(one) else one, given)
+        first = tensors(given)[0]
+        if values == "infinities" and "_backward" not in self._name and _is_floating(first) and first.numel() > 3:
+            return tree_map(lambda one: _with_runs_of_infinity(one) if one is first else one, given)
         numbers = itertools.repeat(0) if "_backward" in self._name else itertools.count()
         return tree_map(lambda one: _with_special_values(one, next(numbers)) if _is_floating(one) else one, given)
 
     def _find_length(self, size: str) -> int | None:
         """Return the new length of the dimension ``_dim(size)`` for a size such as ``many rows``.
 
-        Return None if ``size`` is ``as recorded`` or ``six dimensions``, or if the call is not tested with ``size``.
+        Return None if ``size`` is ``as recorded``, ``six dimensions`` or ``one dimension``, or if the call is not tested with ``size``.
         """
         source = random.Random(f"{self._name},{size}")  # noqa: S311 # the same on every run
-        if size in ("as recorded", "six dimensions"):
+        if size in ("as recorded", "six dimensions", "one dimension"):
             return None
         dim = self._dim(size)
         if size == "one" and INTERNAL.search(self._name):
@@ -157,21 +163,36 @@ class Variations:
         The first tensor gets as many new dimensions as it needs to have six. Every tensor that had as many dimensions as the first one gets
         the same number of new dimensions. If ``dim`` counts from the front, it is increased, so that it names the same dimension as before.
         """
-        first = tensors(self._recorded)[0]
-        added = _NUM_DIMENSIONS - first.ndim
-        is_excluded = _UNCHECKED.search(self._name) or _FIXED_DIMENSIONS.search(self._name) or "_backward" in self._name
-        if not 0 < added < _NUM_DIMENSIONS or first.layout is not torch.strided or is_excluded:
+        added = _NUM_DIMENSIONS - tensors(self._recorded)[0].ndim
+        if not 0 < added < _NUM_DIMENSIONS:
             return None
         front = (2, *[1] * (added - 1))
+        return self._with_other_dimensions(lambda one: one.repeat(*front, *[1] * one.ndim), functools.partial(_shifted, by=added))
 
-        def change(leaf: Any) -> Any:
-            return leaf.repeat(*front, *[1] * leaf.ndim) if isinstance(leaf, torch.Tensor) and leaf.ndim == first.ndim else leaf
+    @functools.cached_property
+    def _with_one_dimension(self) -> Any:
+        """The arguments with only the last dimension of each tensor that has as many dimensions as the first one. ``dim`` names the last
+        dimension. None if the CPU rejects the call, or if the first tensor has fewer than two dimensions."""
+        ndim = tensors(self._recorded)[0].ndim
+        return self._with_other_dimensions(lambda one: one[(0,) * (ndim - 1)], _last) if ndim > 1 else None
 
-        args, kwargs = tree_map(change, self._recorded)
+    def _with_other_dimensions(self, change: Callable[[torch.Tensor], torch.Tensor], rename: Callable[[Any], Any]) -> Any:
+        """Return the recorded arguments with another number of dimensions, or None if the CPU rejects the call.
+
+        Args:
+            change: A function that adds or removes dimensions. It is called with each tensor that has as many dimensions as the first one.
+            rename: A function that returns the new value of the argument ``dim``.
+        """
+        first = tensors(self._recorded)[0]
+        is_excluded = _UNCHECKED.search(self._name) or _FIXED_DIMENSIONS.search(self._name) or "_backward" in self._name
+        if first.layout is not torch.strided or not first.numel() or is_excluded:
+            return None
+        args, kwargs = tree_map(
+            lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) and leaf.ndim == first.ndim else leaf, self._recorded
+        )
         places = [place for place, argument in enumerate(self._func._schema.arguments) if argument.name == "dim"]
-        shift = functools.partial(_shifted, by=added)
-        args = tuple(shift(one) if place in places else one for place, one in enumerate(args))
-        kwargs = {key: shift(one) if key == "dim" else one for key, one in kwargs.items()}
+        args = tuple(rename(one) if place in places else one for place, one in enumerate(args))
+        kwargs = {key: rename(one) if key == "dim" else one for key, one in kwargs.items()}
         try:
             after = [leaf.shape for leaf in _all_tensors(self._func, (args, kwargs))]
         except Exception:
@@ -215,7 +236,9 @@ class Variations:
         if not first.ndim or not first.shape[dim] or first.layout is not torch.strided or _UNCHECKED.search(self._name):
             return None
         old, fallback, shapes = first.shape[dim], None, self._shapes(given)
-        ways = ("from the end", "from the start") if INTERNAL.search(self._name) else ("from the end", "from the start", "none")
+        ways = (
+            ("from the end", "from the start") if INTERNAL.search(self._name) else ("from the end", "from the start", "none", "contracted")
+        )
         for others, numbers in itertools.product(ways, (False, True)):
             changed = _stretch(given, first, dim % first.ndim, old, length, others=others, numbers=numbers)
             try:
@@ -232,7 +255,7 @@ def _stretch(given: Any, first: torch.Tensor, dim: int, old: int, length: int, *
     back = first.ndim - dim
 
     def index(ndim: int) -> int:
-        return ndim - back if others == "from the end" else dim
+        return {"from the end": ndim - back, "contracted": ndim - back - 1}.get(others, dim)
 
     def change(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
@@ -262,6 +285,11 @@ def _shifted(dim: Any, by: int) -> Any:
     return dim + by if type(dim) is int and dim >= 0 else dim
 
 
+def _last(dim: Any) -> Any:
+    """Return -1 instead of a dimension, and [-1] instead of a list of dimensions. Other values are returned unchanged."""
+    return [-1] if isinstance(dim, list | tuple) and dim else -1 if type(dim) is int else dim
+
+
 def _all_tensors(func: Any, given: Any) -> list[torch.Tensor]:
     """Return the tensors among the results of a call on the CPU."""
     return [leaf for leaf in flat(func(*given[0], **given[1])) if isinstance(leaf, torch.Tensor)]
@@ -274,8 +302,8 @@ def _is_floating(one: Any) -> bool:
 def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
     """Return a copy of a tensor in which some elements are NaN or infinite.
 
-    Of every seven elements, one becomes NaN, one inf and one -inf. A tensor with fewer than seven elements may lack some or all of these. A
-    tensor with fewer than four elements gets no infinities.
+    Of every seven elements, one becomes NaN, one inf and one -inf. Every second NaN has its sign bit set. A tensor with fewer than seven
+    elements may lack some or all of these. A tensor with fewer than four elements gets no infinities.
 
     Args:
         one: A tensor of floating-point numbers.
@@ -287,4 +315,16 @@ def _with_special_values(one: torch.Tensor, number: int) -> torch.Tensor:
     for start, value in enumerate(_SPECIAL if len(values) > 3 else _SPECIAL[:1]):
         # float8_e4m3fn has no infinity. torch converts an infinite tensor to the largest number, but refuses an infinite Python number.
         values[(start + number) * 2 % 7 :: 7] = torch.tensor(value).to(values.dtype)
+    values[number * 2 % 7 + 7 :: 14] = torch.tensor(-_SPECIAL[0]).to(values.dtype)
     return values.view(one.shape)
+
+
+def _with_runs_of_infinity(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor in which one, two or three neighbouring elements of each row are -inf, and every third row is all -inf."""
+    copy = one.clone(memory_format=torch.contiguous_format)
+    rows = copy.view(-1, copy.shape[-1])
+    infinity = torch.tensor(-float("inf")).to(one.dtype)
+    for start in (1, 4, 5, 7, 8, 9):
+        rows[:, start::11] = infinity
+    rows[2::3] = infinity
+    return copy
