@@ -91,7 +91,8 @@ def keyword_variants(subject: Subject, name: str, variant: str) -> None:
 def keyword_gradients(subject: Subject, name: str) -> None:
     """The functions of the check ``keyword_values`` give the same results and gradients as on the CPU for combinations of values of their
     keyword arguments, and for inputs in various memory layouts: contiguous, transposed, channels_last, strided, with an offset, with gaps
-    between rows, or with the dimensions in the opposite order. Each combination of values is tested with one of these layouts."""
+    between rows, or with the dimensions in the opposite order. Each combination of values is tested with one of these layouts. The output
+    gradients of functions of images are contiguous, channels_last, strided or expanded from a single number."""
     from accelkit_conformance.oracle.keyword_values import check_keyword_gradients
 
     check_keyword_gradients(subject, name)

@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 
 _GUARD = 17  # odd, so that slices are not aligned as vector instructions require
 _CANARY = -7.25
-_INPUT_LAYOUTS = ("strided", "offset", "transposed", "narrowed", "others narrowed", "indexed", "channels_last offset")
+_INPUT_LAYOUTS = (
+    "strided",
+    "offset",
+    "transposed",
+    "narrowed",
+    "others narrowed",
+    "indexed",
+    "channels_last offset",
+    "channels_last slice",
+)
 # Operators whose result depends on the layout of the input.
 ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
@@ -37,7 +46,7 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
     on the CPU. The samples are the first two and, among those with the most dimensions, the first one and the first one without other
     arguments. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
     their rows, if the inputs were taken out of a larger tensor by indexing twice, or if the inputs are in channels_last and begin inside
-    their storages. If the call on the CPU leaves an argument and the
+    their storages or are some channels of larger tensors. If the call on the CPU leaves an argument and the
     memory around it unchanged, the call on the device leaves both unchanged too."""
     from torch.utils._pytree import tree_map
 
@@ -259,16 +268,25 @@ def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
 
 @check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
-    """Results and gradients have the same values as on the CPU in four cases: all inputs are in channels_last; all inputs are in
-    channels_last, and their first elements are not the first ones in their storages; the first input is in channels_last, and the others
-    are contiguous; or the first input is contiguous, and the others are in channels_last.
+    """Results and gradients have the same values as on the CPU in these cases: all inputs are in channels_last; all inputs are in
+    channels_last, and their first elements are not the first ones in their storages; all inputs are some channels of larger tensors in
+    channels_last; dimensions of length 1 have unusual strides; the first input is in channels_last, and the others are contiguous; or the
+    first input is contiguous, and the others are in channels_last. If all inputs are in channels_last, the output gradient is also tested
+    expanded from a single number, except for normalizations.
     """
-    from accelkit_conformance.oracle.differentiable import IMAGES, check_function, random_inputs
+    from accelkit_conformance.oracle.differentiable import IMAGES, OUTPUT_GRADIENTS, check_function, random_inputs
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged
 
     function, shapes = IMAGES[name]
-    for layout in ("channels_last", "channels_last offset", *MIXED_LAYOUTS):
-        check_function(subject, f"{name}, {layout}", function, all_arranged(random_inputs(*shapes), layout))
+    inputs = random_inputs(*shapes)
+    alike = ("channels_last", "channels_last offset", "channels_last slice", "odd strides", "ambiguous strides")
+    for layout in alike if len(inputs) == 1 else (*alike, *MIXED_LAYOUTS):
+        if (name, layout) == ("conv_transpose2d_one_channel", "ambiguous strides"):
+            continue  # torch's own gradient of the weight raises an error on the CPU
+        check_function(subject, f"{name}, {layout}", function, all_arranged(inputs, layout))
+    if "norm" not in name:  # a constant output gradient gives gradients that are zero, apart from rounding errors
+        given = all_arranged(inputs, "channels_last")
+        check_function(subject, f"{name}, expanded output gradient", function, given, change=OUTPUT_GRADIENTS["expanded"])
 
 
 @check("training")

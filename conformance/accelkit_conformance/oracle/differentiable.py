@@ -114,6 +114,11 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "bilinear": (F.bilinear, ((3, 4), (3, 5), (2, 4, 5), (2,))),
     "conv1d": (F.conv1d, ((2, 3, 8), (4, 3, 3), (4,))),
     "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2), (4,))),
+    "conv2d_one_by_one": (F.conv2d, ((2, 8, 4, 5), (8, 8, 1, 1))),
+    "conv2d_of_a_pixel": (lambda x, w: F.conv2d(x, w, padding=1), ((4, 8, 1, 1), (6, 8, 3, 3))),
+    "conv2d_of_a_row": (lambda x, w: F.conv2d(x, w, padding=1), ((2, 3, 1, 6), (4, 3, 3, 3))),
+    "conv_transpose2d_one_by_one": (F.conv_transpose2d, ((2, 8, 4, 5), (8, 4, 1, 1))),
+    "conv3d_of_a_voxel": (lambda x, w: F.conv3d(x, w, padding=1), ((2, 4, 1, 1, 1), (4, 4, 3, 3, 3))),
     "conv3d": (F.conv3d, ((2, 3, 4, 5, 4), (4, 3, 2, 2, 2), (4,))),
     "conv_transpose2d": (F.conv_transpose2d, ((2, 3, 6, 5), (3, 4, 3, 2), (4,))),
     "addmm": (torch.addmm, ((3, 5), (3, 4), (4, 5))),
@@ -251,6 +256,14 @@ LONG: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 }
 """Functions whose inputs or results have a dimension of length 65,543, each with the shapes of its inputs."""
 
+OUTPUT_GRADIENTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": lambda values: values.flatten()[0].expand(values.shape),
+    "transposed": lambda values: values.transpose(-1, -2).contiguous().transpose(-1, -2),
+    "strided": lambda values: values.repeat_interleave(2, dim=-1)[..., ::2],
+    "zero": lambda values: values * 0,
+}
+"""Kinds of output gradients, by name. Each function takes a random output gradient and returns the output gradient to use."""
+
 IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2))),
     "conv2d_one_channel": (F.conv2d, ((2, 1, 6, 5), (4, 1, 3, 2))),
@@ -258,6 +271,11 @@ IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "conv2d_one_image": (F.conv2d, ((1, 3, 6, 5), (4, 3, 3, 2))),
     "conv_transpose2d": (F.conv_transpose2d, ((2, 3, 6, 5), (3, 4, 3, 2))),
     "conv_transpose2d_one_channel": (F.conv_transpose2d, ((2, 1, 6, 5), (1, 4, 3, 2))),
+    "conv2d_one_by_one": (F.conv2d, ((2, 8, 4, 5), (8, 8, 1, 1))),
+    "conv2d_of_a_pixel": (lambda x, w: F.conv2d(x, w, padding=1), ((4, 8, 1, 1), (6, 8, 3, 3))),
+    "conv2d_of_a_row": (lambda x, w: F.conv2d(x, w, padding=1), ((2, 3, 1, 6), (4, 3, 3, 3))),
+    "conv_transpose2d_one_by_one": (F.conv_transpose2d, ((2, 8, 4, 5), (8, 4, 1, 1))),
+    "conv3d_of_a_voxel": (lambda x, w: F.conv3d(x, w, padding=1), ((2, 4, 1, 1, 1), (4, 4, 3, 3, 3))),
     "conv3d": (F.conv3d, ((2, 3, 4, 5, 4), (4, 3, 2, 2, 2))),
     "add": (torch.add, ((2, 3, 4, 5), (2, 3, 4, 5))),
     "mul": (torch.mul, ((2, 3, 4, 5), (2, 3, 4, 5))),
@@ -270,6 +288,14 @@ IMAGES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "group_norm": (lambda x, y: F.group_norm(x * y, 2), ((2, 4, 4, 5), (2, 4, 4, 5))),
     "batch_norm": (lambda x, y: F.batch_norm(x + y, None, None, training=True), ((2, 3, 4, 5), (2, 3, 4, 5))),
     "max_pool2d": (lambda x, y: F.max_pool2d(x, 2) * y, ((2, 3, 4, 6), (2, 3, 2, 3))),
+    "max_pool2d_of_one_image": (lambda x: F.max_pool2d(x, 2), ((1, 8, 4, 6),)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 2), ((2, 8, 4, 4, 6),)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), ((2, 8, 4, 6),)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), ((2, 8, 4, 4, 6),)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 3), ((2, 8, 6, 7),)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 3), ((2, 8, 6, 7),)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2.0), ((2, 8, 3, 4),)),
+    "replicate": (lambda x: F.pad(x, (1, 2, 1, 1), mode="replicate"), ((2, 8, 3, 4),)),
     "interpolate": (lambda x, y: F.interpolate(x, size=(7, 5), mode="bilinear") * y, ((2, 3, 4, 5), (2, 3, 7, 5))),
     "pixel_shuffle": (lambda x, y: F.pixel_shuffle(x, 2) * y, ((2, 4, 3, 3), (2, 1, 6, 6))),
     "flatten": (lambda x, w: x.flatten(1) @ w.flatten(1).t(), ((2, 3, 4, 5), (6, 3, 4, 5))),

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F  # the usual name
 
 from accelkit_conformance.oracle.compared_calls import compare_call
-from accelkit_conformance.oracle.differentiable import check_function, random_inputs
+from accelkit_conformance.oracle.differentiable import OUTPUT_GRADIENTS, check_function, random_inputs
 from accelkit_conformance.oracle.function_keywords import FUNCTIONS, Call, product
-from accelkit_conformance.oracle.layouts import all_arranged
+from accelkit_conformance.oracle.layouts import all_arranged, channels_last, strided
 from accelkit_conformance.oracle.sample_transfer import tensors
 
 if TYPE_CHECKING:
@@ -196,8 +196,20 @@ KEYWORDS: Mapping[str, Callable[[], Iterator[Call]]] = {
 """Functions by name. Each yields calls."""
 
 
-_LAYOUTS = ("contiguous", "channels_last", "channels_last offset", "strided", "offset", "narrowed", "reversed", "first channels_last")
+_LAYOUTS = (
+    "contiguous", "channels_last", "channels_last offset", "strided", "offset", "channels_last slice", "narrowed", "reversed",
+    "first channels_last",
+)  # fmt: skip
 """The memory layouts of inputs for which gradients are computed. The inputs of each call have one of these layouts."""
+_OF_IMAGES = ("resampling", "grids", "pooling", "convolutions", "padding")
+"""The groups of functions that are also called with unusual output gradients. Other functions normalize: for a constant output gradient,
+their gradients are zero, apart from rounding errors."""
+_OUTPUT_GRADIENTS: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (
+    lambda values: values,
+    OUTPUT_GRADIENTS["expanded"],
+    channels_last,
+    strided,
+)
 
 
 def check_keyword_values(subject: Subject, name: str) -> None:
@@ -211,7 +223,8 @@ def check_keyword_values(subject: Subject, name: str) -> None:
 
 
 def check_keyword_gradients(subject: Subject, name: str) -> None:
-    """Compare the results and gradients of the calls that ``KEYWORDS[name]()`` yields, for tensors in various memory layouts.
+    """Compare the results and gradients of the calls that ``KEYWORDS[name]()`` yields, for tensors in various memory layouts. For functions
+    of images, the output gradients also have various memory layouts.
 
     The results and gradients on the device are compared with those on the CPU. If a call has several results, the first floating-point one
     is used. Calls that the CPU rejects are left out, and so are calls without a floating-point result. Differences are recorded in the
@@ -223,7 +236,8 @@ def check_keyword_gradients(subject: Subject, name: str) -> None:
         first = functools.partial(_first_result, call)
         wanted = _differentiable(first, arranged)
         if wanted is not None:
-            check_function(subject, f"{title}, {layout}", first, arranged, wanted=wanted, num_stages=STAGES[name])
+            change = _OUTPUT_GRADIENTS[number % len(_OUTPUT_GRADIENTS) if name in _OF_IMAGES else 0]
+            check_function(subject, f"{title}, {layout}", first, arranged, wanted=wanted, change=change, num_stages=STAGES[name])
 
 
 def _differentiable(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> list[int] | None:

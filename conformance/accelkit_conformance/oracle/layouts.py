@@ -118,14 +118,17 @@ def channels_last(one: torch.Tensor) -> torch.Tensor:
 
 
 def channels_last_offset(one: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a four- or five-dimensional tensor with its channels last in memory, after other values in the same storage.
+    """Return a copy of a four- or five-dimensional tensor with its channels last in memory, in a storage that also holds other values.
 
-    For any other tensor, the result is that of ``offset``.
+    Like that of ``offset``, the copy is not aligned for vector loads. For any other tensor, the result is that of ``offset``.
     """
-    if one.ndim not in (4, 5):
-        return offset(one)
-    before = torch.full_like(one[:1], canary(one.dtype))
-    return channels_last(torch.cat([before, one]))[1:]
+    return offset(one.movedim(1, -1)).movedim(-1, 1) if one.ndim in (4, 5) else offset(one)
+
+
+def channels_last_slice(one: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a four- or five-dimensional tensor that consists of some channels of a larger tensor with its channels last in
+    memory. For any other tensor, the result is that of ``strided``."""
+    return narrowed(one.movedim(1, -1)).movedim(-1, 1) if one.ndim in (4, 5) else strided(one)
 
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -143,6 +146,7 @@ MORE_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "odd strides": odd_strides,
     "ambiguous strides": ambiguous_strides,
     "channels_last offset": channels_last_offset,
+    "channels_last slice": channels_last_slice,
 }
 """Further layouts, which are combined with few other conditions."""
 
