@@ -151,3 +151,27 @@ class AddsUpTheFirst256Rows(Broken):
         first = (one.reshape(-1, *shape)[:256] for one in (output_gradient, x))
         statistics = (one.reshape(-1, *[1] * len(shape))[:256] for one in (mean, rstd))
         return call()[0], *func(*first, shape, *statistics, *others)[1:]
+
+
+@mutant("autograd", "many planes")
+class LeavesOutLatePlanes(Broken):
+    """The gradient of reflection padding is zero for rows after the first 65,535."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "reflection_pad1d_backward":
+            result.view(-1, result.shape[-1])[65_535:] = 0
+        return result
+
+
+@mutant("autograd", "many planes")
+class PoolsFewChannels(Broken):
+    """The gradient of ``max_pool2d`` is zero for channels after the first 512 if the image is in channels_last."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name == "max_pool2d_with_indices_backward" and args[1].is_contiguous(memory_format=torch.channels_last):
+            result[:, 512:] = 0
+        return result

@@ -222,3 +222,27 @@ class PoolsFromTheStart(Broken):
         if name == "max_pool2d_with_indices" and args[0].ndim == 4 and args[0].is_contiguous(memory_format=torch.channels_last):
             return func(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
         return call()
+
+
+@mutant("layout", "offsets of images")
+class IgnoresTheChannelStride(Broken):
+    """``conv2d`` reads some channels of an image in channels_last as if the image had no other channels."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        x = args[0] if name in ("convolution", "convolution_overrideable") else None
+        if x is not None and x.ndim == 4 and x.stride(1) == 1 and x.stride(3) > x.shape[1] > 1:
+            _, channels, height, width = x.shape
+            dense = x.as_strided(x.shape, (height * width * channels, 1, width * channels, channels), x.storage_offset())
+            return func(dense, *args[1:], **kwargs)
+        return call()
+
+
+@mutant("layout", "views of views")
+class ForgetsTheBase(Broken):
+    """``mean`` of a view that was taken out of a tensor with more dimensions starts at the tensor's first element."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        base = args[0]._base if name == "mean.dim" else None
+        if base is not None and base.ndim > args[0].ndim:
+            return func(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
+        return call()

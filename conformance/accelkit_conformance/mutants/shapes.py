@@ -41,3 +41,16 @@ class SkipsNansInLongRows(Broken):
         if name != "kthvalue" or not args[0].ndim or args[0].shape[dim] <= 128:
             return call()
         return func(torch.nan_to_num(args[0], nan=-float("inf")), *args[1:], **kwargs)
+
+
+@mutant("operators", "padding of rows")
+class FillsScansWithNan(Broken):
+    """``logcumsumexp`` gives NaN after two neighbouring elements that are -inf."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "_logcumsumexp" and args[0].ndim:
+            x = args[0].movedim(args[1], -1)
+            is_run = (x[..., 1:] == -float("inf")) & (x[..., :-1] == -float("inf"))
+            result.movedim(args[1], -1)[..., 1:].masked_fill_(is_run, float("nan"))
+        return result

@@ -35,12 +35,16 @@ def _resampling() -> Iterator[Call]:
         yield from product(F.interpolate, x, size=sizes, mode=["bilinear", "bicubic"], align_corners=[True, False], antialias=[True])
         yield from product(F.interpolate, x, size=sizes, mode=["nearest", "nearest-exact", "area"])
     x = random_inputs((1, 2, 5, 7))
-    factors = [0.5, 0.6, 1.0, 1.3, 2.0, (0.4, 1.7)]
+    factors = [0.5, 0.6, 1.0, 1.1, 1.3, 2.0, (0.4, 1.7)]
     recomputed = [None, True, False]
     yield from product(
         F.interpolate, x, scale_factor=factors, mode=["bilinear", "bicubic"], align_corners=[True, False], recompute_scale_factor=recomputed
     )
     yield from product(F.interpolate, x, scale_factor=factors, mode=["nearest", "nearest-exact"], recompute_scale_factor=recomputed)
+    for length in (2, 5, 20):
+        x, sizes = random_inputs((1, 2, length)), [2, 3, 5, 7, 10, 11, 20, 27]
+        yield from product(F.interpolate, x, size=sizes, mode=["linear"], align_corners=[True, False])
+        yield from product(F.interpolate, x, size=sizes, mode=["nearest", "nearest-exact", "area"])
     x = random_inputs((1, 2, 1, 3, 4))
     yield from product(F.interpolate, x, size=[(1, 1, 1), (3, 3, 4), (2, 5, 1)], mode=["trilinear"], align_corners=[True, False])
 
@@ -52,6 +56,8 @@ def _grids() -> Iterator[Call]:
         yield from product(F.grid_sample, (x, grid * 1.3), mode=["bilinear", "nearest", "bicubic"], **values)
     x, grid = random_inputs((1, 2, 3, 1, 4), (1, 2, 3, 2, 3))
     yield from product(F.grid_sample, (x, grid * 1.3), mode=["bilinear", "nearest"], **values)
+    far = torch.tensor([[[[1e20, 0.0], [-1e20, 0.3], [0.2, 3e9], [-5e9, -1e20]]]])
+    yield from product(F.grid_sample, (x[:, :, 0], far), mode=["bilinear", "nearest"], padding_mode=["zeros"], align_corners=[True, False])
     theta = random_inputs((2, 2, 3))
     yield from product(F.affine_grid, theta, size=[(2, 3, 1, 4), (2, 3, 4, 5)], align_corners=[True, False])
 
@@ -66,12 +72,18 @@ def _pooling() -> Iterator[Call]:
     }
     yield from product(F.max_pool2d, x, **shape, dilation=[1, (1, 2)], return_indices=[True])
     yield from product(F.avg_pool2d, x, **shape, count_include_pad=[True, False], divisor_override=[None, 3])
+    unbatched: dict[str, Any] = {"kernel_size": [2], "stride": [None, 1], "ceil_mode": [True, False]}
+    yield from product(F.max_pool2d, [x[0][0]], **unbatched, return_indices=[True])
+    yield from product(F.avg_pool2d, [x[0][0]], **unbatched)
     line = random_inputs((2, 3, 9))
     shape = {"kernel_size": [2, 3], "stride": [None, 1, 2], "padding": [0, 1], "ceil_mode": [True, False]}
     yield from product(F.max_pool1d, line, **shape, dilation=[1, 2])
+    yield from product(F.max_pool1d, [line[0][0]], **unbatched, return_indices=[True])
     yield from product(F.avg_pool1d, line, **shape, count_include_pad=[True, False])
     volume = random_inputs((1, 2, 4, 5, 6))
     yield from product(F.max_pool3d, volume, kernel_size=[2, (2, 3, 2)], stride=[None, (1, 2, 3)], padding=[0, 1], ceil_mode=[True, False])
+    yield from product(F.max_pool3d, [volume[0][0]], **unbatched, return_indices=[True])
+    yield from product(F.adaptive_max_pool2d, [x[0][0]], output_size=[1, (3, 2)], return_indices=[True])
     yield from product(F.avg_pool3d, volume, kernel_size=[2, (2, 3, 2)], stride=[None, 1], padding=[0, 1], count_include_pad=[True, False])
     sizes = [1, 2, 5, 7, (3, 2), (None, 4), (1, 6)]
     yield from product(F.adaptive_avg_pool2d, x, output_size=sizes)

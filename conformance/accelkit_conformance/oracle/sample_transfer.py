@@ -1,6 +1,7 @@
 """Copy a sample to the device.
 
-Whole storages are copied: offsets and strides stay the same, and tensors that share a storage also share one on the device.
+Whole storages are copied: offsets and strides stay the same, and tensors that share a storage also share one on the device. A view of a
+tensor becomes a view of a tensor with the same sizes on the device.
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ def to_device(nested: Any, device: torch.device) -> Any:
             storages[key] = there.set_(storage).to(device, copy=True)  # type: ignore[call-overload]
         return storages[key]
 
+    def placed(memory: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """Return a tensor in ``memory`` with the dtype, sizes, strides and offset of ``like``."""
+        there = torch.empty(0, dtype=like.dtype, device=device)
+        return there.set_(memory.untyped_storage(), like.storage_offset(), like.size(), like.stride())  # type: ignore[call-overload]
+
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.device) or (isinstance(leaf, str) and leaf in _DEVICES_OF_SAMPLES):
             return device
@@ -81,9 +87,10 @@ def to_device(nested: Any, device: torch.device) -> Any:
             there = whole(storage, leaf.dtype, (storage.data_ptr(), leaf.dtype)).as_strided(
                 leaf.size(), leaf.stride(), leaf.storage_offset()
             )
+        elif (base := leaf._base) is not None and base.dtype == leaf.dtype and has_storage(base):
+            there = placed(memory, base).as_strided(leaf.size(), leaf.stride(), leaf.storage_offset())
         else:
-            there = torch.empty(0, dtype=leaf.dtype, device=device)
-            there.set_(memory.untyped_storage(), leaf.storage_offset(), leaf.size(), leaf.stride())  # type: ignore[call-overload]
+            there = placed(memory, leaf)
         if leaf.is_conj():
             there = torch._conj(there)
         if leaf.is_neg():
