@@ -12,17 +12,8 @@ from torch import nn
 from torch.nn.utils import fuse_conv_bn_eval, parameters_to_vector, prune, vector_to_parameters
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence, unpad_sequence
 
-from accelkit_conformance.oracle.programs import Program
-
-
-def _values(device: torch.device, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
-
-
-def _made(make: Any, device: torch.device) -> Any:
-    """Create a module on the CPU, with the same parameters every time, and return it on the device."""
-    torch.default_generator.manual_seed(4)
-    return make().to(device)
+from accelkit_conformance.oracle.programs import Program, made, random_values
+from accelkit_conformance.oracle.unusual_batches import UNUSUAL_BATCHES
 
 
 def _alternating_modes(device: torch.device) -> Any:
@@ -33,7 +24,7 @@ def _alternating_modes(device: torch.device) -> Any:
         (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.5), (4, 3, 8)),
         (lambda: nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.RReLU(), nn.AlphaDropout(0.5)), (4, 8)),
     ):
-        layer, x = _made(make, device), _values(device, *shape)
+        layer, x = made(make, device), random_values(device, *shape)
         outputs = []
         for is_training in (True, False, True, False, False):
             y = layer.train(is_training)(x)
@@ -43,11 +34,11 @@ def _alternating_modes(device: torch.device) -> Any:
 
 
 def _changing_statistics(device: torch.device) -> Any:
-    layer, found = _made(lambda: nn.BatchNorm2d(3), device), []
+    layer, found = made(lambda: nn.BatchNorm2d(3), device), []
     for number, is_training in enumerate((True, False, True, True, False)):
         layer.train(is_training)
         layer.momentum, layer.eps = (None if number == 3 else 0.1 * (number + 1)), 1e-3 * (number + 1)
-        x = (_values(device, 4, 3, 2 + number % 2, 3) * (number + 1)).requires_grad_()
+        x = (random_values(device, 4, 3, 2 + number % 2, 3) * (number + 1)).requires_grad_()
         y = layer(x)
         y.square().sum().backward()
         found.append((y, x.grad, [one.clone() for one in layer.buffers()]))
@@ -58,22 +49,22 @@ def _changing_statistics(device: torch.device) -> Any:
 def _lazy(device: torch.device) -> Any:
     with device:
         layer = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5))
-    x = _values(device, 2, 3, 5, 5)
+    x = random_values(device, 2, 3, 5, 5)
     with torch.no_grad():
         layer(x)
         for number, parameter in enumerate(layer.parameters()):
-            parameter.copy_(_values(device, *parameter.shape) * 0.1 * (number + 1))
+            parameter.copy_(random_values(device, *parameter.shape) * 0.1 * (number + 1))
     y = layer(x)
     y.sum().backward()
     return y, [one.grad for one in layer.parameters()], [type(one).__name__ for one in layer], layer[1].num_batches_tracked
 
 
 def _functional_calls(device: torch.device) -> Any:
-    layer = _made(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), device)
-    x, names = _values(device, 6, 4), dict(layer.named_parameters())
+    layer = made(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), device)
+    x, names = random_values(device, 6, 4), dict(layer.named_parameters())
     scaled = {name: one.detach() * 0.5 for name, one in names.items()}
     result = torch.func.functional_call(layer, scaled, (x,))
-    models = [_made(lambda: nn.Linear(4, 2), device) for _ in range(3)]
+    models = [made(lambda: nn.Linear(4, 2), device) for _ in range(3)]
     for number, model in enumerate(models):
         nn.init.constant_(model.bias, float(number))
     parameters, buffers = torch.func.stack_module_state(models)
@@ -104,7 +95,7 @@ class _Stateful(nn.Module):
 
 
 def _tied(device: torch.device) -> _Stateful:
-    module: _Stateful = _made(_Stateful, device)
+    module: _Stateful = made(_Stateful, device)
     module.other.weight = module.one.weight  # after the move, which may untie weights
     return module
 
@@ -132,8 +123,8 @@ def _state_dicts(device: torch.device) -> Any:
 
 
 def _conversions(device: torch.device) -> Any:
-    layer = _made(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), device)
-    x, found = _values(device, 2, 3, 5, 5), []
+    layer = made(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), device)
+    x, found = random_values(device, 2, 3, 5, 5), []
     layer.to(memory_format=torch.channels_last)
     found.append((layer(x), layer[0].weight.is_contiguous(memory_format=torch.channels_last), layer[0].weight.stride()))
     layer.to(torch.bfloat16)
@@ -149,14 +140,14 @@ def _conversions(device: torch.device) -> Any:
 
 
 def _utilities(device: torch.device) -> Any:
-    layer, conv, norm = (_made(make, device) for make in (lambda: nn.Linear(4, 3), lambda: nn.Conv2d(3, 4, 3), lambda: nn.BatchNorm2d(4)))
+    layer, conv, norm = (made(make, device) for make in (lambda: nn.Linear(4, 3), lambda: nn.Conv2d(3, 4, 3), lambda: nn.BatchNorm2d(4)))
     vector = parameters_to_vector(layer.parameters())
     vector_to_parameters(vector.detach() * 2, layer.parameters())
-    norm(_values(device, 5, 4, 3, 3) * 3)
-    fused = fuse_conv_bn_eval(conv.eval(), norm.eval())(_values(device, 2, 3, 5, 5))
+    norm(random_values(device, 5, 4, 3, 3) * 3)
+    fused = fuse_conv_bn_eval(conv.eval(), norm.eval())(random_values(device, 2, 3, 5, 5))
     prune.l1_unstructured(layer, "weight", amount=5)
     prune.ln_structured(conv, "weight", amount=2, n=2, dim=0)
-    x = _values(device, 2, 4)
+    x = random_values(device, 2, 4)
     y = layer(x)
     y.sum().backward()
     prune.remove(layer, "weight")
@@ -164,13 +155,13 @@ def _utilities(device: torch.device) -> Any:
 
 
 def _sequences(device: torch.device) -> Any:
-    parts = [_values(device, length, 2).requires_grad_() for length in (3, 5, 1)]
+    parts = [random_values(device, length, 2).requires_grad_() for length in (3, 5, 1)]
     padded = pad_sequence(parts, batch_first=True, padding_value=7.0)
     lengths = torch.tensor([3, 5, 1])
     packed = pack_padded_sequence(padded, lengths, batch_first=True, enforce_sorted=False)
     back, again = pad_packed_sequence(packed, batch_first=True, total_length=6)
     sorted_parts = pack_sequence([parts[1], parts[0], parts[2]])
-    layer = _made(lambda: nn.LSTM(2, 3, 2, bidirectional=True, batch_first=True), device)
+    layer = made(lambda: nn.LSTM(2, 3, 2, bidirectional=True, batch_first=True), device)
     output, states = layer(packed)
     (output.data.square().sum() + states[0].sum() + back.sum()).backward()
     back_again = pad_packed_sequence(output)[0]
@@ -197,23 +188,11 @@ def _initialisation(device: torch.device) -> Any:
     return found, bool(((weight @ weight.t()).cpu() - torch.eye(20)).abs().max() < 1e-4)
 
 
-def _mixed_batch_norm(device: torch.device) -> Any:
-    found = []
-    for dtype in (torch.bfloat16, torch.float16):
-        layer = _made(lambda: nn.BatchNorm2d(3), device)
-        x = (_values(device, 4, 3, 5, 2) * 4 + 1).to(dtype).requires_grad_()
-        y = layer(x)
-        (y.float() * _values(device, 5, 2)).sum().backward()
-        layer.eval()
-        found.append((y, x.grad, layer.weight.grad, layer.bias.grad, list(layer.buffers()), layer(x)))
-    return found
-
-
 def _attention(device: torch.device) -> Any:
     found = []
     window = (torch.arange(70)[:, None] - torch.arange(70)).abs().lt(9).to(device)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        q, k, v = (one.to(dtype).requires_grad_() for one in _values(device, 3, 2, 4, 70, 64))
+        q, k, v = (one.to(dtype).requires_grad_() for one in random_values(device, 3, 2, 4, 70, 64))
         few = [one[:, :2] for one in (k, v)]
         options: tuple[Any, ...] = (
             (k, v, {"is_causal": True}), (k, v, {"attn_mask": window}), (k, v, {"attn_mask": window.to(dtype) * -2, "scale": 0.3}),
@@ -230,14 +209,14 @@ def _flat_parameters(device: torch.device) -> Any:
 
     Changes to the buffer must appear in the parameters, and vice versa.
     """
-    layer = _made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), device)
+    layer = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), device)
     flat = parameters_to_vector(layer.parameters()).detach().clone()
     start = 0
     for parameter in layer.parameters():
         parameter.data = flat[start : start + parameter.numel()].view(parameter.shape)
         start += parameter.numel()
     flat.mul_(2)
-    x = _values(device, 5, 3)
+    x = random_values(device, 5, 3)
     y = layer(x)
     y.square().sum().backward()
     torch.optim.SGD(layer.parameters(), lr=0.1).step()
@@ -247,7 +226,7 @@ def _flat_parameters(device: torch.device) -> Any:
         layer[0].bias.detach().add_(1)
         layer[0].weight.data.zero_()
     kept = layer[1].weight
-    kept.data = _values(device, 2, 4)
+    kept.data = random_values(device, 2, 4)
     other = copy.deepcopy(layer)
     with torch.no_grad():
         other[0].bias.zero_()
@@ -264,7 +243,7 @@ def _flat_parameters(device: torch.device) -> Any:
 
 def _tied_weights(device: torch.device) -> Any:
     """Run a forward and a backward pass of a language model whose embedding and output layer share one weight."""
-    embedding, head = _made(lambda: nn.Embedding(7, 4, padding_idx=2), device), _made(lambda: nn.Linear(4, 7), device)
+    embedding, head = made(lambda: nn.Embedding(7, 4, padding_idx=2), device), made(lambda: nn.Linear(4, 7), device)
     head.weight = embedding.weight
     tokens = torch.tensor([[0, 2, 5], [6, 6, 1]], device=device)
     logits = head(torch.tanh(embedding(tokens)))
@@ -282,7 +261,7 @@ PROGRAMS: Mapping[str, Program] = {
     "utilities": _utilities,
     "sequences": _sequences,
     "initialisation": _initialisation,
-    "mixed_batch_norm": _mixed_batch_norm,
+    **UNUSUAL_BATCHES,
     "attention": _attention,
     "flat_parameters": _flat_parameters,
     "tied_weights": _tied_weights,

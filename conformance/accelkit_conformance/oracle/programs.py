@@ -20,6 +20,17 @@ Program = Callable[[torch.device], Any]
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
 
 
+def random_values(device: torch.device, *shape: int) -> torch.Tensor:
+    """Return normally distributed numbers on the device. They are drawn on the CPU, and are the same each time for the same shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(device)
+
+
+def made(make: Any, device: torch.device) -> Any:
+    """Create a module on the CPU, with the same parameters every time, and return it on the device."""
+    torch.default_generator.manual_seed(4)
+    return make().to(device)
+
+
 def compare_program(subject: Subject, name: str, program: Program) -> None:
     """Run a program on the CPU and on the device, and compare the results.
 
