@@ -187,18 +187,30 @@ def many_dimensions(subject: Subject, name: str) -> None:
 def bounds(subject: Subject, dtype: str) -> None:
     """In float32, bfloat16, float16 and float64, 300,000 numbers drawn with ``rand`` are at least 0 and less than 1, and 300,000 numbers
     drawn with ``uniform_(-2, 3)`` are at least -2 and less than 3. In each draw, the means of the first and of the last third of the
-    numbers differ by less than 1 % of the length of the interval, and the last third does not repeat the first third. In float32 and
-    float64, four million numbers drawn with ``exponential_`` are greater than 0."""
+    numbers differ by less than 1 % of the length of the interval, and the last third does not repeat the first third."""
     from accelkit_conformance.oracle.samplers import check_bounds
 
     check_bounds(subject, dtype)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("ends_of_intervals", "INTERVALS"))
+def ends_of_intervals(subject: Subject, name: str) -> None:
+    """All numbers of large draws are in their interval. ``rand``, ``uniform_``, ``randint`` and ``random_`` do not draw the upper end of
+    their range. ``exponential_`` and ``log_normal_`` draw numbers greater than 0, and ``geometric_`` draws numbers of at least 1.
+    ``normal_``, ``cauchy_`` and these three draw finite numbers. ``bernoulli`` draws only 0 for probabilities of 0, and only 1 for
+    probabilities of 1. ``multinomial`` draws no category without weight. In float32, the draws have 4,194,304 to 67,108,864 numbers, as
+    many as the device draws in 0.4 seconds. In float64, if the device has it, a draw has 4,194,304 numbers. ``multinomial`` draws a quarter
+    of these numbers."""
+    from accelkit_conformance.oracle.ends_of_intervals import check_ends
+
+    check_ends(subject, name)
 
 
 @check("training", requires=["dtype.int64"])
 def without_replacement(subject: Subject) -> None:
     """``randperm(n)`` draws a permutation: each number from 0 to n - 1 once. The tested values of n are 1, 2, 33, 1000 and 70,000. If n is
     33 or more, the numbers are not in ascending order. ``multinomial`` without replacement draws no index twice in the same row, and never
-    draws an index whose weight is zero."""
+    draws an index whose weight is zero. If as many indices are drawn as have a weight, an index with a weight of 1e-17 is drawn too."""
     from accelkit_conformance.oracle.samplers import check_without_replacement
 
     check_without_replacement(subject)

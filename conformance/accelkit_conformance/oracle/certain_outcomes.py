@@ -26,6 +26,41 @@ def _hot(device: torch.device, categories: int, dtype: torch.dtype) -> torch.Ten
     return weights.to(device, dtype)
 
 
+_OF_NO_NUMBERS: dict[str, Callable[[torch.device], Any]] = {
+    "rand": lambda device: (torch.rand(3, 0, device=device), torch.rand_like(torch.rand(0, 2, device=device))),
+    "randn": lambda device: (torch.randn(0, device=device), torch.randn_like(torch.rand(0, 2, device=device))),
+    "randint": lambda device: torch.randint(9, (0, 3), device=device),
+    "randint_like": lambda device: torch.randint_like(torch.zeros(0, 3, device=device), 9),
+    "randperm": lambda device: torch.randperm(0, device=device),
+    "normal": lambda device: torch.normal(2.0, 3.0, (0, 3), device=device),
+    "normal of tensors": lambda device: [
+        torch.normal(torch.zeros(3, 0, device=device), 1.0),
+        torch.normal(0.0, torch.ones(3, 0, device=device)),
+        torch.normal(torch.zeros(0, 3, device=device), torch.ones(0, 3, device=device)),
+        torch.normal(torch.zeros(0, 3, device=device), torch.ones(3, device=device)),
+    ],
+    **{
+        name: lambda device, name=name, arguments=arguments: getattr(torch.zeros(2, 0, device=device), name)(*arguments)  # type: ignore[misc]
+        for name, arguments in {
+            "normal_": (), "uniform_": (), "exponential_": (), "cauchy_": (), "log_normal_": (), "geometric_": (0.5,), "bernoulli_": (0.5,),
+            "random_": (2, 9),
+        }.items()
+    },
+    "bernoulli": lambda device: torch.bernoulli(torch.zeros(0, 2, device=device)),
+    "bernoulli_ of a tensor": lambda device: torch.zeros(0, 2, device=device).bernoulli_(torch.zeros(0, 2, device=device)),
+    "poisson": lambda device: torch.poisson(torch.zeros(0, 3, device=device)),
+    "binomial": lambda device: torch.binomial(torch.ones(0, 3, device=device), torch.ones(0, 3, device=device)),
+    "standard_gamma": lambda device: torch._standard_gamma(torch.ones(0, 3, device=device)),
+    "dirichlet": lambda device: torch._sample_dirichlet(torch.ones(0, 3, device=device)),
+    "multinomial with replacement": lambda device: torch.multinomial(torch.ones(0, 128, device=device), 64, replacement=True),
+    "multinomial without replacement": lambda device: torch.multinomial(torch.ones(0, 128, device=device), 64),
+    "one sample of multinomial": lambda device: torch.multinomial(torch.ones(0, 128, device=device), 1),
+    "dropout": lambda device: F.dropout(torch.zeros(0, 4, device=device)),
+    "dropout2d": lambda device: F.dropout2d(torch.zeros(0, 4, 2, 2, device=device)),
+    "rrelu": lambda device: F.rrelu(torch.zeros(0, 4, device=device), training=True),
+}  # fmt: skip
+"""Calls to samplers that draw no numbers, by name. Each takes a device."""
+
 CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
     "bernoulli": (lambda device: torch.bernoulli(_pattern(device)), lambda: _pattern(torch.device("cpu"))),
     "bernoulli of a slice": (lambda device: torch.bernoulli(_pattern(device)[1::2]), lambda: _pattern(torch.device("cpu"))[1::2]),
@@ -75,29 +110,10 @@ CERTAIN: dict[str, tuple[Callable[[torch.device], Any], Callable[[], Any]]] = {
         lambda device: F.rrelu(torch.arange(-4.0, 4, device=device), 0.25, 0.25, training=True),
         lambda: F.leaky_relu(torch.arange(-4.0, 4), 0.25),
     ),
-    "no numbers": (
-        lambda device: [
-            torch.rand(3, 0, device=device),
-            torch.randn(0, device=device),
-            torch.zeros(0, device=device).normal_(),
-            torch.bernoulli(torch.zeros(0, 2, device=device)),
-            torch.poisson(torch.zeros(0, device=device)),
-            torch.zeros(2, 0, device=device).exponential_(),
-            F.dropout(torch.zeros(0, 4, device=device)),
-        ],
-        lambda: [
-            torch.zeros(3, 0),
-            *(torch.zeros(0) for _ in range(2)),
-            torch.zeros(0, 2),
-            torch.zeros(0),
-            torch.zeros(2, 0),
-            torch.zeros(0, 4),
-        ],
-    ),
-    "no integers": (
-        lambda device: [torch.randperm(0, device=device), torch.randint(9, (0, 3), device=device)],
-        lambda: [torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int64)],
-    ),
+    **{
+        f"{name} of no numbers": (call, lambda call=call: call(torch.device("cpu")))  # type: ignore[misc]
+        for name, call in _OF_NO_NUMBERS.items()
+    },
 }
 """Calls that can have only one result, by name: a function that makes the call on a device, and a function that returns the result."""
 

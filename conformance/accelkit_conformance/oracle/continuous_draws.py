@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONTINUOUS = (
     "rand", "randn", "uniform_", "normal_", "exponential_", "cauchy_", "log_normal_",
-    "uniform_far_from_zero", "normal_far_from_zero", "exponential_of_high_rate", "cauchy_of_other_parameters",
+    "uniform_far_from_zero", "normal_far_from_zero", "exponential_of_high_rate", "exponential_of_low_rate", "cauchy_of_other_parameters",
     "log_normal_of_other_parameters", "normal_of_a_size", "rand_like", "randn_like",
 )  # fmt: skip
 """The names of the draws."""
@@ -37,6 +37,7 @@ def _continuous_draws(subject: Subject, name: str, count: int) -> tuple[torch.Te
         "uniform_far_from_zero": (lambda: x.uniform_(-1000, -999), lambda v: (v + 1000).clamp(0, 1)),
         "normal_far_from_zero": (lambda: x.normal_(-300, 0.5), lambda v: _normal((v + 300) / 0.5)),
         "exponential_of_high_rate": (lambda: x.exponential_(250), lambda v: 1 - (-250 * v).exp()),
+        "exponential_of_low_rate": (lambda: x.exponential_(1e-6), lambda v: 1 - (-1e-6 * v).exp()),
         "cauchy_of_other_parameters": (lambda: x.cauchy_(-4, 0.25), lambda v: 0.5 + ((v + 4) / 0.25).atan() / math.pi),
         "log_normal_of_other_parameters": (lambda: x.log_normal_(2, 0.3), lambda v: _normal((v.log() - 2) / 0.3)),
         "normal_of_a_size": (lambda: torch.normal(-2.0, 5.0, (count,), device=subject.device), lambda v: _normal((v + 2) / 5)),

@@ -1,7 +1,8 @@
-"""Checks of random samplers: parameters given as tensors, results of every dtype, integers from wide ranges, and rare categories."""
+"""Checks of random samplers: parameters given as tensors, results of every dtype, integers from wide ranges, and categories."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -19,12 +20,21 @@ _NUM_DRAWS = 20_000
 _MOST_ERRORS = 6.0
 """The largest permitted deviation of a mean, in standard errors. A correct mean exceeds it once in 500 million tests."""
 
+_THRESHOLD = 1e-6
+
+_ONLY_IN_FLOAT64 = ("poisson_of_huge_rates",)
 _Parameters = torch.Tensor
 _Moments = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
+
+def _of_events(p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the means and the variances of numbers that are 1 with the probabilities ``p`` and otherwise 0."""
+    return p, p * (1 - p)
+
+
 TENSOR_PARAMETERS: dict[str, tuple[list[float], Callable[[_Parameters], torch.Tensor], _Moments]] = {
-    "bernoulli": ([0.2, 0.4, 0.7, 0.9], torch.bernoulli, lambda p: (p, p * (1 - p))),
-    "bernoulli_": ([0.2, 0.4, 0.7, 0.9], lambda p: torch.zeros_like(p).bernoulli_(p), lambda p: (p, p * (1 - p))),
+    "bernoulli": ([0.2, 0.4, 0.7, 0.9], torch.bernoulli, _of_events),
+    "bernoulli_": ([0.2, 0.4, 0.7, 0.9], lambda p: torch.zeros_like(p).bernoulli_(p), _of_events),
     "poisson": ([0.4, 2.5, 15, 200], torch.poisson, lambda p: (p, p)),
     "binomial_counts": ([1, 7, 40, 300], lambda p: torch.binomial(p, torch.full_like(p, 0.3)), lambda p: (p * 0.3, p * 0.21)),
     "binomial_probabilities": (
@@ -36,6 +46,23 @@ TENSOR_PARAMETERS: dict[str, tuple[list[float], Callable[[_Parameters], torch.Te
     "dirichlet": ([1, 2, 3, 4], torch._sample_dirichlet, lambda p: (p / 10, p * (10 - p) / 1100)),
     "normal_means": ([-5, 0, 3, 100], lambda p: torch.normal(p, 2.0), lambda p: (p, torch.full_like(p, 4))),
     "normal_deviations": ([0.1, 1, 3, 20], lambda p: torch.normal(1.0, p), lambda p: (torch.ones_like(p), p**2)),
+    "poisson_of_high_rates": ([1e3, 1e4, 1e5, 1e6], torch.poisson, lambda p: (p, p)),
+    "poisson_of_huge_rates": ([1e7, 1e8, 3e9, 1e10], torch.poisson, lambda p: (p, p)),
+    "binomial_of_high_counts": ([1e3, 1e4, 1e5, 1e6], lambda p: torch.binomial(p, torch.full_like(p, 0.3)), lambda p: (p * 0.3, p * 0.21)),
+    "binomial_of_rare_events": (
+        [1e-4, 1e-3, 0.999, 0.9999],
+        lambda p: torch.binomial(torch.full_like(p, 1e6), p),
+        lambda p: (p * 1e6, 1e6 * p * (1 - p)),
+    ),
+    "standard_gamma_of_small_shapes": (
+        [0.01, 0.02, 0.05, 0.1],
+        lambda p: (torch._standard_gamma(p) > _THRESHOLD).to(p.dtype),
+        lambda p: _of_events(torch.special.gammaincc(p, torch.full_like(p, _THRESHOLD))),
+    ),
+    "standard_gamma_of_large_shapes": ([100, 1e3, 1e4, 1e5], torch._standard_gamma, lambda p: (p, p)),
+    "dirichlet_of_small_concentrations": ([0.05, 0.05, 0.1, 0.2], torch._sample_dirichlet, lambda p: (p / 0.4, p * (0.4 - p) / 0.224)),
+    "dirichlet_of_large_concentrations": ([1e3, 2e3, 3e3, 4e3], torch._sample_dirichlet, lambda p: (p / 1e4, p * (1e4 - p) / 1.0001e12)),
+    "normal_of_extreme_deviations": ([1e-6, 1e-3, 1e3, 1e6], lambda p: torch.normal(0.0, p), lambda p: (torch.zeros_like(p), p**2)),
     "normal_both": ([-4, 0.5, 2, 10], lambda p: torch.normal(p, p.abs() / 4), lambda p: (p, p**2 / 16)),
 }
 """Samplers with a parameter for each element, by name: four values of the parameter, the sampler, and a function that returns the mean and
@@ -43,8 +70,13 @@ the variance for each value."""
 
 
 def _arrangements(row: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield matrices in several memory layouts, each with the name of its layout. Every row of each matrix equals ``row``."""
+    """Yield matrices in several memory layouts, each with the name of its layout. Every row of each matrix equals ``row``.
+
+    In float64, there is only a contiguous matrix.
+    """
     yield "contiguous", row.repeat(_ROWS, 1)
+    if row.dtype is torch.float64:
+        return
     yield "expanded", row.expand(_ROWS, len(row))
     yield "transposed", row.repeat(_ROWS, 1).t().contiguous().t()
     yield "strided", torch.stack([torch.full_like(row, 0.5), row], dim=1).flatten().repeat(_ROWS, 1)[:, 1::2]
@@ -61,23 +93,25 @@ def check_tensor_parameters(subject: Subject, name: str) -> None:
         name: The name of the sampler in ``TENSOR_PARAMETERS``.
     """
     values, draw, moments = TENSOR_PARAMETERS[name]
-    row = torch.tensor(values, dtype=torch.float32)
-    means, variances = moments(row.double())
-    for layout, parameters in _arrangements(row.to(subject.device)):
-        with subject.sample(f"{name} of {layout} parameters", {"layout": layout}):
-            try:
-                drawn = draw(parameters)
-            except NotImplementedError as error:
-                raise NotSupported(f"the device does not implement {name}: {error}") from error
-            subject.assert_on_device(drawn)
-            assert drawn.shape == parameters.shape, f"the numbers have the shape {tuple(drawn.shape)}"
-            found = drawn.cpu().double()
-            for value, mean, variance, column in zip(values, means.tolist(), variances.tolist(), found.unbind(1), strict=True):
-                check_mean(f"{name} with the parameter {value}", column, mean, variance)
-                ratio = float(column.var()) / variance
-                assert 0.7 < ratio < 1.3, (
-                    f"{name} with the parameter {value} has the variance {float(column.var()):.4g}, not {variance:.4g}"
-                )
+    if name in _ONLY_IN_FLOAT64:
+        subject.needs("float64")
+    for dtype in ("float32", "float64"):
+        if name in _ONLY_IN_FLOAT64 if dtype == "float32" else not subject.capabilities.can("dtype.float64"):
+            continue
+        row = torch.tensor(values, dtype=getattr(torch, dtype))
+        expected = [one.tolist() for one in moments(row.double())]
+        for layout, parameters in _arrangements(row.to(subject.device)):
+            with subject.sample(f"{name} of {layout} parameters in {dtype}", {"layout": layout, "dtype": dtype}):
+                try:
+                    drawn = draw(parameters)
+                except NotImplementedError as error:
+                    raise NotSupported(f"the device does not implement {name}: {error}") from error
+                subject.assert_on_device(drawn)
+                assert drawn.shape == parameters.shape, f"the numbers have the shape {tuple(drawn.shape)}"
+                for value, mean, variance, column in zip(values, *expected, drawn.cpu().double().unbind(1), strict=True):
+                    check_mean(f"{name} with the parameter {value}", column, mean, variance)
+                    found = float(column.var())
+                    assert 0.7 < found / variance < 1.3, f"{name} of {value} has the variance {found:.4g}, not {variance:.4g}"
 
 
 def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, error: float = 0.0) -> None:
@@ -103,6 +137,8 @@ _FLOAT_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, 
     "exponential_": (lambda x: x.exponential_(2), 0.5, 0.25),
     "log_normal_": (lambda x: x.log_normal_(0, 0.5), math.exp(0.125), (math.exp(0.25) - 1) * math.exp(0.25)),
     "geometric_": (lambda x: x.geometric_(0.25), 4, 12),
+    "geometric_ of rare events": (lambda x: x.geometric_(1e-3), 1000, 999_000),
+    "geometric_ of frequent events": (lambda x: x.geometric_(0.999), 1 / 0.999, 0.001 / 0.999**2),
     "rand_like": (torch.rand_like, 0.5, 1 / 12),
     "randn_like": (torch.randn_like, 0, 1),
     "normal": (lambda x: torch.normal(torch.ones_like(x), 2.0), 1, 4),
@@ -116,6 +152,16 @@ _SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]
     "random_ of 0 and 1": (lambda x: x.random_(0, 2), 0.5, 0.25),
     "randint_like": (lambda x: torch.randint_like(x, 2), 0.5, 0.25),
 }
+_COMPLEX_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], complex, float]] = {
+    "rand": (lambda x: torch.rand(x.shape, dtype=x.dtype, device=x.device), 0.5 + 0.5j, 1 / 12),
+    "rand_like": (torch.rand_like, 0.5 + 0.5j, 1 / 12),
+    "uniform_": (lambda x: x.uniform_(-1, 2), 0.5 + 0.5j, 0.75),
+    "randn": (lambda x: torch.randn(x.shape, dtype=x.dtype, device=x.device), 0, 0.5),
+    "randn_like": (torch.randn_like, 0, 0.5),
+    "normal_": (lambda x: x.normal_(0, 2), 0, 2),
+    "normal": (lambda x: torch.normal(torch.ones_like(x), 2.0), 1, 2),
+}
+"""Samplers of complex numbers, by name. With each are the mean of its numbers, and the variance of the real and of the imaginary part."""
 _INTEGER_SAMPLERS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float, float]] = {
     "random_": (lambda x: x.random_(3, 103), 52.5, 833.25),
     "randint": (lambda x: torch.randint(3, 103, x.shape, dtype=x.dtype, device=x.device), 52.5, 833.25),
@@ -131,8 +177,12 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
     """Check the means of numbers that samplers draw in a dtype, and the range and the mean of ``random_`` without arguments.
 
     A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, if a number is not finite, or if a mean is
-    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range.
+    wrong. The same applies if ``random_`` draws a number outside its range, or no number in the top 2 % of its range. For complex dtypes,
+    see :func:`_check_complex_samplers`.
     """
+    if dtype.startswith("complex"):
+        _check_complex_samplers(subject, dtype)
+        return
     is_float = getattr(torch, dtype).is_floating_point
     calls = {**_SAMPLERS, **(_FLOAT_SAMPLERS if is_float else {}), **(_INTEGER_SAMPLERS if dtype != "bool" else {})}
     for name, (draw, mean, variance) in calls.items():
@@ -155,6 +205,29 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
         assert float(values.min()) >= 0, f"random_() drew {float(values.min())}"
         assert largest * 0.98 <= float(values.max()) <= largest, f"the largest of {_NUM_DRAWS} numbers of random_() is {values.max():.0f}"
         check_mean("random_()", values, largest / 2, largest * (largest + 2) / 12)
+
+
+def _check_complex_samplers(subject: Subject, dtype: str) -> None:
+    """Check the mean and the variance of the real and the imaginary parts of random complex numbers, and their correlation.
+
+    A failure is recorded in the subject if a tensor is not on the device or has the wrong dtype, or if the mean, the variance or the
+    correlation is wrong.
+    """
+    for name, (draw, mean, variance) in _COMPLEX_SAMPLERS.items():
+        with subject.sample(f"{name} of {dtype}", {"name": name, "dtype": dtype}):
+            try:
+                drawn = draw(torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device))
+            except NotImplementedError:  # tests of operators report this
+                continue
+            subject.assert_on_device(drawn)
+            assert drawn.dtype == getattr(torch, dtype), f"{name} drew numbers of {drawn.dtype}"
+            parts = torch.view_as_real(drawn.cpu()).double().unbind(1)
+            for part, values, expected in zip(("real", "imaginary"), parts, (complex(mean).real, complex(mean).imag), strict=True):
+                check_mean(f"the {part} part of {name}", values, expected, variance)
+                found = float(values.var())
+                assert 0.9 < found / variance < 1.1, f"the {part} part of {name} has the variance {found:.4g}, not {variance:.4g}"
+            correlation = float(torch.corrcoef(torch.stack(parts))[0, 1])
+            assert abs(correlation) < _MOST_ERRORS / math.sqrt(_NUM_DRAWS), f"the parts of {name} are correlated: {correlation:.4f}"
 
 
 _RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8), (-(2**31), 2**31), (0, 2**33))
@@ -186,7 +259,8 @@ def check_rare_categories(subject: Subject) -> None:
 
     The weights have many rows, and most weights in each row are zero. All floating-point dtypes of the device are tested. In float32 and
     float64, one or two samples of each row are drawn, with and without replacement. In float16 and bfloat16, only two samples with
-    replacement are drawn. Failures are recorded in the subject.
+    replacement are drawn. Pairs of samples from few weights, and samples from very many weights, are checked as well. Failures are recorded
+    in the subject.
 
     Raises:
         NotSupported: If the device lacks int64.
@@ -211,3 +285,30 @@ def check_rare_categories(subject: Subject) -> None:
                     check_mean(f"category 7 in {doing}", drawn[::2, 0] == 7, 0.5, 0.25)
                     check_mean(f"category 128 in {doing}", drawn[::2, 0] == 128, 1 / 16, 15 / 256)
                     check_mean(f"category 255 in {doing}", drawn[1::2, 0] == 255, 0.75, 3 / 16)
+    _check_pairs(subject)
+    _check_many_categories(subject)
+
+
+def _check_pairs(subject: Subject) -> None:
+    """Check the frequency of each pair of samples that ``multinomial`` draws without replacement from rows of four weights.
+
+    After a category of weight w has been drawn, the other categories are drawn in proportion to their weights, whose sum is then 1 - w.
+    """
+    weights = [0.1, 0.2, 0.3, 0.4]
+    with subject.sample("pairs of samples without replacement", {"number": 2}):
+        drawn = torch.multinomial(torch.tensor(weights, device=subject.device).repeat(_NUM_DRAWS, 1), 2).cpu()
+        for first, second in itertools.permutations(range(len(weights)), 2):
+            p = weights[first] * weights[second] / (1 - weights[first])
+            check_mean(f"the pair of categories {first} and {second}", (drawn == torch.tensor([first, second])).all(1), p, p * (1 - p))
+
+
+def _check_many_categories(subject: Subject) -> None:
+    """Check the frequencies of a million categories of the same weight, summed over categories with the same first or last digit."""
+    count = 1_000_000
+    with subject.sample(f"{count} categories", {"number": count}):
+        drawn = torch.multinomial(torch.ones(count, device=subject.device), count, replacement=True).cpu()
+        for what, digits in {"first": drawn // (count // 10), "last": drawn % 10}.items():
+            for digit in range(10):  # a device may add up the weights in float32, which rounds each of them by up to 3 %
+                check_mean(f"the {what} digit {digit} of a million categories", digits == digit, 0.1, 0.09, error=0.001)
+        distinct, expected = len(drawn.unique()), count * (1 - math.exp(-1))
+        assert abs(distinct - expected) < 0.01 * expected, f"{distinct} of {count} categories are drawn, not {expected:.0f}"

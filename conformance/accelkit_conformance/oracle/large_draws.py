@@ -74,25 +74,20 @@ def _occurrences(drawn: torch.Tensor, start: int) -> int:
 
 
 def check_permutations(subject: Subject) -> None:
-    """Check that ``randperm`` puts each number in each place equally often, and that long permutations are random.
+    """Check that ``randperm`` and ``multinomial`` put each number in each place equally often, and that long permutations are random.
 
     Raises:
-        AssertionError: If a number is in a place too often or too rarely, or if a long permutation has the wrong dtype, lacks a number, is
-            correlated with the ordered numbers or with another permutation, or has too many neighbours that differ by 1.
+        AssertionError: If a number is in a place too often or too rarely, or if the difference of neighbours is 1 too often or too rarely.
+            It is also raised if a long permutation has the wrong dtype, lacks a number, is correlated with the ordered numbers or with
+            another permutation, or has too many neighbours that differ by 1.
     """
-    size, number = 40, 400
-    counts = torch.zeros(size, size)
-    for _ in range(number):
-        drawn = torch.randperm(size, device=subject.device).cpu()  # read one by one, as in ``discrete_distributions``
-        counts[torch.arange(size), drawn] += 1
-    expected, freedom = number / size, (size - 1) ** 2
-    chi_squared = float(((counts - expected) ** 2 / expected).sum()) * (size - 1) / size
-    bound = freedom + 6 * math.sqrt(2 * freedom)
-    assert chi_squared < bound, f"the chi-squared statistic of the places of {size} numbers is {chi_squared:.0f}, more than {bound:.0f}"
+    device = subject.device
+    _check_short_permutations("randperm", lambda size: torch.randperm(size, device=device))
+    _check_short_permutations("multinomial", lambda size: torch.multinomial(torch.ones(size, device=device), size))
     length = 100_000
     dtypes = [torch.int64] + ([torch.int32] if not subject.lacks("int32") else [])
     for dtype in dtypes:
-        one, other = (torch.randperm(length, device=subject.device, dtype=dtype).cpu() for _ in range(2))
+        one, other = (torch.randperm(length, device=device, dtype=dtype).cpu() for _ in range(2))
         assert one.dtype == dtype, f"randperm of {dtype} gave {one.dtype}"
         assert torch.equal(one.sort()[0], torch.arange(length, dtype=dtype)), f"randperm({length}) of {dtype} is not a permutation"
         for what, second in {"the order of the numbers": torch.arange(length), "the next permutation": other}.items():
@@ -100,6 +95,22 @@ def check_permutations(subject: Subject) -> None:
             assert abs(correlation) < 6 / math.sqrt(length), f"a permutation of {dtype} is correlated with {what}: {correlation:.4f}"
         neighbours = float(((one[1:].long() - one[:-1].long()).abs() == 1).sum())
         assert neighbours < 30, f"{neighbours:.0f} neighbours in a permutation of {length} numbers differ by 1; 2 are expected"
+
+
+def _check_short_permutations(name: str, draw: Callable[[int], torch.Tensor]) -> None:
+    """Check the places and the neighbours of the numbers in many short permutations."""
+    size, number = 40, 400
+    counts, num_neighbours = torch.zeros(size, size), 0
+    for _ in range(number):
+        drawn = draw(size).cpu()  # read one by one, as in ``discrete_distributions``
+        counts[torch.arange(size), drawn] += 1
+        num_neighbours += int((drawn.diff().abs() == 1).sum())
+    expected, freedom = number / size, (size - 1) ** 2
+    chi_squared = float(((counts - expected) ** 2 / expected).sum()) * (size - 1) / size
+    bound = freedom + 6 * math.sqrt(2 * freedom)
+    assert chi_squared < bound, f"the chi-squared statistic of the places in {name} is {chi_squared:.0f}, more than {bound:.0f}"
+    due = number * 2 * (size - 1) / size
+    assert abs(num_neighbours - due) < 6 * math.sqrt(due), f"{num_neighbours} neighbours in {name} differ by 1; {due:.0f} are expected"
 
 
 def _hashes(numbers: torch.Tensor, width: int) -> torch.Tensor:
