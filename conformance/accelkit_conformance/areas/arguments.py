@@ -275,9 +275,8 @@ def rounded_conversions(subject: Subject, source: str, target: str) -> None:
 @check("full", requires=["dtype.float32", "dtype.int64"], over=names_of("many_items", "CALLS"))
 def many_items(subject: Subject, name: str) -> None:
     """A call gives the same results as on the CPU even if it has many items to process. Some calls take or return 150 or 300 tensors.
-    Others take 65,543 matrices, vectors or batches, or 70,003 indices with only 11 different values. A case named ``backward_of_...``
-    compares the gradient of the weights.
-    """
+    Others take 65,543 matrices, vectors or batches, or 70,003 indices with only 11 different values, 131,086 rows of integers, or 1,048,588
+    integers with only two different values. A case named ``backward_of_...`` compares the gradient of the weights."""
     from accelkit_conformance.oracle.many_items import check_many_items
 
     check_many_items(subject, name)

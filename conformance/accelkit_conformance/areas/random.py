@@ -52,6 +52,16 @@ def fork_rng_restores(subject: Subject) -> None:
     check_fork_rng(subject)
 
 
+@check("full", requires=["random_state"], over=names_of("first_random_calls", "FIRST_CALLS"))
+def first_calls(subject: Subject, name: str) -> None:
+    """In a new process, ``get_rng_state`` or ``torch.manual_seed`` is the first function that uses the random state of the device. The
+    state before the first draw can be restored, and then repeats this draw. A seed that is set before the device is set up gives the same
+    numbers as when it is set again later. Each draw changes the state and gives new numbers, also after ``fork_rng``."""
+    from accelkit_conformance.oracle.first_random_calls import check_first_call
+
+    check_first_call(subject, name)
+
+
 @check("smoke", requires=["random_state", "numbered_devices"])
 def devices_have_their_own_generator(subject: Subject) -> None:
     """Drawing random numbers on one device does not change the random numbers that another device draws. If no device is passed,

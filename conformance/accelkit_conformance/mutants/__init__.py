@@ -20,6 +20,8 @@ _MODULES = (
     "shapes",
     "argument_values",
     "many_items",
+    "reductions",
+    "draws",
     "operands",
     "gradients",
     "derivatives",

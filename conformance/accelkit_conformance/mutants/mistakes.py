@@ -79,3 +79,29 @@ class ChecksTheFirstMatrix(Broken):
         if name.startswith(("linalg_cholesky_ex", "linalg_inv_ex", "linalg_lu_factor_ex", "_linalg_solve_ex")):
             result[-1].view(-1)[1:].zero_()
         return result
+
+
+@mutant("errors", "numbers")
+class WrapsNumbers(Broken):
+    """If a number does not fit into the dtype of a tensor, ``fill_`` leaves the tensor unchanged instead of raising an error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError:
+            if name == "fill_.Scalar":
+                return args[0]
+            raise
+
+
+@mutant("operators", "dtypes of out=")
+class KeepsWhatDoesNotFit(Broken):
+    """``hypot`` with an integer tensor as ``out=`` leaves this tensor unchanged instead of raising an error."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        try:
+            return call()
+        except RuntimeError:
+            if name == "hypot.out":
+                return kwargs["out"]
+            raise

@@ -1,5 +1,5 @@
 """Invalid calls, for which a device must raise an error, as the CPU does. They are calls to operators and modules from torch's ``op_db``
-and ``module_db``, calls to samplers with invalid arguments, and calls with invalid sizes, strides, shapes or dtypes.
+and ``module_db``, calls to samplers with invalid arguments, and calls with invalid sizes, strides, shapes, dtypes or numbers.
 """
 
 from __future__ import annotations
@@ -249,12 +249,34 @@ INVALID_SIZES: dict[str, _Call] = {
 ones."""
 
 
+_TOO_LARGE = {torch.int8: 300, torch.uint8: 300, torch.int16: 70_000, torch.int32: 2**40, torch.float16: 1_000_000}
+INVALID_NUMBERS: dict[str, _Call] = {
+    f"{name} of {str(dtype).removeprefix('torch.')}": _filled(dtype, lambda x, call=call, number=number: call(x, number))  # type: ignore[misc]
+    for name, call in {
+        "full": lambda x, number: torch.full((3,), number, dtype=x.dtype, device=x.device),
+        "full_like": torch.full_like,
+        "fill_": lambda x, number: x.fill_(number),
+        "masked_fill": lambda x, number: x.masked_fill(x == 0, number),
+        "index_fill": lambda x, number: x.index_fill(0, torch.tensor([0]).to(x.device), number),
+        "scatter": lambda x, number: x.scatter(0, torch.tensor([0]).to(x.device), number),
+        "pad": lambda x, number: F.pad(x, (1, 1), value=number),
+        "clamp": lambda x, number: x.clamp(max=number),
+        "random_": lambda x, number: x.random_(0, number),
+        "randint": lambda x, number: torch.randint(0, number, (3,), dtype=x.dtype, device=x.device),
+        "histc with the bounds exchanged": lambda x, number: torch.histc(x, 4, number, 8),
+    }.items()
+    for dtype, number in _TOO_LARGE.items()
+}
+"""Calls with numbers above the range of the dtype of their tensors, by name. Each is called with a tensor of four ones, from which only the
+device is taken."""
+
+
 def check_invalid_calls(subject: Subject, calls: dict[str, _Call]) -> None:
     """Check that calls raise an error on the device, and leave their argument unchanged. Failures are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
-        calls: ``INVALID_DRAWS`` or ``INVALID_SIZES``. Calls that need a dtype that the device lacks are left out.
+        calls: ``INVALID_DRAWS``, ``INVALID_SIZES`` or ``INVALID_NUMBERS``. Calls that need a dtype that the device lacks are left out.
     """
     for name, call in calls.items():
         x = torch.ones(4, device=subject.device)

@@ -1,4 +1,4 @@
-"""Calls on tensors with more than 2**24 elements or more than 2**23 rows.
+"""Calls on tensors with more than 2**24 elements, or more than 2**23 rows or columns.
 
 A float32 counter cannot count beyond 2**24, and 65,535 blocks of 256 threads cover fewer than 2**24 elements.
 """
@@ -58,6 +58,23 @@ def _row_ends(result: torch.Tensor) -> torch.Tensor:
     return torch.cat([result[:4], result[2**23 - 2 : 2**23 + 3], result[-64:]])
 
 
+def _columns(device: Any) -> torch.Tensor:
+    """Return the transpose of ``_rows``, with contiguous rows."""
+    return _rows(device).t().contiguous()
+
+
+def _column_ends(result: torch.Tensor) -> torch.Tensor:
+    """Return the first and the last columns of a result, and the columns around index 2**23."""
+    return _row_ends(result.movedim(-1, 0))
+
+
+def _few(device: Any) -> torch.Tensor:
+    """Return int32 numbers of which all but the first five and the last are 1. The others are 0."""
+    ones = torch.ones(LENGTH, dtype=torch.int32, device=device)
+    ones[:5] = ones[-1] = 0
+    return ones
+
+
 def _weight(device: Any) -> torch.Tensor:
     return ((torch.arange(6.0) - 2) / 4).view(2, 3).to(device, torch.bfloat16)
 
@@ -78,11 +95,21 @@ _ROW_CALLS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 }
 """Functions by name. Each takes the result of ``_rows`` and a device."""
 
+_COLUMN_CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "cumsum": lambda x: x.cumsum(0),
+    "max": lambda x: x.max(0),
+    "softmax": lambda x: x.softmax(0),
+    "sort": lambda x: x.sort(dim=0, stable=True),
+    "sum": lambda x: x.sum(0),
+}
+"""Functions by name. Each takes the result of ``_columns``."""
+
 CALLS: dict[str, Callable[[Any], Any]] = {
     "add": lambda device: _ends(_numbers(device) + 1),
     "any": lambda device: (_marked(device)[1 : 65_535 * 256] != 0).any(),
     "arange": lambda device: _ends(_numbers(device)),
     "argmax": lambda device: (_marked(device)[1:] * _numbers(device)[1:]).argmax(),
+    "bincount": lambda device: _few(device).bincount(),
     "cat": lambda device: _ends(torch.cat([_numbers(device)[: 2**23], _numbers(device)[2**23 :]])),
     "clone": lambda device: _ends(_numbers(device).clone()),
     "copy_transposed": lambda device: _ends(_numbers(device).view(4, -1).t().contiguous().view(-1)),
@@ -91,13 +118,18 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "fill": lambda device: torch.empty(LENGTH, device=device).fill_(2.0).min(),
     "flip": lambda device: _ends(_numbers(device).flip(0)),
     "gather": lambda device: _numbers(device).gather(0, _indices(device)),
+    "histc": lambda device: _few(device).float().histc(2),
     "index_add": lambda device: _ends(_scattered(device)),
+    "index_add_of_few": lambda device: torch.zeros(2, dtype=torch.int32, device=device).index_add_(0, _few(device), _few(device) + 1),
     "index_select": lambda device: _numbers(device).index_select(0, _indices(device)),
     "masked_fill": lambda device: _ends(_numbers(device).masked_fill(_marked(device) != 0, -1)),
     "masked_select": lambda device: _numbers(device).masked_select(_marked(device) != 0),
     "max_dim": lambda device: _numbers(device).view(2, -1).max(1),
     "mean": lambda device: torch.ones(LENGTH, device=device).mean(),
     "nonzero": lambda device: _marked(device).nonzero(),
+    "scatter_add_of_few": lambda device: torch.zeros(2, dtype=torch.int32, device=device).scatter_add_(
+        0, _few(device).long(), _few(device)
+    ),
     "softmax": lambda device: _ends(torch.zeros(LENGTH, device=device).softmax(0)),
     "sum": lambda device: torch.ones(LENGTH, device=device).sum(),
     "sum_bool": lambda device: torch.ones(LENGTH, dtype=torch.bool, device=device).sum(),
@@ -105,14 +137,20 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "take": lambda device: _numbers(device).take(_indices(device)),
     "to": lambda device: _ends(_numbers(device).to(torch.float32)),
     "topk": lambda device: _numbers(device).topk(3).indices,
+    "unique_consecutive": lambda device: _few(device).unique_consecutive(return_counts=True),
     "where": lambda device: _ends(torch.where(_marked(device) != 0, _numbers(device), 7)),
     **{
         f"{name}_of_many_rows": lambda device, call=call: tree_map(_row_ends, call(_rows(device), device))  # type: ignore[misc]
         for name, call in _ROW_CALLS.items()
     },
+    **{
+        f"{name}_of_many_columns": lambda device, call=call: tree_map(_column_ends, call(_columns(device)))  # type: ignore[misc]
+        for name, call in _COLUMN_CALLS.items()
+    },
 }
 """Functions by name. Each takes a device, and returns a few elements of a result. Most of these elements depend on elements of a tensor
-near or beyond index 2**24, or on rows of a matrix near or beyond index 2**23."""
+near or beyond index 2**24, or on rows or columns of a matrix near or beyond index 2**23. Others are counts or sums of more than 2**24
+elements that have only two values."""
 
 
 def check_large_tensors(subject: Subject, name: str) -> None:

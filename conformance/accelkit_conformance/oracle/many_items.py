@@ -18,6 +18,7 @@ _NUM_TENSORS = 300
 _NUM_MATRICES = 65_543
 _NUM_INDICES = 70_003
 _NUM_ROWS = 11
+_NUM_REPEATED = 2**20 + 12
 _PADDING = 3
 
 
@@ -57,6 +58,17 @@ def _vectors() -> torch.Tensor:
 
 def _indices() -> torch.Tensor:
     return torch.arange(_NUM_INDICES) * 7 % _NUM_ROWS
+
+
+def _repeated() -> torch.Tensor:
+    """Return integers that have only two different values."""
+    return torch.arange(_NUM_REPEATED) * 7 % 2
+
+
+def _table() -> torch.Tensor:
+    """Return a matrix of integers with 131,086 rows, of which each occurs several times."""
+    places = torch.arange(2 * _NUM_MATRICES)
+    return torch.stack([places * 37 % 101 - 50, places * 11 % 7, places * 13 % 3], -1)
 
 
 def _weights() -> torch.Tensor:
@@ -165,13 +177,29 @@ CALLS: Mapping[str, Call] = {
         lambda w, i, v: w.scatter_reduce(0, i[:, None].expand(-1, 2), v, "amax"), lambda: (_weights() - 9, _indices(), _values()),
     ),
     "bincount": (torch.bincount, lambda: (_indices(),)),
+    "unique": (lambda i: torch.unique(i, return_inverse=True, return_counts=True), lambda: (_repeated(),)),
+    "unique_rows": (lambda x: torch.unique(x, dim=0, return_inverse=True, return_counts=True), lambda: (_table(),)),
+    "unique_consecutive": (
+        lambda i: torch.unique_consecutive(i, return_inverse=True, return_counts=True),
+        lambda: (torch.arange(_NUM_REPEATED) // 1000 % 2,),
+    ),
+    "histc_of_two_values": (lambda i: torch.histc(i.float(), 2), lambda: (_repeated(),)),
+    "bincount_of_two_values": (torch.bincount, lambda: (_repeated(),)),
+    "index_add_of_two_values": (lambda i: i.new_zeros(2).index_add(0, i, i + 3), lambda: (_repeated(),)),
+    "index_put_of_two_values": (lambda i: i.new_zeros(2).index_put((i,), i + 3, accumulate=True), lambda: (_repeated(),)),
+    "scatter_add_of_two_values": (lambda i: i.new_zeros(2).scatter_add(0, i, i + 3), lambda: (_repeated(),)),
+    "scatter_prod_of_two_values": (
+        lambda i: i.new_ones(2).scatter_reduce(0, i, (torch.arange(len(i), device=i.device) % 50_000 == 0) + 1, "prod"),
+        lambda: (_repeated(),),
+    ),
     "one_hot": (lambda i: F.one_hot(i).sum(0), lambda: (_indices(),)),
     **{
         f"backward_of_{name}": (_gradient(function), lambda: (_weights(), _indices(), _values()))
         for name, function in _GRADIENTS.items()
     },
 }  # fmt: skip
-"""Calls by name, with 150 or 300 tensors, 65,543 matrices or vectors, or 70,003 indices. Each call consists of a function and a function
+"""Calls by name, with 150 or 300 tensors, 65,543 matrices or vectors, or 70,003 indices. Others take 131,086 rows of integers, or 1,048,588
+integers of only two different values. Each call consists of a function and a function
 that returns its arguments."""
 
 _NUMBER = 0.1 + 2**-40

@@ -66,6 +66,11 @@ def is_sensitive(name: str) -> bool:
     return _SENSITIVE.search(name) is not None
 
 
+def is_skipped(op: Any, test: str) -> bool:
+    """Return whether torch skips its own test ``test``, such as ``test_out``, for this operator on some device."""
+    return any(getattr(one, "test_name", None) == test for one in (*op.skips, *op.decorators))
+
+
 @functools.cache
 def operators() -> dict[str, Any]:
     """Return the OpInfo of every operator, keyed by its name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -62,20 +63,23 @@ def check_restored_state(subject: Subject) -> None:
         assert torch.equal(one, other), f"draw {number} after setting the state differs from the one before"
 
 
+def forked_rng(subject: Subject) -> contextlib.AbstractContextManager[None]:
+    """Return ``fork_rng`` for the device under test."""
+    if subject.device_type == "cpu":
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(devices=[subject.device.index or 0], device_type=subject.device_type)
+
+
 def check_fork_rng(subject: Subject) -> None:
     """Check that ``fork_rng`` restores the random state of the device.
 
     Raises:
         AssertionError: If drawing or seeding inside ``fork_rng`` changes the numbers that are drawn after it.
     """
-    if subject.device_type == "cpu":
-        context = torch.random.fork_rng(devices=[])
-    else:
-        context = torch.random.fork_rng(devices=[subject.device.index or 0], device_type=subject.device_type)
     subject.accelerator.manual_seed(3)
     expected = torch.rand(5, device=subject.device).cpu()
     subject.accelerator.manual_seed(3)
-    with context:
+    with forked_rng(subject):
         torch.rand(100, device=subject.device)
         subject.accelerator.manual_seed(99)
     assert torch.equal(torch.rand(5, device=subject.device).cpu(), expected), "draws inside fork_rng changed the draws after it"

@@ -1,0 +1,86 @@
+"""Faults in reductions, sorts and counts that appear only for many elements, or if all elements have the same sign or the same value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+_BLOCK = 32
+
+
+@mutant("operators", "neutral elements")
+class StartsAtZero(Broken):
+    """``amax`` of more than 32 integers begins with 0 instead of the lowest integer."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        is_long = name == "amax" and result.dtype.is_signed and not result.is_floating_point() and args[0].numel() > _BLOCK
+        return result.clamp_(min=0) if is_long else result
+
+
+@mutant("operators", "neutral elements")
+class FindsNoInfinity(Broken):
+    """``argmin`` begins with infinity, and returns -1 if no element is less."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name == "argmin" and args[0].is_floating_point():
+            result.masked_fill_(torch.amin(args[0], *args[1:2]) == float("inf"), -1)
+        return result
+
+
+@mutant("operators", "many columns")
+class SortsTheFirstColumns(Broken):
+    """A sort along dimension 0 of more than 2**22 columns returns indices of 0 for the last of them."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "sort.stable" and args[0].dim() == 2 and kwargs.get("dim") == 0:
+            result[1][:, 1 << 22 :].zero_()
+        return result
+
+
+@mutant("operators", "counters")
+class CountsInFloat32(Broken):
+    """``bincount`` counts up to 2**24 only."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        return result.clamp_(max=1 << 24) if name == "bincount" else result
+
+
+@mutant("arguments", "counters")
+class LosesAnUpdate(Broken):
+    """``index_add`` of more than 2**20 elements into two places loses one of them."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith("index_add") and args[0].numel() == 2 and args[2].numel() > 1 << 20:
+            result[:1] -= args[3][:1]
+        return result
+
+
+@mutant("arguments", "counters")
+class CountsRunsOf65535(Broken):
+    """``unique`` counts an element at most 65,535 times."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "_unique2":
+            result[2].clamp_(max=65_535)
+        return result
+
+
+@mutant("arguments", "many rows")
+class InvertsTheFirst100000Rows(Broken):
+    """``unique`` of more than 100,000 rows returns an inverse of 0 for the last of them."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name == "unique_dim":
+            result[1][100_000:].zero_()
+        return result
