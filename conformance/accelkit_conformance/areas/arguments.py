@@ -282,6 +282,19 @@ def many_items(subject: Subject, name: str) -> None:
     check_many_items(subject, name)
 
 
+@check("full", over=names_of("neutral_elements", "CALLS"))
+def neutral_elements(subject: Subject, name: str) -> None:
+    """Reductions, scans, sorts and max poolings give the same results as on the CPU for rows of 1 to 5,000 elements in which all elements
+    are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
+    NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
+    the operator has such a form, over a whole tensor. Every declared real dtype for which the CPU implements the call is tested. Indices
+    may refer to any of several equal elements. The signs of the elements are multiplied instead of the elements, and the most frequent sign
+    is determined instead of the most frequent element."""
+    from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
+
+    check_neutral_elements(subject, name)
+
+
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers

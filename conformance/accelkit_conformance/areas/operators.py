@@ -288,19 +288,6 @@ def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
     check_type_promotion(subject, first, second)
 
 
-@check("full", over=names_of("neutral_elements", "CALLS"))
-def neutral_elements(subject: Subject, name: str) -> None:
-    """Reductions, scans, sorts and max poolings give the same results as on the CPU for rows of 1 to 5,000 elements in which all elements
-    are negative, all are positive, all are the lowest or the highest number of the dtype (infinity in a floating-point dtype), or all are
-    NaN. In bool, the rows contain only False or only True. The calls are made along the last and the first dimension of a matrix and, if
-    the operator has such a form, over a whole tensor. Every declared real dtype for which the CPU implements the call is tested. Indices
-    may refer to any of several equal elements. The signs of the elements are multiplied instead of the elements, and the most frequent sign
-    is determined instead of the most frequent element."""
-    from accelkit_conformance.oracle.neutral_elements import check_neutral_elements
-
-    check_neutral_elements(subject, name)
-
-
 _SORTED = [f"{name},{dtype}" for name in ("sort", "argsort", "out") for dtype in ("float32", "bfloat16", "int64", "int32", "uint8", "bool")]
 
 

@@ -10,7 +10,7 @@ from accelkit_conformance.mutants.broken import Broken
 _BLOCK = 32
 
 
-@mutant("operators", "neutral elements")
+@mutant("arguments", "neutral elements")
 class StartsAtZero(Broken):
     """``amax`` of more than 32 integers begins with 0 instead of the lowest integer."""
 
@@ -20,7 +20,7 @@ class StartsAtZero(Broken):
         return result.clamp_(min=0) if is_long else result
 
 
-@mutant("operators", "neutral elements")
+@mutant("arguments", "neutral elements")
 class FindsNoInfinity(Broken):
     """``argmin`` begins with infinity, and returns -1 if no element is less."""
 
