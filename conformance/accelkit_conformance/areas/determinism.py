@@ -70,8 +70,9 @@ def five_runs_are_equal(subject: Subject, name: str) -> None:
 def indexing_is_right(subject: Subject) -> None:
     """In deterministic mode, assignments ``x[indices] = values`` and indexing functions, such as ``index_add`` and ``scatter``, give the
     same results and gradients as on the CPU. An operator may instead raise a RuntimeError that says that the operator is not deterministic.
-    The tested dtypes are float32 and int64. The indices of an assignment are a mask, or one or two index tensors, with or without a slice.
-    The assigned values are one value for all elements, one row for all indices, or a value for each element. In some calls to indexing
+    The tested dtypes are float32 and int64. The indices of an assignment are a mask, a list, or up to three index tensors, with or without
+    a slice. They select no row, one row, several rows, every row, or one element. An index tensor may be on the CPU. The assigned values
+    are one value for all elements, one row or one column for all indices, or a value for each element. In some calls to indexing
     functions, several indices name the same element."""
     from accelkit_conformance.oracle.deterministic_calls import check_deterministic_calls
 

@@ -63,6 +63,22 @@ class HalvesDeterministicGradients(Broken):
         return result.mul_(0.5) if is_faulty else result
 
 
+@mutant("determinism", "deterministic indexing")
+class AssignsToOneElement(Broken):
+    """In deterministic mode, ``x[index] = value`` with one index and one value changes only the first element of the indexed row."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if not name.startswith(("index_put", "_index_put")) or not torch.are_deterministic_algorithms_enabled():
+            return call()
+        x, indices, values, *others = args
+        if len(indices) != 1 or indices[0].numel() != 1 or values.numel() != 1 or x.ndim < 2:
+            return call()
+        place = [torch.zeros(1, dtype=torch.int64, device=x.device)] * (x.ndim - 1)
+        return func(x, [*indices, *place], values, *others, **kwargs)
+
+
 @mutant("device", "current devices")
 class ReportsTheFirstDevice(Broken):
     """``torch.accelerator.current_device_index`` always returns 0."""

@@ -20,9 +20,21 @@ _KEYS: dict[str, Callable[[torch.device], Any]] = {
     "an index after a slice": lambda device: (slice(None), torch.tensor([2, 0], device=device)),
     "a slice between indices": lambda device: (torch.tensor([1, 4], device=device), slice(1, 4), torch.tensor([0, 3], device=device)),
     "a mask": lambda device: torch.tensor([True, False, True, True, False], device=device),
+    "one row": lambda device: torch.tensor([3], device=device),
+    "one element": lambda device: tuple(torch.tensor([place], device=device) for place in (3, 1, 4)),
+    "one column": lambda device: (slice(None), torch.tensor([2], device=device)),
+    "one 0-d index": lambda device: torch.tensor(2, device=device),
+    "a list": lambda device: [4, 0],
+    "a list of one": lambda device: [3],
+    "an index on the CPU": lambda device: torch.tensor([3, 0], device="cpu"),
+    "a mask of one row": lambda device: torch.tensor([False, False, True, False, False], device=device),
+    "a mask of every row": lambda device: torch.ones(5, device=device) > 0,
     "no indices": lambda device: torch.tensor([], dtype=torch.int64, device=device),
+    "a mask without True": lambda device: torch.ones(5, device=device) < 0,
 }
 """Indices into a tensor of shape (5, 4, 6). No index names an element twice."""
+_SINGLE = ("no indices", "a mask without True", "one element", "one 0-d index")
+"""Indices that select no row, or a part of the tensor that has no rows."""
 
 _OTHERS: dict[str, Call] = {
     "one value at repeated indices": lambda x: x.index_put((_repeated(x),), x.new_tensor(7)),
@@ -36,6 +48,7 @@ _OTHERS: dict[str, Call] = {
     "scatter of one value": lambda x: x.scatter(0, _repeated(x).view(4, 1, 1).expand(4, 4, 6), 9),
     "scatter_add": lambda x: x.scatter_add(0, _repeated(x).view(4, 1, 1).expand(4, 4, 6), x[1:]),
     "scatter_reduce": lambda x: x.scatter_reduce(0, _repeated(x).view(4, 1, 1).expand(4, 4, 6), x[1:], "sum", include_self=False),
+    "a row at 1025 indices": lambda x: x.repeat(300, 1, 1).index_put((torch.arange(1025, device=x.device) * 7 % 1500,), x[1, 2]),
     "put": lambda x: x.put(_distinct(x), x[0, 0, :3]),
     "put of sums": lambda x: x.put(_repeated(x), x[0, 0, :4], accumulate=True),
     "masked_scatter": lambda x: x.masked_scatter(x % 2 == 0, x.flip(0)),
@@ -59,7 +72,15 @@ def _assignments() -> Iterator[tuple[str, Call]]:
 
     def values(x: torch.Tensor, key: Any, kind: str) -> torch.Tensor:
         selected = -x[key] - 1
-        return {"one value": x.new_tensor(8), "one value in a list": x.new_tensor([8]), "a row": selected[:1], "all values": selected}[kind]
+        given: dict[str, Call] = {
+            "one value": lambda selected: x.new_tensor(8),
+            "one value in a list": lambda selected: x.new_tensor([8]),
+            "a row": lambda selected: selected[:1],
+            "a column": lambda selected: selected[..., :1],
+            "fewer dimensions": lambda selected: selected[0],
+            "all values": lambda selected: selected,
+        }
+        return given[kind](selected)
 
     def assign(x: torch.Tensor, make: Callable[[torch.device], Any], kind: str) -> torch.Tensor:
         key, there = make(x.device), x.clone()
@@ -67,8 +88,8 @@ def _assignments() -> Iterator[tuple[str, Call]]:
         return there
 
     for name, make in _KEYS.items():
-        for kind in ("one value", "one value in a list", "a row", "all values"):
-            if kind != "a row" or name != "no indices":
+        for kind in ("one value", "one value in a list", "a row", "a column", "fewer dimensions", "all values"):
+            if kind in ("one value", "one value in a list", "all values") or name not in _SINGLE:
                 yield f"assignment of {kind} to {name}", lambda x, make=make, kind=kind: assign(x, make, kind)
 
 
