@@ -5,9 +5,10 @@ arise in a computation raise no error and are kept."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from accelkit_conformance.areas.operators import forward_overloads
 from accelkit_conformance.checks import Case, check
 from accelkit_conformance.late_errors import raises
 
@@ -38,15 +39,23 @@ def shapes_that_do_not_fit(subject: Subject) -> None:
 
 @check("smoke")
 def dtypes_that_do_not_fit(subject: Subject) -> None:
-    """A matmul of a float32 tensor and a tensor of another dtype raises RuntimeError. ``&`` of two float32 tensors raises RuntimeError or
-    NotImplementedError."""
+    """``mm``, ``bmm``, ``addmm``, ``linear`` and ``conv1d`` of a float32 tensor and a tensor of another dtype raise RuntimeError. The other
+    dtypes are int64, int32, int8, float16 and bfloat16. ``&`` of two float32 tensors raises RuntimeError or NotImplementedError."""
     import torch
+    import torch.nn.functional as F  # the usual name
 
     a = torch.ones(2, 2, device=subject.device)
-    others = [name for name in ("int64", "int32", "float16", "bfloat16") if not subject.lacks(name)]
-    for name in others[:1]:
-        with raises(subject, RuntimeError, doing=f"a matmul of float32 and {name}"):
-            a @ torch.ones(2, 2, dtype=getattr(torch, name), device=subject.device)
+    calls: dict[str, Callable[[torch.Tensor], object]] = {
+        "mm": lambda other: a @ other,
+        "bmm": lambda other: torch.bmm(a[None], other[None]),
+        "addmm": lambda other: torch.addmm(a, a, other),
+        "linear": lambda other: F.linear(a, other),
+        "conv1d": lambda other: F.conv1d(a[None], other[:, :, None]),
+    }
+    for dtype in (name for name in ("int64", "int32", "int8", "float16", "bfloat16") if not subject.lacks(name)):
+        for name, call in calls.items():
+            with raises(subject, RuntimeError, doing=f"{name} of float32 and {dtype}"):
+                call(torch.ones(2, 2, dtype=getattr(torch, dtype), device=subject.device))
     with raises(subject, RuntimeError, NotImplementedError, doing="a bitwise and of floats"):
         a & a
     _works(subject)
@@ -198,11 +207,24 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
 @check("training", requires=["dtype.int64"], seconds=400.0)
 def index_tensors_outside(subject: Subject) -> None:
     """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
-    that is out of range. The error is raised no later than when the device is synchronized. The calls run in a separate process, because
-    the error makes some devices unusable."""
-    from accelkit_conformance.oracle.index_errors import check_indices
+    that is out of range: too large, too small, or 2**32. The index may be the last of 5,000 indices, and the tensor may be a slice, or
+    indexed along its columns. The error is raised no later than when the device is synchronized. The calls run in a separate process,
+    because the error makes some devices unusable."""
+    from accelkit_conformance.oracle.index_errors import check_values
 
-    check_indices(subject)
+    check_values(subject, "indices")
+
+
+@check("training", seconds=400.0)
+def values_outside(subject: Subject) -> None:
+    """Operators raise an error if a tensor contains a value for which they are not defined: a probability of ``bernoulli`` or
+    ``binary_cross_entropy`` that is not between 0 and 1, weights of ``multinomial`` that are negative, not finite or all zero, a negative
+    deviation of ``normal`` or rate of ``poisson``, too few values for ``masked_scatter_``, or a false assertion of ``_assert_async``. The
+    value may be the last of 10,000. The error is raised no later than when the device is synchronized. The calls run in a separate
+    process, because the error makes some devices unusable."""
+    from accelkit_conformance.oracle.index_errors import check_values
+
+    check_values(subject, "values")
 
 
 def _with_invalid_calls() -> Iterator[Case]:
@@ -222,6 +244,23 @@ def invalid_calls(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.error_inputs import check_error_inputs
 
     check_error_inputs(subject, name)
+    _works(subject)
+
+
+@check("full", requires=["dtype.float32"], over=forward_overloads)
+def changed_calls(subject: Subject, overload: str) -> None:
+    """A recorded call to an ATen overload is repeated, each time with one argument that does not fit: a tensor of another dtype, or an
+    integer that is 0, -1, -99 or 99, or such an integer in a list, or a list of integers with another length. One call for each dtype has
+    all floating-point tensors in this dtype. The dtypes are int8, int64, float16, bfloat16, float64, bool and complex64. If both the CPU
+    and the ``meta`` device, which implements torch's shape inference, raise RuntimeError, IndexError, ValueError or TypeError, then so
+    does the device. If only the CPU raises an error, or if the CPU does not implement a dtype, then the device either accepts the call or
+    raises such an error. In further calls, one tensor is on the CPU, or on another device of the same type. Each of these calls raises
+    such an error or gives the same results as with all tensors on the device. No call changes its arguments. Integers are not changed in
+    calls that only torch itself makes. For a few overloads whose CPU kernel does not check its arguments, no argument is changed.
+    """
+    from accelkit_conformance.oracle.refused_calls import check_refused_calls
+
+    check_refused_calls(subject, overload)
     _works(subject)
 
 

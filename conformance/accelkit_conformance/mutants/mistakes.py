@@ -105,3 +105,56 @@ class KeepsWhatDoesNotFit(Broken):
             if name == "hypot.out":
                 return kwargs["out"]
             raise
+
+
+@mutant("errors", "unchecked arguments")
+class ConvertsOperands(Broken):
+    """``bmm``, ``addmm`` and ``linalg_solve_triangular`` convert tensors of other dtypes to the dtype of the first argument."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name not in ("bmm", "addmm", "linalg_solve_triangular"):
+            return call()
+        return func(*(one.to(args[0].dtype) if isinstance(one, torch.Tensor) else one for one in args), **kwargs)
+
+
+@mutant("errors", "unchecked arguments")
+class PoolsWithoutAStride(Broken):
+    """``avg_pool2d`` and ``max_pool2d_with_indices`` use the kernel size as the stride if the stride is 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("avg_pool2d", "max_pool2d_with_indices") and len(args) > 2 and 0 in args[2]:
+            return func(*args[:2], args[1], *args[3:], **kwargs)
+        return call()
+
+
+@mutant("errors", "unchecked arguments")
+class ReadsOtherMemory(Broken):
+    """``linalg_solve_triangular`` reads zeros if its second argument is on the CPU."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "linalg_solve_triangular" and args[1].device.type == "cpu":
+            return func(args[0], args[1].new_zeros(args[1].shape, device=args[0].device), *args[2:], **kwargs)
+        return call()
+
+
+@mutant("errors", "unchecked values")
+class ClampsProbabilities(Broken):
+    """``bernoulli`` and ``bernoulli_`` clamp probabilities to the range from 0 to 1, and replace NaN with 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name in ("bernoulli", "bernoulli_.Tensor"):
+            *others, p = args
+            return func(*others, p.nan_to_num().clamp(0, 1), **kwargs)
+        return call()
+
+
+@mutant("errors", "unchecked values")
+class WrapsIndices(Broken):
+    """``index_fill_`` and ``index_select`` take indices modulo the length of the dimension if there are more than 1,000 indices."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith(("index_fill", "index_select")) and args[2].numel() > 1000:
+            return func(*args[:2], args[2] % args[0].shape[args[1]], *args[3:], **kwargs)
+        return call()

@@ -22,11 +22,11 @@ from accelkit_conformance.oracle.sample_transfer import tensors, to_device
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
+ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
 # Errors that depend on the values of a tensor are left out: many devices find them only in a kernel, and cannot be used afterwards. The
 # check ``errors/index_tensors_outside`` makes such calls in a separate process. Errors about an operator that is not implemented for a
 # dtype are left out too, because the device may implement the operator for that dtype.
-_LEFT_OUT = re.compile(r"index \S+ is out of (range|bounds)|probability|not implemented for")
+LEFT_OUT = re.compile(r"index \S+ is out of (range|bounds)|probability|not implemented for")
 
 
 @functools.cache
@@ -38,9 +38,9 @@ def names() -> tuple[str, ...]:
 
 
 def _invalid_calls(op: Any) -> Iterator[Any]:
-    """Yield the arguments of each call in the operator's ``error_inputs`` that raises one of ``_ERRORS`` on the CPU.
+    """Yield the arguments of each call in the operator's ``error_inputs`` that raises one of ``ERRORS`` on the CPU.
 
-    Calls with tensors on several devices are left out. So are calls whose error is a NotImplementedError or matches ``_LEFT_OUT``.
+    Calls with tensors on several devices are left out. So are calls whose error is a NotImplementedError or matches ``LEFT_OUT``.
     """
     torch.default_generator.manual_seed(0)
     for invalid in op.error_inputs("cpu"):
@@ -51,8 +51,8 @@ def _invalid_calls(op: Any) -> Iterator[Any]:
         args, kwargs = _copied(given)
         try:
             op(*args, **kwargs)
-        except _ERRORS as error:
-            if not _LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError):
+        except ERRORS as error:
+            if not LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError):
                 yield given
         except Exception:  # noqa: S112 # no device has to raise an error of this class
             continue
@@ -66,7 +66,7 @@ def _copied(given: Any) -> Any:
 def check_error_inputs(subject: Subject, name: str) -> None:
     """Check that the invalid calls to an operator raise an error on the device, as they do on the CPU.
 
-    A failure is recorded in the subject if a call raises no error or an error of a class not in ``_ERRORS``, or if an in-place call raises
+    A failure is recorded in the subject if a call raises no error or an error of a class not in ``ERRORS``, or if an in-place call raises
     an error but changes its argument. Calls with tensors of a dtype that the device lacks are skipped.
 
     Args:
@@ -81,12 +81,12 @@ def check_error_inputs(subject: Subject, name: str) -> None:
         description = describe_sample(given)
         with subject.sample(description, facts_of(given, "float32")):
             first, args, kwargs = place(op, given, subject.device)
-            with raises(subject, *_ERRORS, doing=f"{name} of {description}"):
+            with raises(subject, *ERRORS, doing=f"{name} of {description}"):
                 op(first, *args, **kwargs)
             if _fails_in_place(op, given):
                 first, args, kwargs = place(op, given, subject.device)
                 kept = first.cpu().clone()
-                with raises(subject, *_ERRORS, doing=f"{name} in place of {description}"):
+                with raises(subject, *ERRORS, doing=f"{name} in place of {description}"):
                     op.inplace_variant(first, *args, **kwargs)
                 is_kept = torch.equal(torch.nan_to_num(first.cpu()), torch.nan_to_num(kept))
                 assert is_kept, f"{name} in place of {description} raised an error, but changed its argument"
@@ -94,16 +94,16 @@ def check_error_inputs(subject: Subject, name: str) -> None:
 
 def _fails_in_place(op: Any, given: Any) -> bool:
     """Return whether the in-place variant of an operator, called with ``given``, raises an error on the CPU and leaves its first argument
-    unchanged. Errors that ``_LEFT_OUT`` matches do not count, and neither does NotImplementedError."""
+    unchanged. Errors that ``LEFT_OUT`` matches do not count, and neither does NotImplementedError."""
     if op.inplace_variant is None or not isinstance(given[0], torch.Tensor) or "out" in given[2]:
         return False
     (first, *args), kwargs = _copied(given)
     kept = first.clone()
     try:
         op.inplace_variant(first, *args, **kwargs)
-    except _ERRORS as error:
+    except ERRORS as error:
         is_same = first.shape == kept.shape and torch.equal(torch.nan_to_num(first), torch.nan_to_num(kept))
-        return is_same and not _LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError)
+        return is_same and not LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError)
     return False
 
 
@@ -116,7 +116,7 @@ def names_of_modules() -> tuple[str, ...]:
 def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
     """Yield modules on the CPU, each with arguments for which it raises an error.
 
-    Errors that ``_LEFT_OUT`` matches do not count, and neither does NotImplementedError.
+    Errors that ``LEFT_OUT`` matches do not count, and neither does NotImplementedError.
     """
     if info.module_error_inputs_func is None:
         return
@@ -128,15 +128,15 @@ def _invalid_modules(info: Any) -> Iterator[tuple[Any, tuple[Any, Any]]]:
         module = info.module_cls(*built.args, **built.kwargs)
         try:
             module(*called.args, **called.kwargs)
-        except _ERRORS as error:
-            if not _LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError):
+        except ERRORS as error:
+            if not LEFT_OUT.search(str(error)) and not isinstance(error, NotImplementedError):
                 yield module, (called.args, called.kwargs)
 
 
 def check_module_errors(subject: Subject, name: str) -> None:
     """Check that a module raises an error on the device for arguments that torch's ``module_db`` lists as invalid.
 
-    A failure is recorded in the subject if a call raises no error or an error of a class not in ``_ERRORS``. Calls with tensors of a dtype
+    A failure is recorded in the subject if a call raises no error or an error of a class not in ``ERRORS``. Calls with tensors of a dtype
     that the device lacks are skipped.
     """
     for module, given in _invalid_modules(opdb.modules()[name]):
@@ -146,7 +146,7 @@ def check_module_errors(subject: Subject, name: str) -> None:
         with subject.sample(description, {"name": name}):
             args, kwargs = to_device(given, subject.device)
             there = module.to(subject.device)
-            with raises(subject, *_ERRORS, doing=f"{name} of {description}"):
+            with raises(subject, *ERRORS, doing=f"{name} of {description}"):
                 there(*args, **kwargs)
 
 
@@ -283,7 +283,7 @@ def check_invalid_calls(subject: Subject, calls: dict[str, _Call]) -> None:
         with subject.sample(name, {"name": name}):
             if lacking_dtypes(subject, lambda call=call: _result(call)):  # type: ignore[misc]
                 continue
-            with raises(subject, *_ERRORS, doing=name):
+            with raises(subject, *ERRORS, doing=name):
                 call(x)
             assert x.tolist() == [1.0] * 4, f"{name} raised an error, but changed its argument to {x.tolist()}"
 
@@ -292,5 +292,5 @@ def _result(call: _Call) -> Any:
     """Return the result of a call on the CPU, or None if the call raises an error."""
     try:
         return call(torch.ones(4))
-    except _ERRORS:
+    except ERRORS:
         return None

@@ -1,6 +1,6 @@
-"""Calls with an index out of range, which must raise an error.
+"""Calls that must raise an error because of a value in a tensor: an index out of range, or another value that the operator refuses.
 
-``check_indices`` runs this module as a program. The program makes the calls in a new process.
+``check_values`` runs this module as a program. The program makes the calls in a new process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 _Call = Callable[[torch.Tensor], object]
 
 
-def _index(x: torch.Tensor, value: int) -> torch.Tensor:
-    return torch.tensor([0, value], device=x.device)
+def _index(x: torch.Tensor, value: int, *, before: int = 1) -> torch.Tensor:
+    return torch.tensor([0] * before + [value], device=x.device)
+
+
+def _values(x: torch.Tensor, *values: float) -> torch.Tensor:
+    return torch.tensor(values, device=x.device)
+
+
+def _uniform(x: torch.Tensor, last: float) -> torch.Tensor:
+    """Return 10,000 numbers. All are 0.5 except the last."""
+    return torch.cat([torch.full((9_999,), 0.5, device=x.device), _values(x, last)])
 
 
 _BEYOND: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], object]]] = {
@@ -67,7 +76,7 @@ _BEYOND: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], object]]] =
 }
 """Calls with an index beyond the end of a tensor, by name: the smallest index that is out of range, and a function of a tensor of four
 elements and the indices."""
-_INDICES: dict[str, _Call] = {
+INDICES: dict[str, _Call] = {
     **{name: lambda x, call=call, length=length: call(x, _index(x, length)) for name, (length, call) in _BEYOND.items()},  # type: ignore[misc]
     "index_select of 9": lambda x: x.index_select(0, _index(x, 9)),
     "embedding of 9": lambda x: F.embedding(_index(x, 9), x.view(2, 2)),
@@ -82,35 +91,103 @@ _INDICES: dict[str, _Call] = {
     "x[index] = value of a slice": lambda x: x[:2].__setitem__(_index(x, 3), 1.0),
     "index_select of a slice": lambda x: x[:2].index_select(0, _index(x, 3)),
     "index_add_ of a slice": lambda x: x[:2].index_add_(0, _index(x, 3), torch.ones(2, device=x.device)),
+    **{
+        f"{name} of 2**32": lambda x, call=_BEYOND[name][1]: call(x, _index(x, 2**32))  # type: ignore[misc]
+        for name in ("x[index]", "x[index] = value", "gather", "take", "scatter_", "index_fill_")  # others have 32-bit indices on CUDA
+    },
+    **{
+        f"{name}, one of 5,000": lambda x, call=call: call(x, _index(x, 4, before=4_999))  # type: ignore[misc]
+        for name, call in {
+            "x[index]": _BEYOND["x[index]"][1],
+            "x[index] = value": _BEYOND["x[index] = value"][1],
+            "index_select": _BEYOND["index_select"][1],
+            "take": _BEYOND["take"][1],
+            "embedding": lambda x, index: F.embedding(index, x.view(4, 1)),
+            "index_fill_": _BEYOND["index_fill_"][1],
+            "gather": lambda x, index: x.view(1, 4).gather(1, index.view(1, -1)),
+        }.items()
+    },
+    "index_add_ of -1": lambda x: x.index_add_(0, _index(x, -1), torch.ones(2, device=x.device)),
+    "index_reduce_ of -1": lambda x: x.index_reduce_(0, _index(x, -1), torch.ones(2, device=x.device), "amax"),
+    "scatter_add_ of -1": lambda x: x.scatter_add_(0, _index(x, -1), torch.ones_like(x)),
+    "put_ of -9": lambda x: x.put_(_index(x, -9), torch.ones(2, device=x.device)),
+    "index_fill_ of -9": lambda x: x.index_fill_(0, _index(x, -9), 1.0),
+    "x[index] = value of -9": lambda x: x.__setitem__(_index(x, -9), 1.0),
+    "index_fill_ of a long slice": lambda x: x.repeat(16)[:32].index_fill_(0, torch.tensor([40], device=x.device), 7.0),
+    "index_fill_ before a slice": lambda x: x.repeat(16)[8:40].index_fill_(0, torch.tensor([-38], device=x.device), 7.0),
+    "index_select along columns": lambda x: x.view(2, 2).t().index_select(1, _index(x, 2)),
+    "index_add_ along columns": lambda x: x.view(2, 2).index_add_(1, _index(x, 2), torch.ones(2, 2, device=x.device)),
+    "scatter_ along columns": lambda x: x.view(2, 2).scatter_(1, _index(x, 2).view(2, 1), 1.0),
+    "index_select with int32": lambda x: x.index_select(0, _index(x, 4).to(torch.int32)),
+    "embedding with int32": lambda x: F.embedding(_index(x, 2).to(torch.int32), x.view(2, 2)),
+    "x[index] of integers": lambda x: x.to(torch.int64)[_index(x, 4)],
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x.view(2, 2), _index(x, 2)),
+    "nll_loss beside an ignored class": lambda x: F.nll_loss(x.view(2, 2), torch.tensor([-100, 2], device=x.device)),
+    "searchsorted with a sorter": lambda x: torch.searchsorted(x, x, sorter=torch.tensor([0, 1, 2, 4], device=x.device)),
     "nll_loss of -1": lambda x: F.nll_loss(x.view(2, 2), _index(x, -1)),
     "scatter_ of -1": lambda x: x.scatter_(0, _index(x, -1), 1.0),
     "bincount of -1": lambda x: torch.bincount(_index(x, -1)),
     "repeat_interleave of -1": lambda x: x[:2].repeat_interleave(_index(x, -1)),
 }
 """Calls with an index outside a tensor of four elements or, with ``of a slice``, outside its first two elements, by name."""
+VALUES: dict[str, _Call] = {
+    **{
+        f"{name} of {value}": lambda x, call=call, value=value: call(x, value)  # type: ignore[misc]
+        for name, call in {
+            "bernoulli": lambda x, value: torch.bernoulli(_values(x, 0.5, value)),
+            "bernoulli of 10,000": lambda x, value: torch.bernoulli(_uniform(x, value)),
+            "bernoulli_": lambda x, value: x[:2].bernoulli_(_values(x, 0.5, value)),
+        }.items()
+        for value in (1.5, -0.5, float("nan"))
+    },
+    **{
+        f"multinomial of {value}": lambda x, value=value: torch.multinomial(_values(x, 0.5, value), 1)  # type: ignore[misc]
+        for value in (-0.5, float("nan"), float("inf"))
+    },
+    "multinomial of zeros": lambda x: torch.multinomial(x * 0, 1),
+    "multinomial of two rows": lambda x: torch.multinomial(_values(x, 0.5, 0.5, 0.5, -0.5).view(2, 2), 1),
+    "multinomial with replacement": lambda x: torch.multinomial(_values(x, 0.5, -0.5), 3, replacement=True),
+    "multinomial of 10,000": lambda x: torch.multinomial(_uniform(x, -0.5), 1),
+    "normal of tensors": lambda x: torch.normal(x, _values(x, 1.0, 1.0, 1.0, -1.0)),
+    "normal of 10,000": lambda x: torch.normal(0.0, _uniform(x, -0.5)),
+    "poisson": lambda x: torch.poisson(_values(x, 0.5, -1.0)),
+    "binary_cross_entropy of 1.5": lambda x: F.binary_cross_entropy(_values(x, 0.5, 1.5), x[:2]),
+    "binary_cross_entropy of -0.5": lambda x: F.binary_cross_entropy(_values(x, 0.5, -0.5), x[:2]),
+    "masked_scatter_": lambda x: x.masked_scatter_(x > 0, x[:3].clone()),
+    "_assert_async": lambda x: torch._assert_async(x[0] < 0),
+}
+"""Calls with tensors that contain a probability, a deviation, a rate or another value for which the operator is not defined, by name."""
 
 
-def check_indices(subject: Subject) -> None:
-    """Check that operators raise an error if an index tensor contains an index that is out of range.
+def check_values(subject: Subject, kind: str) -> None:
+    """Check that operators raise an error if a tensor contains an index that is out of range, or another value that they refuse.
 
     The calls run in a new process. If an error makes the device unusable there, the remaining calls run in another new process. If a call
     raises no error, a failure is recorded in ``subject``, and the check continues with the next call.
 
+    Args:
+        subject: The plugin under test, with its device.
+        kind: ``indices`` or ``values``: which of the tables ``INDICES`` and ``VALUES`` contains the calls.
+
     Raises:
         AssertionError: If one of the new processes ends without an answer, or exceeds its time limit.
-        NotSupported: If the device type is ``xla``: XLA clamps such indices.
+        NotSupported: If the device type is ``xla``: XLA clamps indices, and has no errors that depend on the values of a tensor.
     """
     if subject.device_type == "xla":
-        raise NotSupported("XLA clamps an index that is outside a tensor")
+        raise NotSupported("XLA has no errors that depend on the values of a tensor")
     index = subject.devices.index(subject.device)
-    remaining = list(_INDICES)
+    remaining = list(_calls(kind))
     while remaining:
-        request = subprocess_checks.about(subject.record) | {"calls": remaining, "index": index}
+        request = subprocess_checks.about(subject.record) | {"kind": kind, "calls": remaining, "index": index}
         answers: dict[str, str] = subprocess_checks.ask(__name__, request, 60.0)
         for name, answer in answers.items():
             with subject.sample(name, {"name": name}):
-                assert answer != "no error", f"{name} with an index outside the tensor did not raise an error"
+                assert answer != "no error", f"{name} with an invalid value in a tensor did not raise an error"
         remaining = remaining[len(answers) :]
+
+
+def _calls(kind: str) -> dict[str, _Call]:
+    return {"indices": INDICES, "values": VALUES}[kind]
 
 
 def main() -> None:
@@ -129,10 +206,11 @@ def main() -> None:
     device = accelerator.get_parallel_devices(list(range(accelerator.auto_device_count())))[request["index"]]
     accelerator.setup_device(device)
     answers: dict[str, str] = {}
+    calls = _calls(request["kind"])
     for name in request["calls"]:
         try:
             x = torch.ones(12, device=device)[:4]  # the memory behind x belongs to the same tensor, so reading it goes unnoticed
-            _INDICES[name](x)
+            calls[name](x)
             accelerator.synchronize(device)
             x.cpu()
             answers[name] = "no error"
