@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 
 _GUARD = 17  # odd, so that slices are not aligned as vector instructions require
 _CANARY = -7.25
-_INPUT_LAYOUTS = (
-    "strided",
-    "offset",
-    "transposed",
-    "narrowed",
-    "others narrowed",
-    "indexed",
-    "channels_last offset",
-    "channels_last slice",
-)
 # Operators whose result depends on the layout of the input.
 ABOUT_STORAGE = ("as_strided", "as_strided_copy", "as_strided_scatter", "set_", "resize_", "resize_as_", "contiguous", "is_contiguous")
 
@@ -36,7 +26,7 @@ def _operators() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
     for name, op in opdb.operators().items():
-        if opdb.supports(op, "float32") and op.name not in (*ABOUT_STORAGE, *UNINITIALIZED):
+        if op.name not in (*ABOUT_STORAGE, *UNINITIALIZED):
             yield "smoke" if name in SMOKE[:40] else "training" if name in CORE else "full", (name,)
 
 
@@ -46,47 +36,12 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
     on the CPU. The samples are the first two and, among those with the most dimensions, the first one and the first one without other
     arguments. For the first sample, the results are also the same if all inputs, or all except the first, are copies with gaps between
     their rows, if the inputs were taken out of a larger tensor by indexing twice, or if the inputs are in channels_last and begin inside
-    their storages or are some channels of larger tensors. If the call on the CPU leaves an argument and the
-    memory around it unchanged, the call on the device leaves both unchanged too."""
-    from torch.utils._pytree import tree_map
+    their storages or are some channels of larger tensors. In int64, int16, bool, bfloat16 and complex64, the results for one sample are the
+    same if the inputs are strided, or if all inputs except the first are copies with gaps between their rows. If the call on the CPU leaves
+    an argument and the memory around it unchanged, the call on the device leaves both unchanged too."""
+    from accelkit_conformance.oracle.noncontiguous import check_noncontiguous
 
-    from accelkit_conformance.oracle import opdb
-    from accelkit_conformance.oracle.lacking_dtypes import possible_samples
-    from accelkit_conformance.oracle.layouts import all_arranged
-    from accelkit_conformance.oracle.op_compare import compare_forward
-    from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
-
-    op = opdb.operators()[name]
-    samples = [(sample.input, sample.args, sample.kwargs) for sample in possible_samples(subject, op, opdb.samples(op, "float32", 24))]
-    for number, given in enumerate(_chosen([one for one in samples if any(leaf.numel() > 1 for leaf in _movable(one))])):
-        for layout in _INPUT_LAYOUTS[: 3 if number else None]:
-            movable = _movable(given)
-            arranged = iter(all_arranged(movable, layout))
-            changed = tree_map(lambda one, arranged=arranged: next(arranged) if any(one is it for it in movable) else one, given)  # noqa: B023
-            with subject.sample(f"{layout} {describe_sample(changed)}", facts_of(changed, "float32")):
-                compare_forward(subject, op, changed, is_variant=True, inputs_stay=True)
-
-
-def _chosen(samples: list[Any]) -> list[Any]:
-    """Return the first two samples, the first of those that have the most dimensions, and the first of these without other arguments.
-    A sample that fits several descriptions is returned once."""
-    most = max((max(one.ndim for one in _movable(sample)) for sample in samples), default=0)
-    large = [sample for sample in samples if max(one.ndim for one in _movable(sample)) == most]
-    plain = [sample for sample in large if not sample[1] and not sample[2]]
-    return list({id(sample): sample for sample in (*samples[:2], *large[:1], *plain[:1])}.values())
-
-
-def _movable(given: Any) -> list[torch.Tensor]:
-    """Return the float32 tensors of a sample whose memory layout can be changed."""
-    from accelkit_conformance.oracle.sample_transfer import tensors
-
-    return [one for one in tensors(given) if _is_movable(one)]
-
-
-def _is_movable(one: torch.Tensor) -> bool:
-    import torch
-
-    return one.layout is torch.strided and one.numel() > 0 and not one.is_conj() and not one.is_neg() and one.dtype is torch.float32
+    check_noncontiguous(subject, name)
 
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
