@@ -130,6 +130,41 @@ def ignored_values(subject: Subject, name: str) -> None:
     check_ignored_values(subject, name)
 
 
+def _product_sizes() -> Iterator[Case]:
+    from accelkit_conformance.oracle.product_sizes import DTYPES
+    from accelkit_conformance.oracle.products import PRODUCTS
+
+    yield from (("full", (name, dtype)) for name in PRODUCTS for dtype in DTYPES)
+
+
+@check("full", requires=["dtype.{1}", "dtype.float32"], over=_product_sizes)
+def product_sizes(subject: Subject, name: str, dtype: str) -> None:
+    """Products of matrices and vectors, and gradients of ``linear``, are exact for dimensions of many lengths. The lengths are 1, 2, 17,
+    33, 64, 129, 257, 1,025 and 4,099; there are 1, 3 or 80 matrices in a batch. For every two dimensions, all pairs of lengths are tested
+    for which neither the operands nor the result have more than 262,144 elements. In a few other calls, a dimension has length 4,096,
+    10,007 or 70,001. The operands are contiguous or transposed, have an offset, or have gaps between their rows. Their elements are
+    -1, 0 and 1. Most are 0 if the dimensions are long, so that each sum is exact in each dtype, whatever the order of its terms is.
+    """
+    from accelkit_conformance.oracle.product_sizes import check_product_sizes
+
+    check_product_sizes(subject, name, dtype)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("special_matrices", "NAMES"))
+def special_matrices(subject: Subject, name: str) -> None:
+    """Linear algebra on matrices with a special structure gives the same results as on the CPU in double precision. Factors, which are not
+    unique, are tested by their product, their form and the orthogonality of their rows or columns. If the CPU raises an error because a
+    matrix is singular or not positive definite, the device raises a RuntimeError. The matrices, in float32 and complex64, have five rows
+    of small integers: zeros, ones, a row or a column of zeros, a permutation, equal blocks, a triangular, nilpotent, negative or diagonal
+    matrix, and the like. One diagonal matrix has elements from 1e-15 to 1e15. ``pinv``, ``matrix_rank`` and ``slogdet``, whose results for
+    this matrix depend on the dtype, are not called with it. Decompositions, ``pinv`` and ``matrix_rank`` are also called with
+    a matrix that has 300 rows and rank 7, and ``eigh`` and ``eigvalsh`` with one that has 784 rows and rank 7.
+    """
+    from accelkit_conformance.oracle.special_matrices import check_special_matrices
+
+    check_special_matrices(subject, name)
+
+
 def _indices() -> Iterator[Case]:
     from accelkit_conformance.oracle.index_expressions import INDICES
 

@@ -96,9 +96,10 @@ def _products() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=_products)
 def products(subject: Subject, name: str) -> None:
     """For small integers in float32 and bfloat16, products of matrices and vectors, and the gradients of ``linear``, are exactly the same
-    as on the CPU. Each dimension has length 1 or 5, except the batch dimension. Each operand is a contiguous or transposed tensor, a view
-    with an offset, a view with gaps between its elements, or a tensor that is expanded from one element, one row or one column. All
-    combinations are tested."""
+    as on the CPU. ``linear`` is called with and without a bias, with inputs of one to three dimensions, and with weights of one and two
+    dimensions. Each dimension has length 1 or 5, except the batch dimension; in further calls, one dimension has length 0. Each operand is
+    a contiguous or transposed tensor, a view with an offset, a view with gaps between its elements, or a tensor that is expanded from one
+    element, one row, one column or one matrix. All combinations are tested."""
     from accelkit_conformance.oracle.products import check_product
 
     check_product(subject, name)

@@ -252,6 +252,15 @@ def matrices(subject: Subject, name: str) -> None:
     and wide matrices are tested as well. The matrices are stored by rows or columns, with an offset, with gaps, lazily conjugated, with
     reversed dimensions in memory, or expanded from one matrix. All combinations are tested. If a function can be called in several ways,
     each combination is tested with one of these ways.
+
+    Functions that use only one triangle of a matrix, such as ``cholesky`` and ``solve_triangular``, get other numbers in the other
+    triangle.
+
+    Larger matrices in float32 and complex64 are stored by rows, and each call with them is made three times. They are a matrix with 129
+    rows, and three matrices with 33 rows. ``solve``, ``inv``, ``cholesky``, ``eigh``, ``lu_factor`` and functions that use its result
+    or that of ``cholesky`` also get 11 matrices with 100 rows and 200 matrices with 40 rows. ``solve``, ``inv``, ``cholesky`` and
+    ``solve_triangular`` get a float32 matrix with 1,025 rows. The right sides have up to 4,096 columns or, for two matrices with two
+    rows, up to 600,011 columns.
     """
     from accelkit_conformance.oracle.matrices import check_matrices
 

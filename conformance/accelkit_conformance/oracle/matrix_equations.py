@@ -27,7 +27,8 @@ def check_equations(equations: Iterable[Equation], matrix: torch.Tensor) -> None
     and n is the larger dimension of the matrix. Algorithms apply about n reflections, rotations or eliminations one after another, each of
     which may add an error of about eps times the norm (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", SIAM 2002, theorems
     9.3 and 19.4). Unique results, such as inverses, may have errors that are larger by the condition number of the problem. C is 8, the
-    factor that the suite's other comparisons allow, and exceeds the condition numbers of the matrices in ``well_conditioned``.
+    factor that the suite's other comparisons allow, and exceeds the condition numbers of the matrices in ``well_conditioned``. Infinite
+    elements must be equal.
 
     Args:
         equations: The equations. Both sides are on the CPU and in double precision.
@@ -38,8 +39,9 @@ def check_equations(equations: Iterable[Equation], matrix: torch.Tensor) -> None
     """
     tolerance = C * max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps
     for description, left, right in equations:
-        norm = torch.linalg.vector_norm(right, dim=(-2, -1) if right.ndim > 1 else None).max()
-        error, bound = float((left - right).abs().max()), tolerance * float(norm)
+        finite = torch.where(right.isfinite(), right, 0)
+        norm = torch.linalg.vector_norm(finite, dim=(-2, -1) if right.ndim > 1 else None).max()
+        error, bound = float(torch.where(left == right, 0, left - right).abs().max()), tolerance * float(norm)
         if not error <= bound:
             raise WrongValues(f"{description}: an element is off by {error:.3g}; at most {bound:.3g} is allowed")
 

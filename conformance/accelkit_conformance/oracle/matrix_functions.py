@@ -24,7 +24,7 @@ class Function:
     """A function of matrices.
 
     Attributes:
-        calls: The calls to test, by description. Each takes the matrix, and a right side B of three columns if ``has_right_side`` is True.
+        calls: The calls to test, by description. Each takes the matrix, and a right side B if ``has_right_side`` is True.
         forms: The forms that the matrix may have.
         matrices: A function of ``well_conditioned`` that returns the matrices.
         has_right_side: Whether the calls take a right side.
@@ -82,7 +82,11 @@ _LU_SOLVE: Mapping[str, Call] = {
 }
 _CHOLESKY: Mapping[str, Call] = {
     "cholesky(A)": linalg.cholesky,
-    "cholesky(A, upper=True)": lambda a: linalg.cholesky(a, upper=True),
+    "cholesky(A.mH, upper=True)": lambda a: linalg.cholesky(a.mH, upper=True),
+}
+_CHOLESKY_INVERSE: Mapping[str, Call] = {
+    "cholesky_inverse(A)": torch.cholesky_inverse,
+    "cholesky_inverse(A.mH, upper=True)": lambda a: torch.cholesky_inverse(a.mH, upper=True),
 }
 _CHOLESKY_SOLVE: Mapping[str, Call] = {
     "cholesky_solve(B, A)": lambda a, b: torch.cholesky_solve(b, a),
@@ -94,7 +98,15 @@ _SOLVE_TRIANGULAR: Mapping[str, Call] = {
     "solve_triangular(A.mH, B, upper=True)": lambda a, b: linalg.solve_triangular(a.mH, b, upper=True),
     "solve_triangular(A, B.mT, upper=False, left=False)": lambda a, b: linalg.solve_triangular(a, b.mT, upper=False, left=False),
     "solve_triangular(A, B, upper=False, unitriangular=True)": lambda a, b: linalg.solve_triangular(a, b, upper=False, unitriangular=True),
+    "solve_triangular(A with NaN above its diagonal, B, upper=False)": lambda a, b: linalg.solve_triangular(
+        a.tril() + torch.full_like(a, float("nan")).triu(1), b, upper=False
+    ),
     "solve_triangular(A, first of B, upper=False)": lambda a, b: linalg.solve_triangular(a, _first(b), upper=False),
+}
+
+_HOUSEHOLDER: Mapping[str, Call] = {
+    "householder_product(*geqrf(A)) @ R": lambda a: linalg.householder_product(*torch.geqrf(a)) @ torch.geqrf(a)[0].triu(),
+    "ormqr(*geqrf(A), R)": lambda a: torch.ormqr(*torch.geqrf(a), torch.geqrf(a)[0].triu()),
 }
 
 FUNCTIONS: Mapping[str, Function] = {
@@ -109,9 +121,19 @@ FUNCTIONS: Mapping[str, Function] = {
     ),
     "lstsq": Function({"lstsq(A, B)": lambda a, b: linalg.lstsq(a, b).solution}, "any", has_right_side=True),
     "pinv": Function({"pinv(A)": linalg.pinv}, "any"),
+    "pinv_of_hermitian": Function(
+        {"pinv(A, hermitian=True)": lambda a: linalg.pinv(a, hermitian=True)}, matrices=well_conditioned.half_of_positive_definite
+    ),
+    "matrix_rank": Function({"matrix_rank(A)": lambda a: linalg.matrix_rank(a).to(a.real.dtype)}, "any"),
+    "matrix_rank_of_hermitian": Function(
+        {"matrix_rank(A, hermitian=True)": lambda a: linalg.matrix_rank(a, hermitian=True).to(a.real.dtype)},
+        matrices=well_conditioned.half_of_positive_definite,
+    ),
+    "householder": Function(_HOUSEHOLDER),
     "solve": Function(_SOLVE, has_right_side=True),
     "inv": Function({"inv(A)": linalg.inv}),
-    "cholesky": Function(_CHOLESKY, matrices=well_conditioned.positive_definite),
+    "cholesky": Function(_CHOLESKY, matrices=well_conditioned.half_of_positive_definite),
+    "cholesky_inverse": Function(_CHOLESKY_INVERSE, matrices=well_conditioned.lower_triangular),
     "cholesky_solve": Function(_CHOLESKY_SOLVE, matrices=well_conditioned.lower_triangular, has_right_side=True),
     "lu_factor": Function({"lu_factor(A)": linalg.lu_factor}, "any", equations=equations.lu),
     "lu_solve": Function(_LU_SOLVE, has_right_side=True),

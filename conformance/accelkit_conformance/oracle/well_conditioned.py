@@ -51,12 +51,22 @@ def positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 
 
 @functools.cache
+def half_of_positive_definite(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """Return matrices whose lower triangle is that of ``positive_definite``. The elements above the diagonal are other numbers."""
+    return _with_others_above(positive_definite(shape, dtype))
+
+
+@functools.cache
 def half_of_hermitian(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     """Return matrices whose lower triangle is that of a Hermitian matrix U D U^H with eigenvalues between -1 and 2.
 
     The elements above the diagonal are other numbers. The condition number of the eigenvalues of a Hermitian matrix is 1.
     """
-    return _hermitian(shape, dtype, -1.0).tril() + random_numbers(shape, dtype, 3).triu(1)
+    return _with_others_above(_hermitian(shape, dtype, -1.0))
+
+
+def _with_others_above(matrices: torch.Tensor) -> torch.Tensor:
+    return matrices.tril() + random_numbers(matrices.shape, matrices.dtype, 3).triu(1)
 
 
 def _hermitian(shape: Shape, dtype: torch.dtype, least: float) -> torch.Tensor:
@@ -67,13 +77,14 @@ def _hermitian(shape: Shape, dtype: torch.dtype, least: float) -> torch.Tensor:
 
 @functools.cache
 def lower_triangular(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
-    """Return triangular matrices D + N, where D increases from 1 to 3/2, and the Frobenius norm of N is 1/4.
+    """Return matrices whose lower triangle is D + N, where D increases from 1 to 3/2, and the Frobenius norm of N is 1/4.
 
-    The condition number is at most (3/2 + 1/4) / (1 - 1/4) < 2.4. If D is replaced with ones, the condition number is less than 1.7.
+    The condition number of D + N is at most (3/2 + 1/4) / (1 - 1/4) < 2.4. If D is replaced with ones, it is less than 1.7. The elements
+    above the diagonal are other numbers.
     """
     below = random_numbers(shape, dtype, 1).tril(-1)
     norm = torch.linalg.matrix_norm(below, keepdim=True)
-    return torch.diag_embed(_diagonal(1, 1.5, shape[-1])) + below / (4 * norm)
+    return _with_others_above(torch.diag_embed(_diagonal(1, 1.5, shape[-1])) + below / (4 * norm.clamp(min=1e-30)))
 
 
 @functools.cache
