@@ -123,7 +123,8 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
 def ignored_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``
     with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
-    ``scatter_reduce`` with ``include_self=False`` overwrite.
+    ``scatter_reduce`` with ``include_self=False`` overwrite. Products whose inner dimension has length 0, with up to 70,001 columns, are 0,
+    even if ``out=`` holds NaN.
     """
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
@@ -158,11 +159,38 @@ def special_matrices(subject: Subject, name: str) -> None:
     of small integers: zeros, ones, a row or a column of zeros, a permutation, equal blocks, a triangular, nilpotent, negative or diagonal
     matrix, and the like. One diagonal matrix has elements from 1e-15 to 1e15. ``pinv``, ``matrix_rank`` and ``slogdet``, whose results for
     this matrix depend on the dtype, are not called with it. Decompositions, ``pinv`` and ``matrix_rank`` are also called with
-    a matrix that has 300 rows and rank 7, and ``eigh`` and ``eigvalsh`` with one that has 784 rows and rank 7.
+    a float32 matrix that has 300 rows and rank 7, and ``eigh`` with one that has 784 rows and rank 7.
     """
     from accelkit_conformance.oracle.special_matrices import check_special_matrices
 
     check_special_matrices(subject, name)
+
+
+def _transforms() -> Iterator[Case]:
+    from accelkit_conformance.oracle.fft_lengths import FUNCTIONS
+
+    yield from (("full", (name, dtype)) for name in FUNCTIONS for dtype in ("float32", "float64"))
+
+
+@check("full", requires=["dtype.{1}"], over=_transforms)
+def fft_lengths(subject: Subject, name: str, dtype: str) -> None:
+    """A Fourier transform gives the same results as on the CPU for the lengths 1 to 33 and for 21 lengths up to 65,537, many of which are
+    powers of two or prime numbers. The lengths ascend; those above 33 are then tested again in descending order. Three rows and three
+    columns are transformed, or one row if the length is above 5,000. Transforms of several dimensions are tested with five shapes of two
+    to four dimensions. The inputs are random. Inverses of real transforms ignore the imaginary parts of frequencies that must be real.
+    """
+    from accelkit_conformance.oracle.fft_lengths import check_lengths
+
+    check_lengths(subject, name, dtype)
+
+
+@check("full", requires=["dtype.float16", "subnormals"], over=names_of("subnormals", "HALF"))
+def half_subnormals(subject: Subject, name: str) -> None:
+    """Products, sums, copies and gradients keep all bits of float16 numbers between 2**-24 and 2**-14, which are subnormal. Gradients of
+    this magnitude are usual in mixed precision. All results are subnormal, and are exact in whatever order their terms are added."""
+    from accelkit_conformance.oracle.subnormals import HALF, check_half_subnormals
+
+    check_half_subnormals(subject, HALF[name])
 
 
 def _indices() -> Iterator[Case]:
@@ -208,8 +236,8 @@ def sums_of_small_integers(subject: Subject, dtype: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("factory_arguments", "FACTORIES"))
 def factory_arguments(subject: Subject, name: str) -> None:
     """A function that creates a tensor is called twice with the same arguments. Each time, the tensor has the same values, dtype, strides
-    and ``requires_grad`` as on the CPU. The arguments include fractional bounds for integer tensors, negative steps, large integers, empty
-    shapes and nested lists."""
+    and ``requires_grad`` as on the CPU. The arguments include fractional bounds for integer tensors, negative steps, integers up to 2**53,
+    empty shapes, nested lists, float16 and bfloat16, up to 70,001 elements, and ``out=`` tensors with gaps between their elements."""
     from accelkit_conformance.oracle.factory_arguments import check_factory_arguments
 
     check_factory_arguments(subject, name)

@@ -120,6 +120,26 @@ def many_channels(subject: Subject, name: str) -> None:
     check_many_channels(subject, name)
 
 
+@check("full", requires=["dtype.float32"], over=names_of("differentiable", "PRODUCTS"))
+def empty_inputs(subject: Subject, name: str) -> None:
+    """If a dimension has length 0, the result and the gradients of a product of matrices and vectors, or of ``cdist``, are the same as on
+    the CPU. Each dimension of the inputs is tested, together with the dimensions that must have the same length. A call that the CPU
+    rejects is left out."""
+    from accelkit_conformance.oracle.differentiable import check_with_empty_dimensions
+
+    check_with_empty_dimensions(subject, name)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("differentiable", "DISTANCES"))
+def distances(subject: Subject, name: str) -> None:
+    """The distances between many pairs of vectors, and their gradients, match those that the CPU computes. ``cdist`` is called with the
+    norms 1, 1.5, 2, 3 and infinity, and ``pdist`` with the norms 1 and 2. There are up to 1,127,500 pairs."""
+    from accelkit_conformance.oracle.differentiable import DISTANCES, check_function, random_inputs
+
+    function, shapes = DISTANCES[name]
+    check_function(subject, name, function, random_inputs(*shapes), num_terms=max(map(max, shapes)))
+
+
 @check("training", requires=["dtype.float32"], over=names_of("several_outputs", "SEVERAL_OUTPUTS", "training"))
 def one_output_gets_a_gradient(subject: Subject, name: str) -> None:
     """If only one output of a function with several outputs is used in the backward pass, the gradients match the gradients that the CPU

@@ -22,6 +22,7 @@ _MODULES = (
     "many_items",
     "reductions",
     "draws",
+    "matrices",
     "operands",
     "gradients",
     "derivatives",

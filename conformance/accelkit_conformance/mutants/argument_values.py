@@ -163,6 +163,31 @@ class TruncatesLate(Broken):
         return torch.linspace(*args, dtype=torch.float64, device="cpu").to(result.dtype).to(result.device)
 
 
+@mutant("arguments", "arguments of factory functions")
+class StepsInFloat32(Broken):
+    """``linspace`` with an integer dtype computes its results in float32."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result = call()
+        if name != "linspace" or result.is_floating_point() or result.is_complex():
+            return result
+        return torch.linspace(*(int(one) for one in args), dtype=torch.float32, device="cpu").to(result.dtype).to(result.device)
+
+
+@mutant("arguments", "arguments of factory functions")
+class FillsGaps(Broken):
+    """``linspace`` and ``arange`` write to the first elements of the storage of ``out=``, even if the tensor has gaps."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        out = kwargs.get("out")
+        if name not in ("linspace.out", "arange.start_out") or out is None or out.is_contiguous():
+            return call()
+        func(*args, **{**kwargs, "out": out.as_strided(out.shape, (1,))})
+        return out
+
+
 @mutant("arguments", "the default dtype")
 class AssumesFloat32(Broken):
     """The results of ``div``, ``exp`` and ``sqrt`` of integers are float32, whatever the default dtype."""

@@ -84,6 +84,21 @@ def check_function(
             check_result(mine, theirs, true, subject.device, cancels=True, others=others, num_terms=num_terms, num_stages=num_stages)
 
 
+def check_with_empty_dimensions(subject: Subject, name: str) -> None:
+    """Check the function ``SEVERAL_INPUTS[name]`` with inputs in which dimensions have length 0.
+
+    All dimensions that have the same length are shortened together. Calls that the CPU rejects are left out.
+    """
+    function, shapes = SEVERAL_INPUTS[name]
+    for removed in sorted({length for shape in shapes for length in shape}):
+        inputs = random_inputs(*([length * (length != removed) for length in shape] for shape in shapes))
+        try:
+            function(*inputs)
+        except (RuntimeError, IndexError, ValueError):
+            continue
+        check_function(subject, f"{name} without the dimensions of length {removed}", function, inputs)
+
+
 COMMON: Mapping[str, Function] = {
     "mul": lambda x, w: x * w,
     "matmul": lambda x, w: x @ w,
@@ -139,6 +154,10 @@ SEVERAL_INPUTS: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
     "layer_norm_two_dimensions": (lambda x, w, b: F.layer_norm(x, (3, 4), w, b), ((2, 5, 3, 4), (3, 4), (3, 4))),
     "weight_norm": (lambda v, g: torch._weight_norm(v, g, 0), ((3, 4), (3, 1))),
     "linear_of_a_vector": (F.linear, ((5,), (6, 5), (6,))),
+    "linear_with_one_weight": (F.linear, ((3, 4, 5), (5,))),
+    "tensordot": (lambda x, y: torch.tensordot(x, y, ([2, 1], [0, 1])), ((3, 4, 5), (5, 4, 6))),
+    "kron": (torch.kron, ((3, 4), (5, 6))),
+    "inner": (torch.inner, ((3, 4, 5), (6, 5))),
     "matmul_broadcast": (torch.matmul, ((2, 1, 3, 4), (3, 4, 2))),
     "matmul_vector": (torch.matmul, ((2, 3, 4), (4,))),
     "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z, beta=0.5, alpha=2), ((2, 1, 5), (2, 3, 4), (2, 4, 5))),
@@ -186,6 +205,24 @@ def _pairs(like: torch.Tensor) -> torch.Tensor:
     """
     return torch.tensor([[5, 0, 3, 5], [2, 0, 2, 3]]).to(like.device)
 
+
+PRODUCTS = (
+    "linear", "linear_of_a_vector", "linear_with_one_weight", "bilinear", "tensordot", "kron", "inner", "einsum", "addmm", "bmm", "baddbmm",
+    "addmv", "addr", "matmul_broadcast", "matmul_vector", "cdist",
+)  # fmt: skip
+"""The names of the functions in ``SEVERAL_INPUTS`` whose results are also defined if a dimension of the inputs has length 0."""
+
+DISTANCES: Mapping[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "cdist_p1": (lambda x, y: torch.cdist(x, y, p=1.0), ((4, 513, 3), (4, 512, 3))),
+    "cdist_p2": (lambda x, y: torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist"), ((1100, 2), (1025, 2))),
+    "cdist_p3": (lambda x, y: torch.cdist(x, y, p=3.0), ((102, 1), (70, 1))),
+    "cdist_of_many_dimensions": (lambda x, y: torch.cdist(x, y, p=1.5), ((2, 70, 129), (2, 33, 129))),
+    "cdist_p_infinity": (lambda x, y: torch.cdist(x, y, p=float("inf")), ((2, 102, 5), (2, 257, 5))),
+    "cdist_of_products": (lambda x, y: torch.cdist(x, y, compute_mode="use_mm_for_euclid_dist"), ((102, 40), (130, 40))),
+    "pdist": (F.pdist, ((1449, 3),)),
+    "pdist_p1": (lambda x: F.pdist(x, 1.0), ((300, 5),)),
+}
+"""Functions that compute distances between many pairs of vectors, each with the shapes of its inputs."""
 
 INDEXING: Mapping[str, tuple[Function, tuple[int, ...]]] = {
     "getitem": (lambda x, y: x[_indices(x)], (0,)),

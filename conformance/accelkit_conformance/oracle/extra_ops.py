@@ -54,6 +54,15 @@ def _clamps(device: Any) -> Any:
     return torch.clamp_max(x, 0.3), x.clone().clamp_max_(0.1), x.clone().fill_(x[0]), torch.clamp_min(x, 0.2), torch.remainder(3.0, x)
 
 
+def _wide_norms(device: Any) -> Any:
+    """Return norms of narrow numbers in float32. Some of them are too large for float16."""
+    x = 300 * _floats(device, 3, 1001)
+    return [
+        torch.linalg.vector_norm(x.to(dtype), order, dim=dim, dtype=torch.float32)
+        for dtype in (torch.float16, torch.bfloat16) for order in (1, 2, 3, float("inf")) for dim in (None, 0, 1)
+    ]  # fmt: skip
+
+
 def _scatters(device: Any) -> Any:
     x, index = torch.ones(4, 5, device=device), _ints(device, 2, 5) % 4
     return (
@@ -186,6 +195,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "in_place_integers": _in_place_integers,
     "sets": _sets,
     "clamps": _clamps,
+    "wide_norms": _wide_norms,
     "scatters": _scatters,
     "uniques": _uniques,
     "searches": _searches,

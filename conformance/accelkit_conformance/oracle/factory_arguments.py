@@ -17,6 +17,23 @@ if TYPE_CHECKING:
 _BIG = 2**53 + 1
 _NESTED = [[1, 2], [3, 4]]
 
+_OF_DTYPES: dict[str, Callable[[Any, torch.dtype], torch.Tensor]] = {
+    "arange": lambda d, dtype: torch.arange(-3, 5, 0.75, dtype=dtype, device=d),
+    "linspace": lambda d, dtype: torch.linspace(-1, 2, 97, dtype=dtype, device=d),
+    "logspace": lambda d, dtype: torch.logspace(-2, 2, 33, dtype=dtype, device=d),
+    "eye": lambda d, dtype: torch.eye(5, 3, dtype=dtype, device=d),
+    "full": lambda d, dtype: torch.full((3,), 1 / 3, dtype=dtype, device=d),
+    "hann_window": lambda d, dtype: torch.hann_window(33, dtype=dtype, device=d),
+    "fftfreq": lambda d, dtype: torch.fft.fftfreq(33, dtype=dtype, device=d),
+}
+"""Functions by name. Each takes a device and a dtype."""
+
+
+def _gaps(device: Any, dtype: torch.dtype, length: int = 9) -> torch.Tensor:
+    """Return a tensor with other elements between its elements."""
+    return torch.zeros(2 * length, dtype=dtype, device=device)[::2]
+
+
 FACTORIES: dict[str, Callable[[Any], torch.Tensor]] = {
     "arange_of_one_number": lambda d: torch.arange(5, device=d),
     "arange_of_floats": lambda d: torch.arange(0.5, 3, 0.3, device=d),
@@ -37,6 +54,22 @@ FACTORIES: dict[str, Callable[[Any], torch.Tensor]] = {
     "linspace_of_two": lambda d: torch.linspace(-1, 1, 2, device=d),
     "linspace_of_tensors": lambda d: torch.linspace(torch.tensor(1.0, device=d), torch.tensor(2.0, device=d), 4, device=d),
     "linspace_to_a_tenth": lambda d: torch.linspace(0, 0.1, 301, device=d),
+    "linspace_of_large_integers": lambda d: torch.linspace(2**40, 2**40 + 8, 9, dtype=torch.int64, device=d),
+    "linspace_of_negative_integers": lambda d: torch.linspace(-(2**52), 8 - 2**52, 5, dtype=torch.int64, device=d),
+    "linspace_down_from_large_integers": lambda d: torch.linspace(2**24 + 9, 2**24 + 1, 9, dtype=torch.int32, device=d),
+    "linspace_to_the_largest_integers": lambda d: torch.linspace(2**30 + 1, 2**30 + 17, 9, dtype=torch.int32, device=d),
+    "linspace_of_float64": lambda d: torch.linspace(2**24 + 0.1, 2**24 + 9.1, 1001, dtype=torch.float64, device=d),
+    "linspace_of_many": lambda d: torch.linspace(-1, 1, 70_001, device=d),
+    "linspace_into_gaps": lambda d: torch.linspace(2**40, 2**40 + 8, 9, out=_gaps(d, torch.int64)),
+    "arange_into_gaps": lambda d: torch.arange(_BIG, _BIG + 9, out=_gaps(d, torch.int64)),
+    "arange_of_many_integers": lambda d: torch.arange(70_001, device=d),
+    "logspace_into_gaps": lambda d: torch.logspace(0, 8, 9, base=2, out=_gaps(d, torch.float32)),
+    "full_into_gaps": lambda d: torch.full((9,), _BIG, out=_gaps(d, torch.int64)),
+    "eye_into_gaps": lambda d: torch.eye(3, out=_gaps(d, torch.int64).view(3, 3)),
+    "eye_of_many": lambda d: torch.eye(300, 257, device=d),
+    "tril_indices_of_many": lambda d: torch.tril_indices(400, 300, 5, device=d),
+    "triu_indices_of_many": lambda d: torch.triu_indices(300, 400, -5, device=d),
+    "hann_window_of_many": lambda d: torch.hann_window(70_001, device=d),
     "logspace": lambda d: torch.logspace(-2, 3, 6, device=d),
     "logspace_of_base_2": lambda d: torch.logspace(0, 8, 9, base=2, device=d),
     "logspace_of_one": lambda d: torch.logspace(1, 2, 1, device=d),
@@ -87,6 +120,11 @@ FACTORIES: dict[str, Callable[[Any], torch.Tensor]] = {
     "kaiser_window": lambda d: torch.kaiser_window(7, periodic=False, beta=5.0, device=d),
     "hann_window": lambda d: torch.hann_window(6, periodic=False, device=d),
     "fftfreq": lambda d: torch.fft.fftfreq(6, 0.5, device=d),
+    **{
+        f"{name}_of_{dtype}": lambda d, make=make, dtype=dtype: make(d, getattr(torch, dtype))  # type: ignore[misc]
+        for name, make in _OF_DTYPES.items()
+        for dtype in ("float16", "bfloat16")
+    },
 }
 """Functions that create a tensor on a device, by name."""
 

@@ -204,6 +204,11 @@ def _whole_reductions() -> Iterator[Call]:
             yield from product(reduce, given, dim=[0, -1], dtype=dtypes)
         for scan in (torch.cumsum, torch.cumprod):
             yield from product(scan, given, dim=[0, -1], dtype=dtypes)
+    for given in ([x[0].half()], [x[0].bfloat16()]):
+        for reduce in (torch.sum, torch.prod, torch.mean, torch.nansum):
+            yield from product(reduce, given, dim=[0, -1], dtype=[torch.float32])
+        for along in (torch.cumsum, torch.cumprod, torch.softmax, torch.log_softmax):
+            yield from product(along, given, dim=[0, -1], dtype=[torch.float32])
     for reduce in (torch.std, torch.var):
         yield from product(reduce, x, unbiased=[True, False])
         yield from product(reduce, x, dim=[None], correction=[0, 1, 2])

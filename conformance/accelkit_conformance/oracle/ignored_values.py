@@ -43,6 +43,35 @@ def _without_addend(dtype: torch.dtype) -> _Calls:
     return calls
 
 
+def _without_terms(dtype: torch.dtype) -> _Calls:
+    """Return calls that compute products with an inner dimension of length 0. The results have many elements, all zero. In some calls, the
+    result is written into a tensor of NaN.
+    """
+    calls: _Calls = {}
+    for length in (5, 70_001):
+        none = {
+            "mm": (torch.mm, (3, 0), (0, length)),
+            "bmm": (torch.bmm, (3, 1, 0), (3, 0, length)),
+            "mv": (torch.mv, (length, 0), (0,)),
+            "matmul": (torch.matmul, (2, 3, 0), (0, length)),
+        }
+        for name, (product, *shapes) in none.items():
+            given = tuple(torch.zeros(shape, dtype=dtype) for shape in shapes)
+            calls[f"{name}, {length} columns"] = product, given
+            out = _nan(*product(*given).shape, dtype=dtype)
+            calls[f"{name}, {length} columns, out="] = lambda out, x, y, product=product: product(x, y, out=out), (out, *given)
+        x, y = torch.zeros(3, 0, dtype=dtype), torch.zeros(0, length, dtype=dtype)
+        bias, addend = torch.ones(length, dtype=dtype), _nan(3, length, dtype=dtype)
+        calls |= {
+            f"linear, {length} columns": (lambda b, x, y: F.linear(x, y.t(), b), (bias, x, y)),
+            f"einsum, {length} columns": (lambda x, y: torch.einsum("ik,kj->ij", x, y), (x, y)),
+            f"addmm, {length} columns": (lambda n, x, y: torch.addmm(n, x, y, beta=0), (addend, x, y)),
+            f"addmm, {length} columns, out=": (lambda n, x, y: torch.addmm(n[0], x, y, beta=0, out=n.clone()), (addend, x, y)),
+            f"baddbmm, {length} columns": (lambda n, x, y: torch.baddbmm(n[None], x[None], y[None], beta=0), (addend, x, y)),
+        }
+    return calls
+
+
 def _not_chosen() -> _Calls:
     """Return calls that leave out or overwrite some elements of their arguments. Most of these elements are NaN."""
     mask = torch.tensor([True, False, True, False])
@@ -95,7 +124,10 @@ def _not_chosen() -> _Calls:
 IGNORED: dict[str, Callable[[], _Calls]] = {
     "addend": lambda: _without_addend(torch.float32),
     "bfloat16_addend": lambda: _without_addend(torch.bfloat16),
+    "float16_addend": lambda: _without_addend(torch.float16),
     "complex_addend": lambda: _without_addend(torch.complex64),
+    "no_terms": lambda: _without_terms(torch.float32),
+    "bfloat16_no_terms": lambda: _without_terms(torch.bfloat16),
     "not_selected": _not_chosen,
 }
 """Functions by name. Each returns calls, by description."""

@@ -38,6 +38,11 @@ def _marked(device: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return zeros
 
 
+def _ones(device: Any) -> torch.Tensor:
+    """Return as many matrices with one element as ``_marked`` returns numbers."""
+    return torch.ones(1, 1, 1, device=device).expand(LENGTH, 1, 1)
+
+
 def _ends(result: torch.Tensor) -> torch.Tensor:
     """Return the first and the last elements of a one-dimensional result, and the elements around the index 2**24."""
     return torch.cat([result[:4], result[2**24 - 2 : 2**24 + 3], result[-4:]])
@@ -108,6 +113,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "add": lambda device: _ends(_numbers(device) + 1),
     "any": lambda device: (_marked(device)[1 : 65_535 * 256] != 0).any(),
     "arange": lambda device: _ends(_numbers(device)),
+    "bmm_of_many_matrices": lambda device: _ends(torch.bmm(_ones(device), _marked(device).view(-1, 1, 1)).view(-1)),
     "argmax": lambda device: (_marked(device)[1:] * _numbers(device)[1:]).argmax(),
     "bincount": lambda device: _few(device).bincount(),
     "cat": lambda device: _ends(torch.cat([_numbers(device)[: 2**23], _numbers(device)[2**23 :]])),

@@ -63,11 +63,10 @@ def check_product_sizes(subject: Subject, name: str, dtype: str) -> None:
         operands = [
             _LAYOUTS[layout](_numbers(shape, share, seed, wide)) for seed, (shape, layout) in enumerate(zip(shapes, layouts, strict=True))
         ]
-        what = " and ".join(f"{tuple(shape)}, {layout}," for shape, layout in zip(shapes, layouts, strict=True))
-        description = f"{name} of {dtype} tensors of shapes {what}"
+        description = f"{name} of {dtype} tensors of shapes {tuple(shapes[0])} and {tuple(shapes[1])}"
         with subject.sample(description, {"name": name, "dtype": dtype, **lengths}):
             expected = [one.to(chosen) for one in tree_leaves(product(*operands))]
-            check_equal(subject, description, product(*(to_device(one.to(chosen), subject.device) for one in operands)), expected)
+            check_equal(subject, " and ".join(layouts), product(*(to_device(one.to(chosen), subject.device) for one in operands)), expected)
 
 
 @functools.cache

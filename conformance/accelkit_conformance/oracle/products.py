@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, with dimensions of length 0 or 1 and with operands that are expanded, transposed or views with an offset.
+"""Products of matrices and vectors, with dimensions of length 0 or 1, and with expanded or transposed operands.
 
 Libraries for such products choose a different kernel for each combination, and read the strides of dimensions of length 1 and of expanded
 dimensions in different ways.
@@ -49,7 +49,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 PRODUCTS: Mapping[str, tuple[_Product, str, str]] = {
     "mm": (torch.mm, "mk", "kn"),
     "addmm": (lambda x, y: torch.addmm(y.new_ones(y.shape[1]), x, y), "mk", "kn"),
-    "addmm_of_a_matrix": (lambda x, y: torch.addmm(ternary(x, len(x), y.shape[1]), x, y, beta=0.5, alpha=2), "mk", "kn"),
+    "addmm_of_a_matrix": (lambda x, y: torch.addmm(ternary(x, len(x), y.shape[1]), x, y, beta=2, alpha=-1), "mk", "kn"),
     "addmv": (lambda x, y: torch.addmv(ternary(x, len(x)), x, y, beta=2, alpha=0.5), "mk", "k"),
     "bmm": (torch.bmm, "bmk", "bkn"),
     "baddbmm": (lambda x, y: torch.baddbmm(ternary(x, x.shape[1], y.shape[2]), x, y, beta=2, alpha=0.5), "bmk", "bkn"),
@@ -94,7 +94,7 @@ def check_product(subject: Subject, name: str) -> None:
         with subject.sample(description, {"name": name, "dtype": dtype, **sizes}):
             pairs = zip(itertools.product(*map(_layouts, here)), itertools.product(*map(_layouts, there)), strict=True)
             for ((x_layout, x), (y_layout, y)), ((_, x_there), (_, y_there)) in pairs:
-                check_equal(subject, f"{description}, {x_layout} and {y_layout},", product(x_there, y_there), product(x, y))
+                check_equal(subject, f"{x_layout} and {y_layout}", product(x_there, y_there), product(x, y))
 
 
 def check_equal(subject: Subject, description: str, found: Any, expected: Any) -> None:
@@ -106,7 +106,9 @@ def check_equal(subject: Subject, description: str, found: Any, expected: Any) -
     for mine, right in zip(tree_leaves(found), tree_leaves(expected), strict=True):
         check_form(mine, right, subject.device)
         wrong = mine.cpu() != right
-        assert not bool(wrong.any()), f"{description} {int(wrong.sum())} of {right.numel()} elements are wrong: {_first(mine, right, wrong)}"
+        assert not bool(wrong.any()), (
+            f"{description} {int(wrong.sum())} of {right.numel()} elements are wrong: {_first(mine, right, wrong)}"
+        )
 
 
 def _first(found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor) -> str:
