@@ -256,11 +256,11 @@ def matrices(subject: Subject, name: str) -> None:
     Functions that use only one triangle of a matrix, such as ``cholesky`` and ``solve_triangular``, get other numbers in the other
     triangle.
 
-    Larger matrices in float32 and complex64 are stored by rows, and each call with them is made three times. They are a matrix with 129
-    rows, and three matrices with 33 rows. ``solve``, ``inv``, ``cholesky``, ``eigh``, ``lu_factor`` and functions that use its result
-    or that of ``cholesky`` also get 11 matrices with 100 rows and 200 matrices with 40 rows. ``solve``, ``inv``, ``cholesky`` and
-    ``solve_triangular`` get a float32 matrix with 1,025 rows. The right sides have up to 4,096 columns or, for two matrices with two
-    rows, up to 600,011 columns.
+    Larger matrices in float32 and complex64 are stored by rows, and each call with them is made three times. They are one matrix with 129
+    rows, and a batch of three with 33 rows. ``solve``, ``inv``, ``cholesky``, ``eigh``, ``lu_factor``, ``lu_solve``, ``cholesky_solve`` and
+    ``solve_triangular`` also get 11 matrices with 100 rows and 200 matrices with 40 rows. ``solve``, ``inv``, ``cholesky`` and
+    ``solve_triangular`` get a float32 matrix with 1,025 rows. For small matrices, the right sides of ``solve``, ``lu_solve``,
+    ``cholesky_solve`` and ``solve_triangular`` have up to 70,003 columns, or 600,011 columns in float32.
     """
     from accelkit_conformance.oracle.matrices import check_matrices
 
