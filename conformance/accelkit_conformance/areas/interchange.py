@@ -31,10 +31,12 @@ def assignments(subject: Subject) -> None:
     elements. The values are Python numbers or tensors. Tensors on the CPU are assigned only in calls in which torch itself copies them to
     the device. The indices are integers, slices, lists, NumPy arrays, or tensors and masks on the CPU. The following also give the same
     results as on the CPU: reading with these indices, ``fill_`` and ``masked_fill_`` with a tensor on the CPU, and arithmetic with Python
-    and NumPy numbers."""
+    and NumPy numbers. If there is a second device, all this is also true of tensors on this device while the first is current."""
     from accelkit_conformance.oracle.host_values import check_assignments
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_assignments(subject)
+    for one in on_each_device(subject):
+        check_assignments(one)
 
 
 @check("full")
@@ -55,10 +57,13 @@ def arrays(subject: Subject) -> None:
     """``tensor``, ``as_tensor``, ``asarray``, ``new_tensor(array, dtype=...)`` and ``from_numpy(array).to(device)`` make tensors on the
     device with the dtype, shape and values of a NumPy array. The check uses arrays of float32 and of every other declared dtype except
     bfloat16, which NumPy lacks. The arrays are in C or Fortran order, strided, broadcast, read-only, empty or 0-d. Unless the device is the
-    CPU, the tensor does not change when the array is changed."""
+    CPU, the tensor does not change when the array is changed. If there is a second device, tensors are also made there while the first
+    device is current."""
     from accelkit_conformance.oracle.host_values import check_arrays
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_arrays(subject)
+    for one in on_each_device(subject):
+        check_arrays(one)
 
 
 @check("full", requires=["pinned_memory"])
@@ -68,7 +73,8 @@ def pinned_tensors(subject: Subject) -> None:
     Copying such a tensor to the device keeps its values. A clone of such a tensor is not pinned. ``Tensor.pin_memory`` returns a tensor
     with the same dtype, shape and values, and does not pin the original tensor. The returned tensor is pinned, unless it is empty. If the
     original tensor is pinned already, the returned tensor shares memory with it. ``Tensor.pin_memory`` is tested with every dtype and
-    several layouts.
+    several layouts. Views of a pinned tensor, and a tensor made from its NumPy array, are pinned, even if another thread asks. If the
+    device is torch's accelerator, the result of ``to("cpu", non_blocking=True)`` is pinned.
     """
     from accelkit_conformance.oracle.pinned_tensors import check_pinned_tensors
 
@@ -80,7 +86,8 @@ def queued_sources(subject: Subject, memory: str) -> None:
     """A copy with ``non_blocking=True`` to a busy device has the values that its source had when ``to`` or ``copy_`` was called. This is
     true even if the source is freed right after the call and other tensors of the same size are created. A source that is not pinned may
     also be overwritten right after the call. The sources have 1 to 5,000 elements and are contiguous, strided or transposed. Some of them
-    are converted to another dtype."""
+    are converted to another dtype. Sources in pinned memory are also slices, rows, columns and other views of a pinned tensor, or are made
+    with ``set_`` or from a NumPy array."""
     from accelkit_conformance.oracle.pinned_tensors import check_queued_sources
 
     check_queued_sources(subject, memory)
@@ -90,10 +97,13 @@ def queued_sources(subject: Subject, memory: str) -> None:
 def aliases(subject: Subject) -> None:
     """If there is nothing to convert or to rearrange, ``to``, ``contiguous`` and other calls return their argument itself. The results of
     ``detach``, ``view``, ``copy.copy``, ``set_`` and others share memory with the argument. The results of ``clone``, ``to(copy=True)``,
-    ``deepcopy`` and others share no memory with the argument. All results are on the device, and have the values of the argument."""
+    ``deepcopy`` and others share no memory with the argument. All results are on the device, and have the values of the argument. If there
+    is a second device, all this is also true of tensors on this device while the first is current."""
     from accelkit_conformance.oracle.aliases import check_aliases
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_aliases(subject)
+    for one in on_each_device(subject):
+        check_aliases(one)
 
 
 @check("full", requires=["dtype.float32"])

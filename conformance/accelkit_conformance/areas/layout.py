@@ -278,10 +278,12 @@ def result_strides(subject: Subject, name: str) -> None:
 def storages(subject: Subject, name: str) -> None:
     """``resize_``, ``set_``, ``as_strided_``, assignments to ``data``, views with another dtype, and writing through views of views give
     the same values and shapes as on the CPU. The strides and offsets of some results are compared, too. ``resize_`` keeps the old
-    elements."""
+    elements. If there is a second device, all this is also true of tensors on this device while the first is current."""
+    from accelkit_conformance.oracle.places import on_each_device
     from accelkit_conformance.oracle.storage_calls import check_storages
 
-    check_storages(subject, name)
+    for one in on_each_device(subject):
+        check_storages(one, name)
 
 
 def _conjugate_views() -> Iterator[Case]:

@@ -139,8 +139,9 @@ def out_of_memory_is_recoverable(subject: Subject) -> None:
 
 @check("smoke", requires=["memory_limit"])
 def out_of_memory_in_an_operator(subject: Subject) -> None:
-    """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. If the
-    capability ``memory_statistics`` is declared, two such calls, whose inputs are then freed, leave no additional bytes allocated."""
+    """An operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and leaves its inputs unchanged. So does a
+    backward pass in which a custom function runs out of memory; it sets no gradient. If the capability ``memory_statistics`` is declared,
+    two such calls, whose inputs are then freed, leave no additional bytes allocated."""
     from accelkit_conformance.oracle.freed_memory import check_operators_without_memory
 
     check_operators_without_memory(subject)
@@ -160,11 +161,14 @@ def threads_free_memory(subject: Subject) -> None:
 @check("training", requires=["memory_statistics"])
 def resized_storages(subject: Subject) -> None:
     """``untyped_storage().resize_(0)`` frees the memory of a tensor that still exists. Resizing the storage to its former size of n bytes
-    allocates at least n and at most 2n bytes, and the tensor can then be filled and read.
+    allocates at least n and at most 2n bytes, and the tensor can then be filled and read. If there is a second device, this is also tested
+    on this device while the first is current.
     """
     from accelkit_conformance.oracle.freed_memory import check_resized_storages
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_resized_storages(subject)
+    for one in on_each_device(subject):
+        check_resized_storages(one)
 
 
 @check("training", requires=["memory_statistics"], seconds=240.0)
@@ -266,11 +270,14 @@ def fragmentation(subject: Subject) -> None:
 @check("full")
 def storages(subject: Subject) -> None:
     """Tensors and storages that grow or shrink keep their first elements. The methods ``fill_``, ``copy_``, ``clone`` and ``cpu`` of a
-    storage, ``Tensor.set_``, and the constructor ``torch.UntypedStorage`` read and write the right elements. A function that raises
+    storage, ``Tensor.set_``, and the constructor ``torch.UntypedStorage`` read and write the right elements. Storages stay on their device.
+    If there is a second device, all this is also true of tensors on this device while the first is current. A function that raises
     NotImplementedError is skipped."""
+    from accelkit_conformance.oracle.places import on_each_device
     from accelkit_conformance.oracle.storages import check_storages
 
-    check_storages(subject)
+    for one in on_each_device(subject):
+        check_storages(one)
 
 
 @check("full", seconds=240.0, over=["numbers", "shapes"])
@@ -297,7 +304,10 @@ def functions_agree(subject: Subject) -> None:
 def calls_leave_nothing(subject: Subject) -> None:
     """Repeating a call does not increase the amount of allocated memory: each of about 25 calls is made four times, and the number of
     allocated bytes is not larger after the fourth time than after the first. Among the calls are copies between the host and the device,
-    assignments, printing, saving and loading, deep copies, generators, hooks, and work on another stream or in another thread."""
+    assignments, printing, saving and loading, deep copies, generators, hooks, and work on another stream or in another thread. If there is
+    a second device, the calls are repeated with tensors on this device while the first is current."""
     from accelkit_conformance.oracle.leaking_calls import check_calls
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_calls(subject)
+    for one in on_each_device(subject):
+        check_calls(one)

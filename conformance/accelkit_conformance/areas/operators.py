@@ -167,7 +167,8 @@ def overloads(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.float32", "numbered_devices"], over=lambda: (case for case in _floats() if "sparse" not in case[1][0]))
 def on_another_device(subject: Subject, name: str) -> None:
     """With arguments on a device that is not current, the results and the gradients of an operator have the right values and are on the
-    device of the arguments. Numbers may be operands too, before or after the tensor. Random values are not compared."""
+    device of the arguments. Numbers may be operands too, before or after the tensor. The arguments are float32 tensors. For one sample of
+    float64, int64, complex64 and bool, the results are compared too, but not the gradients. Random values are not compared."""
     from accelkit_conformance.oracle.places import check_operator_on_another_device
 
     check_operator_on_another_device(subject, name)
@@ -192,9 +193,10 @@ def forward_overloads() -> Iterator[Case]:
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
     """A call to the overload gives the same results as on the CPU under various conditions: with several sizes, with NaN and infinities,
-    with ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of conditions
-    that can be combined occurs in at least one call. Each condition also occurs in bfloat16 and in float16, if both the device and the
-    call support these dtypes.
+    with ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of conditions that
+    can be combined occurs in at least one call. If the device has streams and pinned memory, another call runs on a new stream on which
+    copies that write the arguments are still queued. Each condition also occurs in bfloat16 and in float16, if both the device and the call
+    support these dtypes.
     """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions

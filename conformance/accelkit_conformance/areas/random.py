@@ -306,9 +306,10 @@ def states_of_generators(subject: Subject) -> None:
 @check("full", requires=["random_state"])
 def seeds_of_generators(subject: Subject) -> None:
     """A ``torch.Generator`` has the device type for which it was created. Generators created for a ``torch.device`` and for its name, such
-    as ``acme:0``, have the same device. ``manual_seed`` returns the generator, and accepts negative seeds and seeds up to 2**64 - 1.
-    ``initial_seed`` returns the seed modulo 2**64. ``seed`` sets another seed each time and returns it, and the generator then draws the
-    numbers of this seed."""
+    as ``acme:0``, have the same device. Samplers draw the same numbers with a generator that was created for a device without an index,
+    such as ``acme``, as with one that was created for the current device. ``manual_seed`` returns the generator, and accepts negative seeds
+    and seeds up to 2**64 - 1. ``initial_seed`` returns the seed modulo 2**64. ``seed`` sets another seed each time and returns it, and the
+    generator then draws the numbers of this seed."""
     from accelkit_conformance.oracle.generators import check_seeds_of_generators
 
     check_seeds_of_generators(subject)

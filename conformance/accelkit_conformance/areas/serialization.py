@@ -223,11 +223,14 @@ def kinds_of_tensors(subject: Subject, way: str) -> None:
     """Tensors keep their dtype, shape, values and ``requires_grad`` when they are saved and loaded, pickled or deep-copied, and are on the
     device afterwards. Whole tensors and strided slices are tested, in float32 and in every other declared dtype. In complex dtypes, the
     results of ``conj()`` and ``conj().imag`` are also tested. Torch conjugates or negates these results only when they are used. Tensors
-    that were saved with ``torch.save`` are also loaded onto the CPU, and tensors that were saved on the CPU are loaded onto the device.
+    that were saved with ``torch.save`` are also loaded onto the CPU, and tensors that were saved on the CPU are loaded onto the device. If
+    there is a second device, all this is also true of tensors on this device while the first is current.
     """
+    from accelkit_conformance.oracle.places import on_each_device
     from accelkit_conformance.oracle.saved_files import check_kinds_of_tensors
 
-    check_kinds_of_tensors(subject, way)
+    for one in on_each_device(subject):
+        check_kinds_of_tensors(one, way)
 
 
 @check("full", over=["deepcopy", "torch.save", "old_format", "pickle"])
@@ -235,11 +238,14 @@ def structures(subject: Subject, way: str) -> None:
     """Views of one tensor share memory after a deep copy and after saving and loading. Tied weights are still tied after a deep copy, after
     saving and loading, and after pickling, and weights keep their values, their memory format and their ``requires_grad``. A deep copy
     of a tensor keeps its gradient. A model and the state of its optimizer are copied together, and a new optimizer for the copied model
-    loads the copied state. The copied model then takes the same step as the original.
+    loads the copied state. The copied model then takes the same step as the original. If there is a second device, all this is also true of
+    tensors and models on this device while the first is current.
     """
     from accelkit_conformance.oracle.copied_structures import check_structures
+    from accelkit_conformance.oracle.places import on_each_device
 
-    check_structures(subject, way)
+    for one in on_each_device(subject):
+        check_structures(one, way)
 
 
 @check("full")

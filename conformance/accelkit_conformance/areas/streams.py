@@ -286,7 +286,9 @@ def streams_of_devices(subject: Subject) -> None:
 def recording_on_a_stream(subject: Subject, way: str) -> None:
     """``event.record(stream)``, ``stream.record_event()`` and ``stream.record_event(event)`` record an event on ``stream``, even if another
     stream is current. The event does not complete before the work that was queued earlier on ``stream``. A stream that waits for the event
-    does not continue before the event completes. ``event.wait()`` makes the current stream wait for the event."""
+    does not continue before the event completes. ``event.wait()`` makes the current stream wait for the event. The streams and the event
+    are those of torch or those of the device's module. If the streams are of one kind and the event is of the other, the calls may also
+    raise TypeError or RuntimeError."""
     from accelkit_conformance.oracle.stream_objects import check_recording_on_a_stream
 
     check_recording_on_a_stream(subject, way)
@@ -305,7 +307,9 @@ def events_cover_copies_to_the_host(subject: Subject) -> None:
 def times_between_events(subject: Subject) -> None:
     """The times between twelve successive events are not negative. In three ranges of these events, the times add up to the time between
     the first and the last event of the range, to within 0.05 ms plus 2 % of that time. ``elapsed_time`` returns the same time when it is
-    called again. It raises RuntimeError or ValueError for an event that does not measure time or was not recorded.
+    called again. It also returns a time that is not negative, and the same time in another thread, if the host has not waited for the two
+    events themselves, but for the device, for their stream, for a result, or for a later event, or has called ``query`` of the second event
+    until it was done. It raises RuntimeError or ValueError for an event that does not measure time or was not recorded.
     """
     from accelkit_conformance.oracle.stream_objects import check_times
 

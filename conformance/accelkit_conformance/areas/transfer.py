@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from accelkit_conformance.areas.operators import names_of
 from accelkit_conformance.checks import check
 from accelkit_conformance.profiles.operators import DTYPES
 from accelkit_conformance.results import NotSupported
@@ -207,6 +208,20 @@ def pinned_memory_is_reused_safely(subject: Subject) -> None:
     for index in (0, 4, 2, 9, 6, 1, 8):
         blocks[index] = torch.zeros(1)
     assert all(bool((block == 7).all()) or block.tolist() == [0.0] for block in blocks), "a pinned tensor changed"
+
+
+@check("full", requires=["pinned_memory"], over=names_of("reused_memory", "WRITERS"))
+def reused_memory(subject: Subject, writer: str) -> None:
+    """A tensor that is created right after other memory was freed keeps its values, even if queued work still writes the freed memory. The
+    freed memory is a result on the device, the target of a copy from pinned memory to the device, or pinned memory into which a copy from
+    the device, or a part of it, is queued. The new tensors are in pinned memory or on the device. Their memory comes from ``pin_memory``,
+    ``empty(pin_memory=True)``, ``full`` with and without ``empty_cache`` before it, ``to`` in both directions, ``resize_`` and
+    ``UntypedStorage``. If the device has streams and there is a second device, memory is also freed on the second device, to which a tensor
+    is then copied on a new stream of the first device.
+    """
+    from accelkit_conformance.oracle.reused_memory import check_reused_memory
+
+    check_reused_memory(subject, writer)
 
 
 @check("smoke", requires=["pinned_memory"])

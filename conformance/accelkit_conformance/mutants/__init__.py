@@ -39,6 +39,7 @@ _MODULES = (
     "places",
     "copies",
     "kept_values",
+    "pinned_memory",
     "ordering",
     "event_times",
     "mixed_precision",

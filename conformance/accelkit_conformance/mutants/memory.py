@@ -266,3 +266,24 @@ class ThreadsFreeAtTheirEnd(Broken):
             return result
 
         torch.ones = ones  # type: ignore[assignment]
+
+
+@mutant("memory", "leaks of backward passes")
+class KeepsGraphsWithoutMemory(Broken):
+    """A backward pass that runs out of memory never releases its graph."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.Tensor.backward
+
+        def backward(tensor: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(tensor, *args, **kwargs)  # type: ignore[no-untyped-call]
+            except torch.OutOfMemoryError:
+                self.kept.append(tensor)
+                raise
+
+        torch.Tensor.backward = backward  # type: ignore[method-assign]

@@ -258,3 +258,15 @@ class StreamsAreEnteredOnce(Broken):
             module.set_device(index)
 
         module.Stream.__enter__, module.Stream.__exit__ = enter, leave
+
+
+@mutant("operators", "the stream of a call")
+class NormsOnTheDefaultStream(Broken):
+    """``linalg_vector_norm`` and ``topk`` run on the default stream, whatever stream is current."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        module: Any = self.device_module
+        if not name.startswith(("linalg_vector_norm", "topk")):
+            return call()
+        with module.stream(module.default_stream(args[0].device)):
+            return call()

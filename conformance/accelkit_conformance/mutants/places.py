@@ -225,3 +225,50 @@ class RefusesNew(Broken):
             return original(self, *args, **kwargs)  # type: ignore[no-any-return, no-untyped-call]
 
         torch.Tensor.new = new  # type: ignore[method-assign, assignment]
+
+
+@mutant("operators", "operands on another device")
+class ApproximatesErfinvElsewhere(Broken):
+    """On a device that is not current, ``erfinv`` in float64 returns 0."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        result, module = call(), self.device_module
+        is_affected = name.startswith("erfinv") and result.dtype is torch.float64 and result.device.index != module.current_device()
+        return torch.zeros_like(result) if is_affected else result
+
+
+@mutant("memory", "storages of another device")
+class ResizesStoragesOfTheCurrentDevice(Broken):
+    """Resizing a storage of a device that is not current raises an error."""
+
+    def install(self) -> None:
+        import torch
+
+        original, module = torch.UntypedStorage.resize_, self.device_module
+
+        def resize_(storage: Any, size: int) -> Any:
+            if storage.device.type == "fake_xpu" and storage.device.index != module.current_device():
+                raise RuntimeError(f"a storage of {storage.device} cannot be resized while device {module.current_device()} is current")
+            return original(storage, size)
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+
+
+@mutant("serialization", "deep copies")
+class CopiesToTheCurrentDevice(Broken):
+    """A deep copy of a tensor is on the current device, whatever device the tensor is on."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.UntypedStorage.__deepcopy__
+
+        def deepcopy(storage: Any, memo: Any) -> Any:
+            found = original(storage, memo)
+            return (
+                found.to(device=torch.device("fake_xpu", self.device_module.current_device())) if found.device.type == "fake_xpu" else found
+            )
+
+        torch.UntypedStorage.__deepcopy__ = deepcopy  # type: ignore[method-assign]

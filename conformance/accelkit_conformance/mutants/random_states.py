@@ -94,3 +94,14 @@ class StatesWithoutTheirOffset(Broken):
 
     def set_rng_state(self, state: Any, device: Any) -> None:
         super().set_rng_state(state.as_strided(state.shape, state.stride(), 0), device)
+
+
+@mutant("random", "generators")
+class RefusesDevicesWithoutAnIndex(Broken):
+    """``randperm`` on a device without an index raises an error if it is called with a generator."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        is_affected = name.startswith("randperm") and kwargs.get("generator") is not None
+        if is_affected and kwargs["device"].index is None:
+            raise RuntimeError(f"Expected a '{kwargs['device']}' generator device but found '{kwargs['generator'].device}'")
+        return call()

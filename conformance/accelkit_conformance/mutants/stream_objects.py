@@ -99,3 +99,20 @@ class ReturnsTheCurrentStream(Broken):
             return original()
 
         torch.accelerator.current_stream = current_stream
+
+
+@mutant("streams", "recording events")
+class ModuleStreamsRecordElsewhere(Slow):
+    """``record_event`` of a stream of the device's module records the event on the current stream."""
+
+    def install(self) -> None:
+        super().install()
+        import torch
+
+        def record_event(stream: Any, event: Any = None) -> Any:
+            event = torch.Event(stream.device) if event is None else event
+            event.record()
+            return event
+
+        module: Any = self.device_module
+        module.Stream.record_event = record_event

@@ -81,6 +81,7 @@ class ConditionedCall:
             "another device": len(subject.devices) > 1,
             "another current device": len(subject.devices) > 1 and subject.optional_function("device") is not None,
             "another stream": subject.capabilities.can("streams"),
+            "a busy stream": subject.capabilities.can("streams") and subject.capabilities.can("pinned_memory"),
         }
         if not has.get(found["place"], True):
             found["place"] = AXES["place"][0]
@@ -128,7 +129,7 @@ class ConditionedCall:
         leave_nan(subject, device, plain)
         try:
             with may_be_missing(self.op, given, self._name):
-                found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain))
+                found = run_at(subject, conditions["place"], device, lambda: self._run(there, conditions, plain), tensors(there))
         except Exception:
             if is_rejected:
                 return

@@ -81,6 +81,15 @@ def make_event(subject: Subject, **options: bool) -> Any:
     return torch.Event(subject.device, **options) if is_accelerator(subject) else subject.function("Event")(**options)
 
 
+def ways_to_make_events(subject: Subject) -> list[Callable[[], Any]]:
+    """Return functions that create an event: ``make_event`` and, if the device's module has it, ``Event`` of the module.
+
+    The order is that of ``ways_to_enter``: events and streams at the same index belong together.
+    """
+    cls = subject.optional_function("Event")
+    return [lambda: make_event(subject), *([cls] if cls is not None else [])]
+
+
 def elapsed(start: Any, end: Any) -> float:
     """Return the milliseconds between two recorded events.
 

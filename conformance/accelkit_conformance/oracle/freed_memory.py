@@ -131,20 +131,26 @@ def check_threads(subject: Subject) -> None:
 
 
 def check_operators_without_memory(subject: Subject) -> None:
-    """Check that an operator whose result does not fit into memory raises ``torch.OutOfMemoryError`` and keeps no memory.
+    """Check that a call for which there is not enough memory raises ``torch.OutOfMemoryError`` and keeps no memory.
+
+    The calls are an operator whose result does not fit into memory, and a backward pass in which a custom function runs out of memory.
 
     Raises:
-        AssertionError: If the operator changes its input, or if more memory is allocated after two calls than before. Memory is compared
+        AssertionError: If a call changes its input, or if more memory is allocated after two rounds of calls than before. Memory is
+        compared
             only if the device has the capability ``memory_statistics``.
-        Absent: If the operator raises no error.
-        WrongError: If the operator raises a different error.
+        Absent: If a call raises no error.
+        WrongError: If a call raises a different error.
     """
 
     def run_out() -> None:
         x = torch.ones(1 << 20, device=subject.device)
         with raises(subject, torch.OutOfMemoryError, doing="an outer product of 4 TiB", may_be_absent=True):
             torch.outer(x, x)
-        assert x.sum().item() == 1 << 20, "the input of an operator changed when memory ran out"
+        with raises(subject, torch.OutOfMemoryError, doing="a backward pass that allocates a petabyte", may_be_absent=True):
+            _RunsOut.apply((x.requires_grad_() * 2).exp()).exp().sum().backward()
+        assert x.sum().item() == 1 << 20, "the input of a call changed when memory ran out"
+        assert x.grad is None, "a backward pass that ran out of memory gave a gradient"
 
     run_out()
     if not subject.capabilities.can("memory_statistics"):
@@ -154,7 +160,19 @@ def check_operators_without_memory(subject: Subject) -> None:
     for _ in range(2):
         run_out()
     left = subject.allocated_after(before) - before
-    assert left <= 0, f"{left:.0f} bytes stay allocated after two operators ran out of memory, although their inputs have been freed"
+    assert left <= 0, f"{left:.0f} bytes stay allocated after calls ran out of memory, although their inputs have been freed"
+
+
+class _RunsOut(torch.autograd.Function):
+    """The identity, whose backward pass allocates a petabyte."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return torch.empty(_PETABYTE // 4, dtype=torch.float32, device=gradients[0].device)
 
 
 def check_resized_storages(subject: Subject) -> None:

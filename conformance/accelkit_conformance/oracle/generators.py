@@ -61,11 +61,21 @@ def check_states_of_generators(subject: Subject) -> None:
 def check_seeds_of_generators(subject: Subject) -> None:
     """Check the methods ``manual_seed``, ``seed`` and ``initial_seed`` of a generator, and its device.
 
+    A generator of a device without an index must work like one of the current device. Failures of this are recorded in the subject.
+
     Raises:
         AssertionError: If a method returns a wrong value, if the generator is on the wrong device, or if it draws the same numbers with
             different seeds or different numbers with the same seed.
     """
     device, generator = subject.device, _new(subject)
+    for name, draw in SAMPLERS.items():
+        if not (name in INTEGER_SAMPLERS and subject.lacks("int64")):
+            with subject.sample(f"{name} without an index", {"name": name}):
+                first = draw(device, torch.Generator(device=device).manual_seed(6))
+                for place in (device, device.type):
+                    found = draw(place, torch.Generator(device=device.type).manual_seed(6))
+                    subject.assert_on_device(found)
+                    assert torch.equal(found.cpu(), first.cpu()), f"{name} on {place} draws other numbers with Generator({device.type!r})"
     assert generator.device.type == device.type, f"a generator of {device} says that it is on {generator.device}"
     assert torch.Generator(device=str(device)).device == generator.device, f"Generator({str(device)!r}) is on another device"
     assert generator.manual_seed(3) is generator, "manual_seed does not return the generator"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from accelkit_conformance.oracle.device_streams import is_accelerator
+from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.queued_copies import keep_busy
 from accelkit_conformance.profiles.operators import DTYPES
 from accelkit_conformance.results import NotSupported
@@ -56,6 +58,8 @@ def check_pinned_tensors(subject: Subject) -> None:
     - A clone of a pinned tensor is pinned, or ``Tensor.pin_memory`` pins its argument.
     - A tensor has a wrong device, dtype, shape or value.
     - ``Tensor.pin_memory`` copies a pinned tensor.
+    - A result of ``to("cpu", non_blocking=True)`` of a tensor on torch's accelerator is not pinned.
+    - A view of a pinned tensor, or a tensor made from its NumPy array, is not pinned, also in another thread.
     """
     like = torch.ones(3, 4, device=subject.device)
     for name, make in _PINNED.items():
@@ -83,6 +87,18 @@ def check_pinned_tensors(subject: Subject) -> None:
             pinned.zero_()
             assert torch.equal(again, pinned) or not tensor.numel(), f"pin_memory of a pinned tensor ({name}) returned a copy"
             assert not tensor.is_pinned(), f"pin_memory of {name} pinned its argument"
+    if is_accelerator(subject):
+        for dtype in (None, torch.float32, torch.int32):
+            with subject.sample(f"to('cpu', {dtype}, non_blocking=True)", {"name": "to"}):
+                assert like.to("cpu", dtype, non_blocking=True).is_pinned(), (
+                    "to('cpu', non_blocking=True) returned a tensor that is not pinned"
+                )
+    pinned = torch.arange(24.0).view(4, 6).pin_memory()
+    for name, view in _VIEWS.items():
+        with subject.sample(f"{name} of a pinned tensor", {"name": name}):
+            for place in ("the current device", "another thread"):
+                (found,) = run_at(subject, place, subject.device, lambda view=view: [view(pinned).is_pinned()])  # type: ignore[misc]
+                assert found, f"{name} of a pinned tensor is not pinned ({place})"
 
 
 def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
@@ -95,6 +111,26 @@ def _unpinned() -> Iterator[tuple[str, torch.Tensor]]:
     yield "a slice", base.view(-1)[5:17]
     yield "a number", torch.tensor(3.0)
     yield "an empty tensor", base[:0]
+
+
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a slice": lambda x: x.view(-1)[len(x) :],
+    "a row": lambda x: x[1],
+    "a column": lambda x: x[:, 2],
+    "a block": lambda x: x[1:3, 2:5],
+    "a transposed tensor": lambda x: x.t(),
+    "every third element": lambda x: x.view(-1)[1::3],
+    "set_": lambda x: torch.empty(0).set_(x.untyped_storage(), 3, (5,), (2,)),  # type: ignore[call-overload]
+    "numpy": lambda x: torch.from_numpy(x.numpy()),
+    "detach": lambda x: x.detach(),
+}
+"""Functions by name. Each takes a matrix with at least 4 rows and 6 columns, and returns a tensor that shares memory with it."""
+
+
+def _pinned_views(value: float) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield views of pinned tensors, each with its name. All elements of the pinned tensors equal ``value``."""
+    for name, view in _VIEWS.items():
+        yield name, view(torch.full((50, 40), value).pin_memory())
 
 
 def _sources(value: float) -> Iterator[tuple[str, torch.Tensor]]:
@@ -132,13 +168,14 @@ def check_queued_sources(subject: Subject, memory: str) -> None:
         for number in range(3):
             value = number + 2.0
             for name, source in (
-                (name, pin(one)) for name, one in _sources(value) if not subject.lacks(str(one.dtype).removeprefix("torch."))
+                *((name, pin(one)) for name, one in _sources(value) if not subject.lacks(str(one.dtype).removeprefix("torch."))),
+                *(_pinned_views(value) if memory == "pinned" else ()),
             ):
                 copies.append((name, _copied(subject, source, way), value))
                 if memory == "pageable":
                     source.fill_(99)
                 del source
-                for size in (1, 3, 64, 100, 200, 400, 5000):
+                for size in (1, 3, 64, 100, 200, 400, 2000, 5000):
                     pin(torch.full((size,), 77.0))
         for name, there, value in copies:
             with subject.sample(f"{way}, {name}, {memory}", {"name": name, "way": way}):

@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,7 @@ from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.device_streams import current_stream, is_accelerator, make_stream, on_stream
 from accelkit_conformance.oracle.lacking_dtypes import possible_samples
 from accelkit_conformance.oracle.op_compare import compare_backward, compare_forward
+from accelkit_conformance.oracle.queued_copies import set_to_zero
 from accelkit_conformance.oracle.reproducer import describe_sample, facts_of
 
 if TYPE_CHECKING:
@@ -25,22 +26,28 @@ if TYPE_CHECKING:
 
 _SAMPLES = 3
 """The maximum number of inputs with which an operator is tested on another device."""
+_OTHER_DTYPES = ("float64", "int64", "complex64", "bool")
 
 
-def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]]) -> list[Any]:
+def run_at(
+    subject: Subject, place: str, device: torch.device, call: Callable[[], list[Any]], arguments: Iterable[torch.Tensor] = ()
+) -> list[Any]:
     """Run ``call`` under the condition ``place`` (a value of ``condition_rows.AXES["place"]``) and return the result of ``call``.
 
     The condition ``another current device`` makes ``device`` current, ``another stream`` makes a stream of ``device`` current, and
-    ``after an error`` first makes an operator fail on ``device``. ``another thread`` runs ``call`` in a new thread. All other conditions
-    only run ``call``. An error that ``call`` raises is raised here, too.
+    ``after an error`` first makes an operator fail on ``device``. ``a busy stream`` makes a stream of ``device`` current, on which copies
+    are queued that write the values of ``arguments``, the tensors that ``call`` reads. ``another thread`` runs ``call`` in a new thread.
+    All other conditions only run ``call``. An error that ``call`` raises is raised here, too.
     """
     if place == "another current device":
         with subject.module.device(device):
             return call()
-    if place == "another stream":
+    if place in ("another stream", "a busy stream"):
+        restore = set_to_zero(arguments, device) if place == "a busy stream" else lambda: None
         stream = make_stream(subject, device)
         stream.wait_stream(current_stream(subject, device))
         with on_stream(subject, stream):
+            restore()
             found = call()
         stream.synchronize()
         return found
@@ -66,13 +73,26 @@ def run_at(subject: Subject, place: str, device: torch.device, call: Callable[[]
     return found_or_error[0]  # type: ignore[no-any-return]
 
 
-def check_operator_on_another_device(subject: Subject, name: str) -> None:
-    """Compare the results and gradients of an operator of ``op_db`` with those on the CPU, for float32 samples on a device that is not
-    current.
+def on_each_device(subject: Subject) -> Iterator[Subject]:
+    """Yield the subject and, if there is a second device, a copy of the subject whose device is the second device.
 
-    The arguments are on another device than the one under test. If another device can be made current, the operator is also called with
-    arguments on the device under test while another device is current. Pointwise operators with two operands are also called with a number
-    as the first or the second operand. Differences are recorded in the subject.
+    The first device stays current. What the copy records is also recorded in the subject.
+    """
+    yield subject
+    if subject.capabilities.can("numbered_devices") and len(subject.devices) > 1:
+        elsewhere = copy.copy(subject)
+        elsewhere.device = subject.second_device()
+        yield elsewhere
+        subject.num_samples = elsewhere.num_samples
+
+
+def check_operator_on_another_device(subject: Subject, name: str) -> None:
+    """Compare the results and gradients of an operator of ``op_db`` with those on the CPU, for samples on a device that is not current.
+
+    The arguments are on another device than the one under test. The samples are in float32. If another device can be made current, the
+    operator is also called with arguments on the device under test while another device is current. Pointwise operators with two operands
+    are also called with a number as the first or the second operand. One sample of each dtype in ``_OTHER_DTYPES`` that the operator and
+    the device support is compared too, without gradients. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If there is only one device, or if the device lacks a dtype that the operator needs.
@@ -90,6 +110,12 @@ def check_operator_on_another_device(subject: Subject, name: str) -> None:
                 compare_forward(one, op, given)
                 if is_differentiable:
                     compare_backward(one, op, sample, given)
+    for dtype in _OTHER_DTYPES:
+        if opdb.supports(op, dtype) and subject.capabilities.can(f"dtype.{dtype}"):
+            for sample in possible_samples(subject, op, opdb.samples(op, dtype, 1)):
+                given = (sample.input, sample.args, sample.kwargs)
+                with subject.sample(f"{describe_sample(given)}, on {other}", facts_of(given, dtype)):
+                    compare_forward(elsewhere, op, given)
     if not opdb.is_pointwise(op) or opdb.num_arguments(op) != 2:
         return
     x = torch.linspace(0.2, 0.9, 5)

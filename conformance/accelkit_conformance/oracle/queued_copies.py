@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,11 +31,33 @@ def _large(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(8 << 20).pin_memory(), torch.zeros(8 << 20, device=device)
 
 
-def keep_busy(device: torch.device) -> None:
-    """Queue copies of 128 MiB in total, from the device to pinned memory, on the device's current stream. They take a few milliseconds."""
+def keep_busy(device: torch.device, num_copies: int = _NUM_COPIES) -> None:
+    """Queue copies of 32 MiB from the device to pinned memory on the device's current stream. Four of them take a few milliseconds."""
     here, there = _large(device)
-    for _ in range(_NUM_COPIES):
+    for _ in range(num_copies):
         here.copy_(there, non_blocking=True)
+
+
+def set_to_zero(written: Iterable[torch.Tensor], device: torch.device) -> Callable[[], None]:
+    """Set the contiguous tensors of ``written`` that are on ``device`` to zero.
+
+    Return a function that keeps the current stream of ``device`` busy, and then queues copies that restore the tensors. The copies come
+    from pinned memory.
+    """
+    restored = [
+        (one.detach(), one.detach().cpu().pin_memory())
+        for one in written
+        if one.device == device and one.layout is torch.strided and one.is_contiguous() and one.numel()
+    ]
+    for there, _ in restored:
+        there.zero_()
+
+    def restore() -> None:
+        keep_busy(device, 1)
+        for there, here in restored:
+            there.copy_(here, non_blocking=True)
+
+    return restore
 
 
 def check_order_of_copies(subject: Subject, dtype: str) -> None:

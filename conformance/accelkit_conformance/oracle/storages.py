@@ -56,6 +56,12 @@ def _resized(device: torch.device) -> _Cases:
         x.untyped_storage().resize_(4096)
         return x.tolist() + torch.empty(0, device=device).set_(x.untyped_storage()).tolist()[:12]  # type: ignore[call-overload]
 
+    def freed_storage() -> Any:
+        x = _fresh(device)
+        x.untyped_storage().resize_(0)
+        x.untyped_storage().resize_(48)
+        return [x.untyped_storage().device == device, *x.copy_(_NUMBERS).tolist()]
+
     def shrunk_storage() -> Any:
         x = _fresh(device)
         x.untyped_storage().resize_(16)
@@ -84,6 +90,7 @@ def _resized(device: torch.device) -> _Cases:
 
     return {
         "a storage that grows": (grown_storage, _NUMBERS.tolist() * 2),
+        "a storage that is freed and grows": (freed_storage, [True, *_NUMBERS.tolist()]),
         "a storage that shrinks": (shrunk_storage, [16, 1.0, 2.0, 3.0, 4.0]),
         "a tensor that grows": (grown_tensor, [*_NUMBERS.tolist(), 100, 400]),
         "a tensor that shrinks": (shrunk_tensor, [[1.0, 2.0, 7.0], [7.0] * 3]),

@@ -3,14 +3,25 @@ busy stream."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from accelkit_conformance.late_errors import raises
-from accelkit_conformance.oracle.device_streams import current_stream, elapsed, is_accelerator, make_event, make_stream, on_stream
+from accelkit_conformance.oracle.device_streams import (
+    current_stream,
+    elapsed,
+    is_accelerator,
+    make_event,
+    make_stream,
+    on_stream,
+    ways_to_enter,
+    ways_to_make_events,
+)
 from accelkit_conformance.oracle.places import run_at
 from accelkit_conformance.oracle.queued_copies import keep_busy
 from accelkit_conformance.results import NotSupported
@@ -25,7 +36,8 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
     """Check that an event completes only after the work of the stream that records it (the producer), and that another stream (the
     consumer) waits for the event.
 
-    The event is recorded while a third stream is current.
+    The event is recorded while a third stream is current. All combinations of streams and events of torch and of the device's module are
+    used. If the stream is not of the same origin as the event, a TypeError or RuntimeError is accepted.
 
     Args:
         subject: The plugin under test, with its device.
@@ -35,40 +47,54 @@ def check_recording_on_a_stream(subject: Subject, way: str) -> None:
     Raises:
         AssertionError: If the event completes before the work of the producer, or if the consumer does not wait for this work.
     """
-    for value in (1.0, 2.0):
-        producer, consumer = make_stream(subject), make_stream(subject)
-        host, source = torch.zeros(_LENGTH).pin_memory(), torch.full((_LENGTH,), value, device=subject.device)
-        target = torch.zeros(_LENGTH, device=subject.device)
-        subject.synchronize()
-        with on_stream(subject, producer):
-            keep_busy(subject.device)
-            host.copy_(source, non_blocking=True)
-        event = make_event(subject)
-        with on_stream(subject, make_stream(subject)):
-            if way == "record_event":
-                event = producer.record_event()
-            elif way == "given_event":
-                producer.record_event(event)
-            else:
-                event.record(producer)
-        with on_stream(subject, consumer):
-            if way == "wait":
-                event.wait()
-            else:
-                consumer.wait_event(event)
-            target.copy_(host, non_blocking=True)
-        event.synchronize()
-        assert host.tolist() == [value] * _LENGTH, f"{way}: an event that was recorded on a stream is done before the work of the stream"
-        consumer.synchronize()
-        assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
+    pairs = itertools.product(enumerate(ways_to_enter(subject)), enumerate(ways_to_make_events(subject)))
+    for value, ((origin, streams), (other_origin, new_event)) in enumerate(pairs, 1):
+        with contextlib.suppress(*(() if origin == other_origin else (TypeError, RuntimeError))):
+            _check_recording(subject, way, float(value), streams, new_event)
+
+
+def _check_recording(
+    subject: Subject,
+    way: str,
+    value: float,
+    streams: tuple[Callable[[], Any], Callable[[Any], contextlib.AbstractContextManager[Any]]],
+    new_event: Callable[[], Any],
+) -> None:
+    new_stream, enter = streams
+    producer, consumer = new_stream(), new_stream()
+    host, source = torch.zeros(_LENGTH).pin_memory(), torch.full((_LENGTH,), value, device=subject.device)
+    target = torch.zeros(_LENGTH, device=subject.device)
+    subject.synchronize()
+    with enter(producer):
+        keep_busy(subject.device)
+        host.copy_(source, non_blocking=True)
+    event = new_event()
+    with enter(new_stream()):
+        if way == "record_event":
+            event = producer.record_event()
+        elif way == "given_event":
+            producer.record_event(event)
+        else:
+            event.record(producer)
+    with enter(consumer):
+        if way == "wait":
+            event.wait()
+        else:
+            consumer.wait_event(event)
+        target.copy_(host, non_blocking=True)
+    event.synchronize()
+    assert host.tolist() == [value] * _LENGTH, f"{way}: an event that was recorded on a stream is done before the work of the stream"
+    consumer.synchronize()
+    assert target.tolist() == [value] * _LENGTH, f"{way}: a stream did not wait for the work before the event"
 
 
 def check_times(subject: Subject) -> None:
     """Check ``elapsed_time`` of events.
 
     The times between successive events must not be negative, and must add up to the time between the first and the last of these events. A
-    second call with the same two events must return the same time. If one of the events was created with ``enable_timing=False`` or was not
-    recorded, the call must raise an error.
+    second call with the same two events must return the same time. The host may wait for the events in any way: after each of ``_waits``,
+    the time between two events must not be negative, and must be the same in another thread. If one of the events was created with
+    ``enable_timing=False`` or was not recorded, the call must raise an error.
 
     Raises:
         AssertionError: If a time is wrong, or if an error is missing.
@@ -93,6 +119,16 @@ def check_times(subject: Subject) -> None:
         assert abs(whole - parts) <= 0.05 + 0.02 * whole, f"{whole:.4f} ms are between two events, but the parts add up to {parts:.4f} ms"
         again = elapsed(events[start], events[end])
         assert again == whole, f"elapsed_time of two events returned {whole} ms, and then {again} ms"
+    for name, wait in _waits(subject).items():
+        start, end = (make_event(subject, enable_timing=True) for _ in range(2))
+        start.record()
+        x = x @ x / 256
+        end.record()
+        wait(x, end)
+        here = elapsed(start, end)
+        assert here >= 0, f"after waiting with {name}, {here} ms are between two events"
+        (there,) = run_at(subject, "another thread", subject.device, lambda start=start, end=end: [elapsed(start, end)])  # type: ignore[misc]
+        assert there == here, f"after waiting with {name}, elapsed_time returned {here} ms, and {there} ms in another thread"
     untimed = make_event(subject, enable_timing=False)
     untimed.record()
     untimed.synchronize()
@@ -100,6 +136,28 @@ def check_times(subject: Subject) -> None:
     for what, other in {"an event without timing": untimed, "an event that was not recorded": unrecorded}.items():
         with raises(subject, RuntimeError, ValueError, doing=f"elapsed_time with {what}"):
             events[0].elapsed_time(other)
+
+
+def _waits(subject: Subject) -> dict[str, Callable[[torch.Tensor, Any], Any]]:
+    """Return functions that wait for work on the current stream, by name. Each takes a result of this work and an event after it."""
+
+    def poll(x: torch.Tensor, event: Any) -> None:
+        while not event.query():
+            time.sleep(0)
+
+    def wait_for_a_later_event(x: torch.Tensor, event: Any) -> None:
+        later = make_event(subject)
+        later.record()
+        later.synchronize()
+
+    return {
+        "synchronize": lambda x, event: subject.synchronize(),
+        **({"torch.accelerator.synchronize": lambda x, event: torch.accelerator.synchronize()} if is_accelerator(subject) else {}),
+        **({"a stream": lambda x, event: current_stream(subject).synchronize()} if subject.capabilities.can("streams") else {}),
+        "item": lambda x, event: x.sum().item(),
+        "query": poll,
+        "a later event": wait_for_a_later_event,
+    }
 
 
 def check_streams_of_threads(subject: Subject) -> None:
