@@ -307,3 +307,31 @@ def accelerator_functions_agree(subject: Subject) -> None:
     from accelkit_conformance.oracle.device_arguments import check_accelerator_functions
 
     check_accelerator_functions(subject)
+
+
+@check("full", seconds=180.0)
+def first_calls(subject: Subject) -> None:
+    """The device can be used first in any way. In each of several new processes, the first use of the device is another call, such as
+    ``memory_allocated``, ``manual_seed``, ``current_stream``, ``torch.Generator``, ``pin_memory`` or ``torch.load``. A call that raises no
+    error after the device has been used raises none as the first call either, and the device works afterwards. Functions that take a
+    device are called without an argument, with an index and with a name. In one process, four threads use the device first, at the same
+    time, and get the right results. After ``is_available`` and ``device_count`` of the device's module and of ``torch.accelerator`` have
+    been called, a forked process can use the device, or raises RuntimeError; it neither hangs nor crashes.
+
+    The new processes are forked from a process that has loaded the plugin. If loading the plugin initialises the driver, or a forked
+    process cannot use the device, the result is ``unsupported``.
+    """
+    from accelkit_conformance.oracle.first_calls import check_first_calls
+
+    check_first_calls(subject)
+
+
+@check("full", requires=["dtype.float32"], seconds=120.0)
+def concurrent_threads(subject: Subject) -> None:
+    """Four threads use the device at the same time, each on its own stream if the device has streams. In twelve rounds, they create,
+    compute, index, sort, copy, read and free tensors, draw random numbers with generators of their own, and run backward passes. The
+    results are the same as in the main thread, up to a relative error of 1e-4. If the capability ``memory_statistics`` is declared, the
+    number of allocated bytes is not larger after the last round than after the first."""
+    from accelkit_conformance.oracle.concurrent_threads import check_threads
+
+    check_threads(subject)

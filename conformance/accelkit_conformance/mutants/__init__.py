@@ -42,6 +42,7 @@ _MODULES = (
     "pinned_memory",
     "ordering",
     "event_times",
+    "first_use",
     "mixed_precision",
     "many_tensors",
     "optimizer_steps",
