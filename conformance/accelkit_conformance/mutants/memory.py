@@ -287,3 +287,25 @@ class KeepsGraphsWithoutMemory(Broken):
                 raise
 
         torch.Tensor.backward = backward  # type: ignore[method-assign]
+
+
+@mutant("memory", "memory that is not counted")
+class LosesDriverMemory(Broken):
+    """Each call to ``unique`` makes ``mem_get_info`` report 1 MiB less free memory, although no memory is allocated."""
+
+    lost = 0
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        type(self).lost += (1 << 20) * ("unique" in name)
+        return call()
+
+    def install(self) -> None:
+        super().install()
+        module: Any = self.device_module
+        original = module.mem_get_info
+
+        def mem_get_info(device: Any = None) -> tuple[int, int]:
+            free, total = original(device)
+            return max(0, free - self.lost), total
+
+        module.mem_get_info = mem_get_info

@@ -29,7 +29,7 @@ def check_free_memory(subject: Subject) -> None:
         AssertionError: If the numbers that a function reports break one of these rules.
         NotSupported: If torch has no such function for the device.
     """
-    functions = _functions(subject)
+    functions = free_memory_functions(subject)
     if not functions:
         raise NotSupported(f"neither torch.accelerator nor torch.{subject.device_type} reports the free memory")
     for name, get in functions.items():
@@ -49,7 +49,7 @@ def check_free_memory(subject: Subject) -> None:
         assert max(decreases) >= _BYTES, f"{_BYTES} bytes were allocated, but the free memory that {name} reports decreased by {decreases}"
 
 
-def _functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
+def free_memory_functions(subject: Subject) -> dict[str, Callable[[], tuple[int, int]]]:
     """Return the functions that report the free and the total bytes of the device, by name."""
 
     def from_accelerator() -> tuple[int, int]:

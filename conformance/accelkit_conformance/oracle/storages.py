@@ -1,11 +1,10 @@
-"""Checks of storages, of resized tensors, and of the host memory that repeated calls use."""
+"""Checks of storages and of resized tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import torch
 
 from accelkit_conformance.oracle.sample_transfer import has_memory
@@ -13,9 +12,6 @@ from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
-
-_MOST_HOST_BYTES = 48 << 20
-_NUM_CALLS = 1500
 
 
 def check_storages(subject: Subject) -> None:
@@ -150,53 +146,3 @@ def _copied(device: torch.device) -> _Cases:
         "a new storage": (new_storage, [64, True, *[3.0] * 12]),
         "set_": (set_to_another, [1.0, 2.0, 3.0, -1.0, *_NUMBERS[4:].tolist(), 3, 1, 3]),
     }
-
-
-def check_host_memory(subject: Subject, name: str) -> None:
-    """Check that the memory of the process does not keep growing when operators are called with different arguments each time.
-
-    Args:
-        subject: The plugin under test, with its device.
-        name: What changes from call to call: ``numbers`` or ``shapes``.
-
-    Raises:
-        AssertionError: If the resident memory grows by 48 MiB or more in the last two thirds of the calls.
-    """
-    call = {"numbers": _call_with_numbers, "shapes": _call_with_shapes}[name](subject)
-    process = psutil.Process()
-    for number in range(_NUM_CALLS // 3):
-        call(number)
-    before = process.memory_info().rss
-    for number in range(_NUM_CALLS // 3, _NUM_CALLS):
-        call(number)
-    growth = process.memory_info().rss - before
-    assert growth < _MOST_HOST_BYTES, f"in the last two thirds of {_NUM_CALLS} rounds of calls, the process grew by {growth >> 20} MiB"
-
-
-def _call_with_numbers(subject: Subject) -> Callable[[int], None]:
-    x = torch.rand(3, 5, device=subject.device)
-
-    def call(number: int) -> None:
-        scalar = 1 + number / 7919
-        y = x.clip(1 - scalar / 3, scalar) + scalar
-        y = (y * scalar - scalar).pow(scalar).softmax(-1).add(x, alpha=scalar)
-        y = torch.full((2, 2), scalar, device=subject.device) @ y[:2]
-        y = torch.nn.functional.leaky_relu(y, scalar).masked_fill(y > scalar, scalar) if not subject.lacks("bool") else y
-        torch.cat([y, x]).sum().item()
-
-    return call
-
-
-def _call_with_shapes(subject: Subject) -> Callable[[int], None]:
-    linear, convolution, norm = torch.nn.Linear(6, 6), torch.nn.Conv1d(6, 6, 3, padding=1), torch.nn.LayerNorm(6)
-    layers = torch.nn.ModuleList([linear, convolution, norm]).to(subject.device)
-    parameters = list(layers.parameters())
-
-    def call(number: int) -> None:
-        x = torch.ones(1, number + 1, 6, device=subject.device)
-        y = norm(linear(x) + convolution(x.transpose(1, 2)).transpose(1, 2))
-        y = torch.cat([y.softmax(-1), x], 1)
-        y = y.sum(1) + (x[0].t() @ x[0]).sum()
-        torch.autograd.grad(y.sum(), parameters)
-
-    return call
