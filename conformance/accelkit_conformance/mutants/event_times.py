@@ -13,7 +13,7 @@ def event_class() -> Any:
     """Return a subclass of ``torch.Event`` whose ``elapsed_time`` works: that of ``torch.Event`` itself rejects objects of a subclass."""
     import torch
 
-    original = torch.Event
+    original: Any = torch.Event
 
     class Event(original):
         def __new__(cls, *args: Any, **options: Any) -> Any:

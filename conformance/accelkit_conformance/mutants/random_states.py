@@ -96,7 +96,7 @@ class StatesWithoutTheirOffset(Broken):
         super().set_rng_state(state.as_strided(state.shape, state.stride(), 0), device)
 
 
-@mutant("random", "generators")
+@mutant("random", "generators without an index")
 class RefusesDevicesWithoutAnIndex(Broken):
     """``randperm`` on a device without an index raises an error if it is called with a generator."""
 

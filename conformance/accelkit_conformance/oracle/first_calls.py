@@ -218,7 +218,7 @@ def _findings(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"unsupported": f"a forked process cannot use the device: {failure}", "failures": {}}
     calls = {name: lambda call=call: _first(call, device) for name, call in _calls(module, device).items()}  # type: ignore[misc]
     calls["work in several threads"] = lambda: _in_threads(device)
-    failures = {}
+    failures: dict[str, str] = {}
     names = [*calls]
     for start in range(0, len(names), _AT_ONCE):
         forks = {name: _Fork(calls[name]) for name in names[start : start + _AT_ONCE]}
