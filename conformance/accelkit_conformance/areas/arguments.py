@@ -206,11 +206,25 @@ def index_expressions(subject: Subject, name: str, dtype: str) -> None:
     of integers, a mask, ``None``, an ellipsis or a combination of these. The value is a number, a 0-d tensor, a row, or a tensor with the
     dtype of ``x``. If the index contains neither tensors nor lists, the value may also be an int32 tensor. If the index consists only of
     tensors, and ``x`` is not a bool tensor, ``index_put_`` with ``accumulate=True`` also gives the same result. ``x`` is contiguous,
-    transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows.
+    transposed or strided, has its dimensions in the opposite order in memory, or has gaps between its rows. Its shape is (4, 5, 3). A
+    float32 ``x`` with its dimensions in the opposite order is also tested with the shape (4, 5, 401).
     """
     from accelkit_conformance.oracle.index_expressions import check_index_expressions
 
     check_index_expressions(subject, name, dtype)
+
+
+@check("full", requires=["dtype.int64"], over=names_of("index_functions", "CALLS"))
+def index_functions(subject: Subject, name: str) -> None:
+    """A function that reads or writes the rows of a matrix by index gives the same results as on the CPU, whatever tensor holds the
+    indices. This tensor is int64 or int32. It is 0-d, has one element or none, or contains repeated, descending or negative indices. It is
+    strided or expanded, or it is the first row, the second row or a column of a matrix of indices. The matrix that is read or written is
+    float32, int64, float16, bool or complex64, and has 40 rows. Repeated indices write equal values, or values that are added or compared.
+    Calls that the CPU rejects, and dtypes that the device lacks, are left out.
+    """
+    from accelkit_conformance.oracle.index_functions import check_index_functions
+
+    check_index_functions(subject, name)
 
 
 @check("full", requires=["dtype.{0}", "dtype.int64", "dtype.bool"], over=["uint8", "int8", "int16", "int32", "int64"])

@@ -207,9 +207,10 @@ def operands_on_two_devices(subject: Subject, place: str) -> None:
 @check("training", requires=["dtype.int64"], seconds=400.0)
 def index_tensors_outside(subject: Subject) -> None:
     """Operators that read or write by index, such as ``gather`` and ``scatter_``, raise an error if a tensor of indices contains an index
-    that is out of range: too large, too small, or 2**32. The index may be the last of 5,000 indices, and the tensor may be a slice, or
-    indexed along its columns. The error is raised no later than when the device is synchronized. The calls run in a separate process,
-    because the error makes some devices unusable."""
+    that is out of range: the smallest index beyond the end, the largest before the start, or 2**32. The largest index before the start is
+    -1 if torch does not permit negative indices. Many of these operators also raise an error for an index beyond the end of a slice of a
+    longer tensor, along the columns of a matrix, and if 41 or 5,000 indices are in range and the last is not. The error is raised no later
+    than when the device is synchronized. The calls run in a separate process, because the error makes some devices unusable."""
     from accelkit_conformance.oracle.index_errors import check_values
 
     check_values(subject, "indices")

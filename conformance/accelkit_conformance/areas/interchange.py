@@ -45,7 +45,9 @@ def python_values(subject: Subject) -> None:
     give the same results as on the CPU. The check uses tensors of float32 and of every other declared dtype. The tensors are whole,
     sliced, strided, transposed or expanded. Their values include the smallest and the largest integer of the dtype or, in floating-point
     and complex dtypes, very large numbers and infinity. ``in`` is tested only with int64, formatting only with float32, ``int`` and
-    ``float`` only with dtypes that are not complex, and ``numpy`` with all dtypes except bfloat16, which NumPy lacks.
+    ``float`` only with dtypes that are not complex, and ``numpy`` with all dtypes except bfloat16, which NumPy lacks. A view with one
+    element and up to three dimensions is also converted to a number, used as the argument of ``range``, as the start of a slice, and as a
+    size. Uses that the CPU rejects are left out.
     """
     from accelkit_conformance.oracle.host_values import check_python_values
 
@@ -148,10 +150,12 @@ def devices_of_dlpack(subject: Subject) -> None:
 def sizes_of_copies(subject: Subject) -> None:
     """Copies of n bytes to the device, on the device and to the host keep every byte, and ``copy_`` writes no byte before or after its
     target. The tested values of n are all numbers from 0 to 70 and, for each power of two p from 128 to 4,194,304, the numbers p-3, p-1, p,
-    p+1 and p+2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages."""
-    from accelkit_conformance.oracle.many_copies import check_sizes
+    p+1 and p+2. The source and, with ``copy_``, the target begin 0 to 3 bytes after the start of their storages. Rows of one tensor on the
+    device are also copied to rows of another one, with changing numbers of rows and changing first rows. No other rows change."""
+    from accelkit_conformance.oracle.many_copies import check_rows, check_sizes
 
     check_sizes(subject)
+    check_rows(subject)
 
 
 @check("full")

@@ -278,12 +278,25 @@ def result_strides(subject: Subject, name: str) -> None:
 def storages(subject: Subject, name: str) -> None:
     """``resize_``, ``set_``, ``as_strided_``, assignments to ``data``, views with another dtype, and writing through views of views give
     the same values and shapes as on the CPU. The strides and offsets of some results are compared, too. ``resize_`` keeps the old
-    elements. If there is a second device, all this is also true of tensors on this device while the first is current."""
+    elements. If a tensor gets other memory by ``set_`` or an assignment to ``data``, or fewer elements by ``resize_``, views that were made
+    before keep their elements. Later writes to the tensor and to its views have the same effect as on the CPU. If there is a second device,
+    all this is also true of tensors on this device while the first is current."""
     from accelkit_conformance.oracle.places import on_each_device
     from accelkit_conformance.oracle.storage_calls import check_storages
 
     for one in on_each_device(subject):
         check_storages(one, name)
+
+
+@check("full", requires=["dtype.int32", "dtype.int64", "dtype.float32"], over=names_of("huge_views", "CALLS"))
+def huge_views(subject: Subject, name: str) -> None:
+    """Reading and writing a few elements of a view with 2,800,000,000 elements gives the same results as on the CPU. The elements overlap
+    in memory: ``as_strided`` makes the view from a tensor of 110,000 elements. The elements are selected by numbers, slices, or a tensor
+    of indices, and many of them have a linear index of more than 2^31. No call has a large result. Devices whose tensors have no storage
+    with an address are not tested, because their views may be copies."""
+    from accelkit_conformance.oracle.huge_views import check_huge_views
+
+    check_huge_views(subject, name)
 
 
 def _conjugate_views() -> Iterator[Case]:

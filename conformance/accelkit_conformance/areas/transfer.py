@@ -132,7 +132,8 @@ def copies_convert(subject: Subject) -> None:
 def copies_broadcast(subject: Subject, direction: str) -> None:
     """``copy_`` broadcasts its source to a target of up to three dimensions. The source is a 0-d tensor, a row, a column, a matrix, a
     batch of rows or a batch of columns. Every pair of the dtypes float32, float16 and int64 is tested, except pairs with a dtype that is
-    declared ``none``.
+    declared ``none``. Targets with 1,120 rows or 70,001 elements are also strided or transposed, or have gaps between their rows. Nothing
+    outside a target is written.
     """
     from accelkit_conformance.oracle.copy_cases import check_broadcasts
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _SHAPES: dict[str, tuple[int, ...]] = {
     "33 x 65": (33, 65), "0-d": (), "empty": (0, 3), "one": (1,), "2 x 3 x 5 x 7": (2, 3, 5, 7), "70,001": (70_001,),
 }  # fmt: skip
+_LARGE_BROADCASTS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((), (1120, 3)), ((1, 1), (1120, 3)), ((3,), (1120, 3)), ((1120, 1), (1120, 3)), ((), (70_001,)), ((1,), (70_001,)),
+)  # fmt: skip
+"""Shapes of a source and of a target with many elements."""
 _COPIES, _TO = ("copy_", "copy_, non_blocking"), "to"
 
 _LAZY_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"conj()": torch.conj, "conj().imag": lambda x: x.conj().imag}
@@ -113,14 +117,19 @@ def check_broadcasts(subject: Subject, direction: str) -> None:
     start, end = _ends(subject, direction)
     targets, dtypes = [(), (4,), (3, 4), (2, 3, 4)], [name for name in ("float32", "float16", "int64") if not subject.lacks(name)]
     shapes = [(source, target) for source in [(), (1,), (4,), (1, 4), (3, 1), (2, 1, 4), (2, 3, 1), (1, 3, 4)] for target in targets]
-    for (shape, target_shape), dtype, target_dtype in itertools.product(shapes, dtypes, dtypes):
-        source = torch.arange(1, 1 + math.prod(shape)).view(shape).to(getattr(torch, dtype))
-        expected = torch.zeros(target_shape, dtype=getattr(torch, target_dtype))
+    small = itertools.product(shapes, dtypes, dtypes, ("contiguous",))
+    large = itertools.product(_LARGE_BROADCASTS, dtypes[:1], dtypes, ("contiguous", "strided", "transposed", "narrowed"))
+    for (shape, target_shape), dtype, target_dtype, layout in (*small, *large):
+        source = (torch.arange(1, 1 + math.prod(shape)) % 2039).view(shape).to(getattr(torch, dtype))
+        target = arranged(torch.zeros(target_shape, dtype=getattr(torch, target_dtype)), layout)
         if len(shape) > len(target_shape):
             continue
-        facts = {"shape": shape, "target_shape": target_shape, "dtype": dtype, "target_dtype": target_dtype}
-        with subject.sample(f"{dtype} {list(shape)} to {target_dtype} {list(target_shape)}", facts):
-            _check_same(expected.to(end).copy_(source.to(start)), expected.copy_(source))
+        facts = {"shape": shape, "target_shape": target_shape, "dtype": dtype, "target_dtype": target_dtype, "layout": layout}
+        with subject.sample(f"{dtype} {list(shape)} to {target_dtype} {list(target_shape)}, {layout}", facts):
+            there = to_device(target, end).copy_(to_device(source, start))
+            _check_same(there, target.copy_(source))
+            if has_memory(there):
+                assert torch.equal(whole_storage(there), whole_storage(target)), "the copy wrote outside its target"
 
 
 def _check_lazy_copy(subject: Subject, case: dict[str, str], start: torch.device, end: torch.device) -> None:

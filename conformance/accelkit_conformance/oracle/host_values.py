@@ -170,6 +170,44 @@ def check_python_values(subject: Subject) -> None:
                 with subject.sample(f"{name} of {layout} {dtype}", {"name": name, "dtype": dtype, "layout": layout}):
                     found, expected = repr(convert(view(there))), repr(convert(view(here)))
                     assert found == expected, f"{name} gave {found[:200]}, not {expected[:200]}"
+        for shape, one in _ONE_ELEMENT.items():
+            for name, convert in _NUMBERS.items():
+                if (name == "bool" and subject.lacks("bool")) or (expected := _result(convert, one(here))) is None:
+                    continue
+                with subject.sample(f"{name} of {shape} {dtype}", {"name": name, "dtype": dtype, "layout": shape}):
+                    found = convert(one(there))
+                    assert repr(found) == repr(expected), f"{name} gave {found!r}, not {expected!r}"
+
+
+_ONE_ELEMENT: dict[str, _Call] = {
+    "an element": lambda x: x[2, 3],
+    "shape (1,)": lambda x: x[2, 3:4],
+    "shape (1, 1)": lambda x: x[2:3, 3:4],
+    "shape (1, 1, 1)": lambda x: x[2:3, None, 3:4],
+    "contiguous, shape (1, 1)": lambda x: x[2:3, 3:4].clone(),
+}
+"""Functions that return one element of a matrix with 4 rows and 6 columns, as tensors of various shapes."""
+_NUMBERS: dict[str, _Call] = {
+    "item": lambda x: x.item(),
+    "tolist": lambda x: x.tolist(),
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "index": operator.index,
+    "range": lambda x: list(range(x)),  # type: ignore[call-overload]
+    "a slice": lambda x: torch.arange(9)[x:].tolist(),  # type: ignore[misc]
+    "a size": lambda x: torch.zeros(x, 2).shape,  # type: ignore[call-overload]
+}
+"""Uses of a tensor with one element as a Python number."""
+
+
+def _result(convert: _Call, x: torch.Tensor) -> Any:
+    """Return the result of a conversion on the CPU, or None if the CPU rejects it."""
+    try:
+        return convert(x)
+    except (RuntimeError, TypeError, ValueError):
+        return None
 
 
 def _arrays(dtype: str) -> dict[str, Any]:

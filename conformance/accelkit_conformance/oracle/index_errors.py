@@ -37,82 +37,97 @@ def _uniform(x: torch.Tensor, last: float) -> torch.Tensor:
     return torch.cat([torch.full((9_999,), 0.5, device=x.device), _values(x, last)])
 
 
-_BEYOND: dict[str, tuple[int, Callable[[torch.Tensor, torch.Tensor], object]]] = {
-    "x[index]": (4, lambda x, index: x[index]),
-    "x[index] = value": (4, lambda x, index: x.__setitem__(index, 1.0)),
-    "index_select": (4, lambda x, index: x.index_select(0, index)),
-    "gather": (4, lambda x, index: x.gather(0, index)),
-    "take": (4, lambda x, index: x.take(index)),
-    "embedding": (2, lambda x, index: F.embedding(index, x.view(2, 2))),
-    "scatter_": (4, lambda x, index: x.scatter_(0, index, 1.0)),
-    "scatter_ of a tensor": (4, lambda x, index: x.scatter_(0, index, torch.ones_like(x))),
-    "scatter_add_": (4, lambda x, index: x.scatter_add_(0, index, torch.ones_like(x))),
-    "scatter_reduce_": (4, lambda x, index: x.scatter_reduce_(0, index, torch.ones_like(x), "amax")),
-    "index_add_": (4, lambda x, index: x.index_add_(0, index, torch.ones(2, device=x.device))),
-    "index_copy_": (4, lambda x, index: x.index_copy_(0, index, torch.ones(2, device=x.device))),
-    "index_fill_": (4, lambda x, index: x.index_fill_(0, index, 1.0)),
-    "index_put_, accumulating": (4, lambda x, index: x.index_put_((index,), torch.ones(2, device=x.device), accumulate=True)),
-    "put_": (4, lambda x, index: x.put_(index, torch.ones(2, device=x.device))),
-    "index_reduce_": (4, lambda x, index: x.index_reduce_(0, index, torch.ones(2, device=x.device), "amax")),
+def _ones(index: torch.Tensor) -> torch.Tensor:
+    return torch.ones(index.shape, device=index.device)
+
+
+_BEYOND: dict[str, tuple[int, int, Callable[[torch.Tensor, torch.Tensor], object]]] = {
+    "x[index]": (4, -5, lambda x, index: x[index]),
+    "x[index] = value": (4, -5, lambda x, index: x.__setitem__(index, 1.0)),
+    "index_select": (4, -1, lambda x, index: x.index_select(0, index)),
+    "gather": (4, -1, lambda x, index: x.gather(0, index)),
+    "take": (4, -5, lambda x, index: x.take(index)),
+    "embedding": (2, -1, lambda x, index: F.embedding(index, x.view(2, 2))),
+    "scatter_": (4, -1, lambda x, index: x.scatter_(0, index, 1.0)),
+    "scatter_ of a tensor": (4, -1, lambda x, index: x.scatter_(0, index, _ones(index))),
+    "scatter_add_": (4, -1, lambda x, index: x.scatter_add_(0, index, _ones(index))),
+    "scatter_reduce_": (4, -1, lambda x, index: x.scatter_reduce_(0, index, _ones(index), "amax")),
+    "index_add_": (4, -1, lambda x, index: x.index_add_(0, index, _ones(index))),
+    "index_copy_": (4, -1, lambda x, index: x.index_copy_(0, index, _ones(index))),
+    "index_fill_": (4, -5, lambda x, index: x.index_fill_(0, index, 1.0)),
+    "index_put_, accumulating": (4, -5, lambda x, index: x.index_put_((index,), _ones(index), accumulate=True)),
+    "put_": (4, -5, lambda x, index: x.put_(index, _ones(index))),
+    "index_reduce_": (4, -1, lambda x, index: x.index_reduce_(0, index, _ones(index), "amax")),
     **{
         f"embedding_bag, {mode}": (
             2,
+            -1,
             lambda x, index, mode=mode: F.embedding_bag(index, x.view(2, 2), torch.tensor([0], device=x.device), mode=mode),  # type: ignore[misc]
         )
         for mode in ("sum", "mean", "max")
     },
-    "embedding_bag of a matrix of indices": (2, lambda x, index: F.embedding_bag(index.view(1, 2), x.view(2, 2))),
-    "nll_loss": (2, lambda x, index: F.nll_loss(x.view(2, 2), index)),
-    "nll_loss of images": (2, lambda x, index: F.nll_loss(x.view(1, 2, 1, 2), index.view(1, 1, 2))),
-    "nll_loss without reduction": (2, lambda x, index: F.nll_loss(x.view(2, 2), index, reduction="none")),
+    "embedding_bag of a matrix of indices": (2, -1, lambda x, index: F.embedding_bag(index.view(1, -1), x.view(2, 2))),
+    "nll_loss": (2, -1, lambda x, index: F.nll_loss(x.view(2, 2), index)),
+    "nll_loss of images": (2, -1, lambda x, index: F.nll_loss(x.view(1, 2, 1, 2), index.view(1, 1, 2))),
+    "nll_loss without reduction": (2, -1, lambda x, index: F.nll_loss(x.view(2, 2), index, reduction="none")),
     "nll_loss of images, without reduction": (
         2,
+        -1,
         lambda x, index: F.nll_loss(x.view(1, 2, 1, 2), index.view(1, 1, 2), reduction="none"),
     ),
-    "cross_entropy": (2, lambda x, index: F.cross_entropy(x.view(2, 2), index)),
-    "one_hot": (3, lambda x, index: F.one_hot(index, 3)),
-    "x[:, index]": (2, lambda x, index: x.view(2, 2)[:, index]),
-    "gather along columns": (2, lambda x, index: x.view(2, 2).gather(1, index.view(2, 1))),
+    "cross_entropy": (2, -1, lambda x, index: F.cross_entropy(x.view(2, 2), index)),
+    "one_hot": (3, -1, lambda x, index: F.one_hot(index, 3)),
+    "x[:, index]": (2, -3, lambda x, index: x.view(2, 2)[:, index]),
+    "gather along columns": (2, -1, lambda x, index: x.view(2, 2).gather(1, index.view(2, 1))),
 }
-"""Calls with an index beyond the end of a tensor, by name: the smallest index that is out of range, and a function of a tensor of four
-elements and the indices."""
+"""Calls with an index beyond an end of a tensor, by name: the smallest index beyond the end, the largest index before the start, and a
+function of a tensor of four elements and two indices."""
+_OF_A_SLICE = (
+    "x[index]", "x[index] = value", "index_select", "gather", "take", "scatter_", "scatter_ of a tensor", "scatter_add_", "scatter_reduce_",
+    "index_add_", "index_copy_", "index_fill_", "index_put_, accumulating", "put_", "index_reduce_",
+)  # fmt: skip
+"""Names in ``_BEYOND`` of functions that take a one-dimensional tensor and any number of indices. They are also called with the first two
+elements of a longer tensor, and with 40 valid indices before the one that is out of range."""
 INDICES: dict[str, _Call] = {
-    **{name: lambda x, call=call, length=length: call(x, _index(x, length)) for name, (length, call) in _BEYOND.items()},  # type: ignore[misc]
+    **{name: lambda x, call=call, end=end: call(x, _index(x, end)) for name, (end, _, call) in _BEYOND.items()},  # type: ignore[misc]
+    **{
+        f"{name}, before the start": lambda x, call=call, start=start: call(x, _index(x, start))  # type: ignore[misc]
+        for name, (_, start, call) in _BEYOND.items()
+        if not name.startswith("embedding_bag")  # CUDA's kernel does not check this
+    },
+    **{
+        f"{name} of a slice": lambda x, call=_BEYOND[name][2]: call(x[:2], _index(x, 3))  # type: ignore[misc]
+        for name in _OF_A_SLICE
+    },
+    **{
+        f"{name}, {side} of many": lambda x, call=call, value=value: call(x, torch.cat([_index(x, 1)] * 20 + [_index(x, value)]))  # type: ignore[misc]
+        for name, (end, start, call) in _BEYOND.items()
+        if name in _OF_A_SLICE
+        for side, value in (("the last", end), ("the last, before the start,", start))
+        if name != "index_copy_"
+    },
     "index_select of 9": lambda x: x.index_select(0, _index(x, 9)),
     "embedding of 9": lambda x: F.embedding(_index(x, 9), x.view(2, 2)),
     "x[-index]": lambda x: x[_index(x, -9)],
     "take of -9": lambda x: x.take(_index(x, -9)),
-    "gather of -1": lambda x: x.gather(0, _index(x, -1)),
     "index_copy_ of -9": lambda x: x.index_copy_(0, _index(x, -9), torch.ones(2, device=x.device)),
-    "embedding of -1": lambda x: F.embedding(_index(x, -1), x.view(2, 2)),
-    "one_hot of -1": lambda x: F.one_hot(_index(x, -1), 3),
     "max_unpool2d": lambda x: F.max_unpool2d(x.view(1, 2, 2), _index(x, 99).repeat(2).view(1, 2, 2), 2),
-    "x[index] of a slice": lambda x: x[:2][_index(x, 3)],
-    "x[index] = value of a slice": lambda x: x[:2].__setitem__(_index(x, 3), 1.0),
-    "index_select of a slice": lambda x: x[:2].index_select(0, _index(x, 3)),
-    "index_add_ of a slice": lambda x: x[:2].index_add_(0, _index(x, 3), torch.ones(2, device=x.device)),
     **{
-        f"{name} of 2**32": lambda x, call=_BEYOND[name][1]: call(x, _index(x, 2**32))  # type: ignore[misc]
+        f"{name} of 2**32": lambda x, call=_BEYOND[name][2]: call(x, _index(x, 2**32))  # type: ignore[misc]
         for name in ("x[index]", "x[index] = value", "gather", "take", "scatter_", "index_fill_")  # others have 32-bit indices on CUDA
     },
     **{
         f"{name}, one of 5,000": lambda x, call=call: call(x, _index(x, 4, before=4_999))  # type: ignore[misc]
         for name, call in {
-            "x[index]": _BEYOND["x[index]"][1],
-            "x[index] = value": _BEYOND["x[index] = value"][1],
-            "index_select": _BEYOND["index_select"][1],
-            "take": _BEYOND["take"][1],
+            "x[index]": _BEYOND["x[index]"][2],
+            "x[index] = value": _BEYOND["x[index] = value"][2],
+            "index_select": _BEYOND["index_select"][2],
+            "take": _BEYOND["take"][2],
             "embedding": lambda x, index: F.embedding(index, x.view(4, 1)),
-            "index_fill_": _BEYOND["index_fill_"][1],
+            "index_fill_": _BEYOND["index_fill_"][2],
             "gather": lambda x, index: x.view(1, 4).gather(1, index.view(1, -1)),
         }.items()
     },
-    "index_add_ of -1": lambda x: x.index_add_(0, _index(x, -1), torch.ones(2, device=x.device)),
-    "index_reduce_ of -1": lambda x: x.index_reduce_(0, _index(x, -1), torch.ones(2, device=x.device), "amax"),
-    "scatter_add_ of -1": lambda x: x.scatter_add_(0, _index(x, -1), torch.ones_like(x)),
-    "put_ of -9": lambda x: x.put_(_index(x, -9), torch.ones(2, device=x.device)),
-    "index_fill_ of -9": lambda x: x.index_fill_(0, _index(x, -9), 1.0),
-    "x[index] = value of -9": lambda x: x.__setitem__(_index(x, -9), 1.0),
     "index_fill_ of a long slice": lambda x: x.repeat(16)[:32].index_fill_(0, torch.tensor([40], device=x.device), 7.0),
     "index_fill_ before a slice": lambda x: x.repeat(16)[8:40].index_fill_(0, torch.tensor([-38], device=x.device), 7.0),
     "index_select along columns": lambda x: x.view(2, 2).t().index_select(1, _index(x, 2)),
@@ -124,8 +139,6 @@ INDICES: dict[str, _Call] = {
     "multi_margin_loss": lambda x: F.multi_margin_loss(x.view(2, 2), _index(x, 2)),
     "nll_loss beside an ignored class": lambda x: F.nll_loss(x.view(2, 2), torch.tensor([-100, 2], device=x.device)),
     "searchsorted with a sorter": lambda x: torch.searchsorted(x, x, sorter=torch.tensor([0, 1, 2, 4], device=x.device)),
-    "nll_loss of -1": lambda x: F.nll_loss(x.view(2, 2), _index(x, -1)),
-    "scatter_ of -1": lambda x: x.scatter_(0, _index(x, -1), 1.0),
     "bincount of -1": lambda x: torch.bincount(_index(x, -1)),
     "repeat_interleave of -1": lambda x: x[:2].repeat_interleave(_index(x, -1)),
 }

@@ -66,31 +66,37 @@ INDICES: dict[str, _Index] = {
     "True": lambda x: True,
     "False": lambda x: False,
 }
-"""Functions by name. Each takes a tensor of shape (4, 5, 3) and returns an index for it."""
+"""Functions by name. Each takes a tensor of shape (4, 5, 3) or (4, 5, 401) and returns an index for it."""
 
 LAYOUTS = ("contiguous", "transposed", "reversed", "strided", "narrowed")
+_LAST = 401
+"""The length of the last dimension of large tensors. A number as an index of any other dimension selects more than 1,024 elements."""
 
 
 def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """Read and assign the elements that an index selects, and compare the results with those on the CPU.
 
-    This is done for tensors of several layouts. If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also
-    called with ``accumulate=True``, to add 1 to an element each time that the index selects it. If the index contains neither tensors nor
-    lists, an int32 tensor is also assigned. With other indices, the CPU rejects a tensor whose dtype differs from ``dtype``. Differences
-    are recorded in the subject.
+    This is done for tensors of several layouts and, in float32, for a tensor with a long last dimension, which gets fewer kinds of values.
+    If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also called with ``accumulate=True``, to add 1 to an
+    element each time that the index selects it. If the index contains neither tensors nor lists, an int32 tensor is also assigned. With
+    other indices, the CPU rejects a tensor whose dtype differs from ``dtype``. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the index in ``INDICES``.
         dtype: The dtype of the tensor.
     """
-    index, numbers = INDICES[name], torch.randperm(60, generator=torch.Generator().manual_seed(4)).view(4, 5, 3)
-    values = numbers % 2 if dtype == "bool" else numbers
-    for layout in LAYOUTS:
-        x = arranged(values.to(getattr(torch, dtype)), layout)
-        for description, call in _calls(index, dtype).items():
-            with subject.sample(f"{description}, {name}, {layout}", {"name": name, "dtype": dtype}):
-                compare_call(subject, call, (x,), is_pure=description == "read")
+    index = INDICES[name]
+    for last, layouts in ((3, LAYOUTS), (_LAST, LAYOUTS[2:3] if dtype == "float32" else ())):
+        numbers = torch.randperm(20 * last, generator=torch.Generator().manual_seed(4)).view(4, 5, last)
+        values = numbers % (2 if dtype == "bool" else 251 if dtype == "bfloat16" else 1 << 20)
+        for layout in layouts:
+            x = arranged(values.to(getattr(torch, dtype)), layout)
+            for description, call in _calls(index, dtype).items():
+                if last == _LAST and description not in ("read", "assign a number", "assign a row"):
+                    continue
+                with subject.sample(f"{description}, {name}, {layout}, {last} columns", {"name": name, "dtype": dtype}):
+                    compare_call(subject, call, (x,), is_pure=description == "read")
 
 
 def _calls(index: _Index, dtype: str) -> dict[str, Callable[[torch.Tensor], Any]]:

@@ -1,4 +1,4 @@
-"""Calls on tensors with more than 2**24 elements, or more than 2**23 rows or columns.
+"""Calls on tensors with more than 2**24 elements or more than 2**23 rows or columns, and calls that move millions of elements.
 
 A float32 counter cannot count beyond 2**24, and 65,535 blocks of 256 threads cover fewer than 2**24 elements.
 """
@@ -13,7 +13,7 @@ import torch.nn.functional as F  # the usual name
 from torch.utils._pytree import tree_leaves, tree_map
 
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
-from accelkit_conformance.oracle.tolerance import check_result
+from accelkit_conformance.oracle.tolerance import check_form, check_values
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -109,6 +109,57 @@ _COLUMN_CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 """Functions by name. Each takes the result of ``_columns``."""
 
+
+def _blocks(device: Any) -> torch.Tensor:
+    """Return a five-dimensional tensor of 8,463,168 small integers. Most of its lengths are odd."""
+    count = 16 * 7 * 57 * 32 * 37 + 16 * 7 * 57 * 32
+    return (torch.arange(count, dtype=torch.int32) % 32_749).to(torch.int16).view(16, 7, 57, 32, 38)[..., :37].to(device)
+
+
+def _dense_mask(device: Any) -> torch.Tensor:
+    """Return a mask of ``_NUM_MASKED`` elements. Slightly more than half of them, which are spread irregularly, are True."""
+    return (torch.arange(_NUM_MASKED) * 7919 % _NUM_MASKED < _NUM_MASKED // 2 + 5).to(device)
+
+
+def _masked(x: torch.Tensor, mask: torch.Tensor) -> Any:
+    """Select the masked elements several times, and change the tensor between the selections. Return the selected elements."""
+    found = []
+    for _ in range(8):
+        found.append(x[mask].view(-1, 1)[:, 0])
+        x += 1
+    return found
+
+
+_NUM_MASKED = 1_842_339
+_MOVING: dict[str, Callable[[torch.Tensor], Any]] = {
+    "chunk": lambda x: [one.clone() for one in x.chunk(3, 2)],
+    "constant_pad": lambda x: F.pad(x, (1, 2, 0, 1)),
+    "flip_of_blocks": lambda x: x.flip(0, 2),
+    "index_copy": lambda x: x.index_copy(2, torch.arange(3, 50).to(x.device), x[:, :, :47].clone()),
+    "index_select_of_blocks": lambda x: x.index_select(1, torch.tensor([6, 0, 3, 3, 1, 5, 2]).to(x.device)),
+    "masked_fill_of_blocks": lambda x: x.masked_fill(x % 3 == 0, -1),
+    "permute": lambda x: x.permute(4, 0, 2, 1, 3).contiguous(),
+    "repeat": lambda x: x[:, :3].repeat(1, 2, 1, 1, 1),
+    "repeat_interleave": lambda x: x[:, :4].repeat_interleave(2, 0),
+    "roll": lambda x: x.roll((5, 11), (2, 4)),
+    "rot90": lambda x: x.rot90(1, (2, 4)),
+    "stack": lambda x: torch.stack([x[0], x[3], x[9]], 2),
+    "tril": lambda x: x.tril(-3),
+    "unfold": lambda x: x[:3].unfold(2, 5, 3).contiguous(),
+    "where_of_blocks": lambda x: torch.where(x[:1] % 2 == 0, x, x[..., :1]),
+}
+"""Functions by name that move elements. Each takes the result of ``_blocks``. All elements of their results are compared."""
+_MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "getitem": _masked,
+    "masked_scatter": lambda x, mask: x.masked_scatter(mask, x.flip(0)),
+    "masked_select": lambda x, mask: [x.masked_select(mask), (x + 1).masked_select(mask)],
+    "nonzero": lambda x, mask: [mask.nonzero(), mask.view(3, -1).nonzero()],
+    "setitem": lambda x, mask: x.__setitem__(mask, x[mask] * 2) or x,  # type: ignore[func-returns-value]
+    "unique": lambda x, mask: (x * 7919 % 1_000_003).unique(),
+}
+"""Functions by name. Each takes a tensor of as many numbers as the result of ``_dense_mask`` has elements, and this mask. All elements of
+their results are compared."""
+
 CALLS: dict[str, Callable[[Any], Any]] = {
     "add": lambda device: _ends(_numbers(device) + 1),
     "any": lambda device: (_marked(device)[1 : 65_535 * 256] != 0).any(),
@@ -153,10 +204,17 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         f"{name}_of_many_columns": lambda device, call=call: tree_map(_column_ends, call(_columns(device)))  # type: ignore[misc]
         for name, call in _COLUMN_CALLS.items()
     },
+    **{name: lambda device, call=call: call(_blocks(device)) for name, call in _MOVING.items()},  # type: ignore[misc]
+    **{
+        f"{name}_of_a_dense_mask": lambda device, call=call: call(  # type: ignore[misc]
+            torch.arange(_NUM_MASKED, dtype=torch.int32, device="cpu").to(device), _dense_mask(device)
+        )
+        for name, call in _MASKED.items()
+    },
 }
-"""Functions by name. Each takes a device, and returns a few elements of a result. Most of these elements depend on elements of a tensor
-near or beyond index 2**24, or on rows or columns of a matrix near or beyond index 2**23. Others are counts or sums of more than 2**24
-elements that have only two values."""
+"""Functions by name. Each takes a device. Most of them return a few elements of a result, which depend on elements of a tensor near or
+beyond index 2**24, or on rows or columns of a matrix near or beyond index 2**23, or they are counts or
+sums of more than 2**24 elements that have only two values. The functions from ``_MOVING`` and ``_MASKED`` return all elements."""
 
 
 def check_large_tensors(subject: Subject, name: str) -> None:
@@ -169,4 +227,9 @@ def check_large_tensors(subject: Subject, name: str) -> None:
     call = CALLS[name]
     require_dtypes(subject, lambda: call("cpu"))
     for mine, theirs in zip(tree_leaves(call(subject.device)), tree_leaves(call("cpu")), strict=True):
-        check_result(mine, theirs, None, subject.device)
+        check_form(mine, theirs, subject.device)
+        if theirs.is_floating_point():
+            check_values(mine.cpu(), theirs, None)
+            continue
+        wrong = (mine.cpu() != theirs).flatten().nonzero().flatten()
+        assert not len(wrong), f"{len(wrong)} of {theirs.numel()} elements differ, the first at the linear index {wrong[0]}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +48,22 @@ def check_sizes(subject: Subject) -> None:
             expected[start : start + size] = source
             assert torch.equal(host, expected), f"a copy of {size} bytes to byte {start} of a tensor on the host is wrong"
             assert torch.equal(target.cpu(), expected), f"a copy of {size} bytes to byte {start} of a tensor on the device is wrong"
+
+
+def check_rows(subject: Subject) -> None:
+    """Copy some rows of a matrix to rows of another matrix on the device, and check all rows of the target. The same two matrices are used
+    for all copies. Wrong rows are recorded in the subject."""
+    for columns in ((), (4,), (3, 5)):
+        here = torch.arange(float(96 * math.prod(columns))).view(96, *columns)
+        source, target = here.to(subject.device), torch.zeros_like(here).to(subject.device)
+        for first, to, length in itertools.product((0, 1, 32), (0, 1, 32), (16, 32, 1, 63, 16)):
+            with subject.sample(f"{length} rows of shape {columns} from row {first} to row {to}", {"shape": columns, "length": length}):
+                target.zero_()
+                target[to : to + length].copy_(source[first : first + length])
+                expected = torch.zeros_like(here)
+                expected[to : to + length] = here[first : first + length]
+                wrong = int((target.cpu() != expected).flatten(1).any(1).sum()) if columns else int((target.cpu() != expected).sum())
+                assert not wrong, f"{wrong} of 96 rows of the target are wrong"
 
 
 def check_many(subject: Subject) -> None:

@@ -106,6 +106,28 @@ def _swapped(device: Any) -> Any:
     return x, y
 
 
+def _with_earlier_views(change: Callable[[torch.Tensor], object]) -> Callable[[Any], Any]:
+    """Return a function that takes a device, creates a tensor and views of it, calls ``change`` with the tensor, and then writes into each
+    of them."""
+
+    def call(device: Any) -> Any:
+        x = _numbers(device)
+        views = [x.view(3, 4), x[2:], x.detach(), x.view(3, 4).t(), x[:5]]
+        change(x)
+        kept = [one.clone() for one in (x, *views)]
+        views[1][3] = 70
+        x[1] = -1
+        views[3][0].mul_(3)
+        views[2][4] = 9
+        return kept, x, views, x.stride(), x.storage_offset()
+
+    return call
+
+
+def _assign(x: torch.Tensor, values: torch.Tensor) -> None:
+    x.data = values
+
+
 STORAGES: dict[str, Callable[[Any], Any]] = {
     "resize__to_a_smaller_shape": lambda device: _numbers(device).resize_(2, 3),
     "resize__to_a_larger_shape": lambda device: _grown(_numbers(device), 5, 7),
@@ -123,6 +145,10 @@ STORAGES: dict[str, Callable[[Any], Any]] = {
     "parts": _windows,
     "views_of_views": _nested_views,
     "swapped_parts": _swapped,
+    "data_after_views": _with_earlier_views(lambda x: _assign(x, x[:5] + 1)),
+    "data_of_a_view_after_views": _with_earlier_views(lambda x: _assign(x, x.data[3:9])),
+    "set__after_views": _with_earlier_views(lambda x: x.set_(torch.arange(20.0).to(x.device)[3:9].view(2, 3).view(6))),
+    "resize__after_views": _with_earlier_views(lambda x: x.resize_(5)),
 }
 """Functions by name. Each takes a device and returns tensors and numbers."""
 
