@@ -3,6 +3,7 @@ is raised if the index of the requested device does not exist, or if the inputs 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from accelkit_conformance.checks import check
@@ -10,6 +11,8 @@ from accelkit_conformance.late_errors import raises
 from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
+    import torch
+
     from accelkit_conformance.subject import Subject
 
 
@@ -257,11 +260,23 @@ def scalars_come_back(subject: Subject) -> None:
 
 @check("smoke")
 def tensors_print(subject: Subject) -> None:
-    """``repr`` of a tensor that contains 1.5 and NaN shows ``1.5`` and, unless the device is the CPU, the device type. The check needs
-    float64, int64 and bool, which torch uses to format the values."""
+    """``repr`` of a tensor that contains 1.5 and NaN shows ``1.5`` and, unless the device is the CPU, the device type. ``repr`` of a whole
+    tensor, an element, a slice, a strided, a transposed and an empty view, a tensor of integers, a mask and a tensor of 3,000 elements
+    shows the same values as on the CPU. The check needs float64, int64 and bool, which torch uses to format the values."""
     import torch
 
     subject.needs("float64", "int64", "bool")
+    here = torch.arange(3000.0).view(1000, 3) / 8
+    here[1, 1] = float("inf")
+    views: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "a large tensor": lambda x: x, "a slice": lambda x: x[1:4], "an element": lambda x: x[2, 1], "a strided view": lambda x: x[:9:2, 1],
+        "a transposed view": lambda x: x[:4].t(), "an empty view": lambda x: x[:0], "integers": lambda x: x[2:7].long(),
+        "a mask": lambda x: x[:4] > 1,
+    }  # fmt: skip
+    for name, view in views.items():
+        shown = view(here.to(subject.device))
+        found, expected = repr(shown).replace(f", device='{shown.device}'", ""), repr(view(here))
+        assert "".join(found.split()) == "".join(expected.split()), f"repr of {name} is {found}, not {expected}"
     text = repr(torch.tensor([1.5, float("nan")], device=subject.device))
     assert "1.5" in text
     assert subject.device_type == "cpu" or subject.device_type in text, text

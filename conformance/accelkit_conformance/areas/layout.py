@@ -48,13 +48,27 @@ def noncontiguous_inputs(subject: Subject, name: str) -> None:
 def conditions(subject: Subject, overload: str) -> None:
     """A call to the overload gives the same results as on the CPU even if its arguments are strided, offset, transposed or channels last in
     memory. The results are also the same if there are gaps between the rows of an argument, or if dimensions of length 1 have unusual
-    strides. In some calls, the result is written into a strided tensor or a tensor with gaps between its rows. The calls also vary the
-    other conditions of the check ``operators/conditions``, such as the gradient mode and the thread.
+    strides. In some calls, the result is written, in place or with ``out=``, into a strided tensor, a tensor with gaps between its rows, or
+    a tensor that has its dimensions in the opposite order in memory. The calls also vary the other conditions of the check
+    ``operators/conditions``, such as the gradient mode and the thread.
     """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions
 
     check_under_conditions(subject, overload, rows(is_contiguous=False))
+
+
+@check("full", requires=["dtype.float32"], over=forward_overloads)
+def views_on_the_device(subject: Subject, overload: str) -> None:
+    """A recorded call to an ATen overload, and its in-place form, give the same results as on the CPU if every tensor argument is a view
+    that was made on the device. The view is a reshaped row of a matrix, the first elements of a longer vector, a slice of a transposed
+    slice of a larger tensor, or a single element of a vector, as a 0-d tensor. The call changes no other elements of the tensors that the
+    views belong to. Calls that the CPU rejects are left out. So are overloads that only torch itself calls, and overloads of linear
+    algebra.
+    """
+    from accelkit_conformance.oracle.views_on_the_device import check_views_on_the_device
+
+    check_views_on_the_device(subject, overload)
 
 
 def _pointwise() -> Iterator[Case]:

@@ -19,6 +19,7 @@ _MODULES = (
     "composed",
     "shapes",
     "argument_values",
+    "indexing",
     "many_items",
     "reductions",
     "draws",

@@ -66,6 +66,9 @@ _STRIDED_ROWS: tuple[dict[str, str], ...] = (
     _ONE | {"layout": "strided", "destination": "strided out="},
     *({"layout": layout} for layout in (*MIXED_LAYOUTS, *NARROWED_LAYOUTS, *MORE_LAYOUTS)),
     {"layout": "narrowed", "destination": "narrowed out="},
+    {"layout": "narrowed", "destination": "narrowed in place"},
+    {"layout": "transposed", "destination": "permuted out="},
+    {"layout": "reversed", "destination": "permuted in place"},
     {"layout": "odd strides", "size": "one"},
     {"layout": "ambiguous strides", "size": "one"},
 )
@@ -93,7 +96,8 @@ def rows(*, is_contiguous: bool) -> list[dict[str, str]]:
     For tensors that are not contiguous, there are also:
 
     - a combination for each layout in ``MIXED_LAYOUTS``, ``NARROWED_LAYOUTS`` and ``MORE_LAYOUTS``
-    - a combination with gaps between the rows of the tensor that is passed as ``out=``
+    - combinations with gaps between the rows of the tensor into which the call writes, in place or with ``out=``
+    - combinations in which the dimensions of this tensor are in the opposite order in memory
     - combinations of the layouts ``odd strides`` and ``ambiguous strides`` with a last dimension of length 1
     """
     if is_contiguous:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Calls that only torch itself is expected to make, so that their CPU kernels do not check the sizes of their arguments, and calls whose
 # results for empty arguments are not defined.
-_UNCHECKED = re.compile(
+UNCHECKED = re.compile(
     r"^_|_backward|segment_reduce|transformer|embedding_bag|batch_norm|_scaled_mm|unfold_backward|hash_tensor|linalg|cholesky|_solve|geqrf"
     r"|ormqr|lu_unpack|unique|hist|fractional|multilabel|multi_margin|is_set_to"
 )
@@ -38,14 +38,14 @@ def check_empty_arguments(subject: Subject, overload: str) -> None:
 
     The results of each call, and of the in-place form of the call, are compared with those on the CPU. Reductions that have no value
     for no elements, such as the maximum, must raise an error. Other calls that the CPU rejects are left out, and so are all calls to an
-    overload that ``_UNCHECKED`` matches. Differences are recorded in the subject.
+    overload that ``UNCHECKED`` matches. Differences are recorded in the subject.
 
     Raises:
         NotSupported: If the device lacks a dtype that the recorded call needs.
     """
     _, func, args, kwargs = recorded_call(overload)
     require_dtypes(subject, lambda: func(*args, **kwargs))
-    if _UNCHECKED.search(overload):
+    if UNCHECKED.search(overload):
         return
     in_place = in_place_overload(func)
     for description, given in _with_empty(args, kwargs):

@@ -157,6 +157,10 @@ def _filled(dtype: torch.dtype, fill: _Call) -> _Call:
     return lambda x: fill(torch.zeros(5, dtype=dtype, device=x.device))
 
 
+def _ints(x: torch.Tensor, *values: int) -> torch.Tensor:
+    return torch.tensor(values, device=x.device)
+
+
 INVALID_DRAWS: dict[str, _Call] = {
     "normal_ with a negative deviation": lambda x: x.normal_(0, -1),
     "normal with a negative deviation": lambda x: torch.normal(0.0, -1.0, (3,), device=x.device),
@@ -234,6 +238,18 @@ INVALID_SIZES: dict[str, _Call] = {
     "copy_ to the host of a shape that does not fit": lambda x: torch.ones(3).copy_(x),
     "an assignment that does not fit": lambda x: x.__setitem__(slice(0, 2), torch.ones(3)),
     "a mask that does not fit": lambda x: x[torch.ones(3, device=x.device) > 0],
+    "index_put, accumulating, of values that do not fit": lambda x: x.index_put((_ints(x, 3, 2, 1, 0),), x.view(4, 1), accumulate=True),
+    "index_put of values that do not fit": lambda x: x.index_put((_ints(x, 3, 2, 1, 0),), x[:3]),
+    "index_put_ of values that do not fit": lambda x: x.index_put_((_ints(x, 3, 2),), x[:3], accumulate=True),
+    "index_add_ of too few values": lambda x: x.index_add_(0, _ints(x, 3, 2, 1), x[:2] * 3),
+    "index_copy_ of too few values": lambda x: x.index_copy_(0, _ints(x, 3, 2, 1), x[:2] * 3),
+    "index_select with a matrix of indices": lambda x: x.index_select(0, _ints(x, 3, 2).view(1, 2)),
+    "index_fill_ of several values": lambda x: x.index_fill_(0, _ints(x, 3), x[:2] * 3),
+    "put_ of too few values": lambda x: x.put_(_ints(x, 3, 2, 1), x[:2] * 3),
+    "gather with indices of other dimensions": lambda x: x.gather(0, _ints(x, 3, 2).view(1, 2)),
+    "scatter_ of too few values": lambda x: x.scatter_(0, _ints(x, 3, 2, 1), x[:2] * 3),
+    "repeat_interleave of too few numbers": lambda x: x.repeat_interleave(_ints(x, 3, 2, 1)),
+    "masked_fill_ with a mask that does not fit": lambda x: x.masked_fill_(x[:3] > 0, 3.0),
     "item of several elements": lambda x: x.item(),
     "bool of several elements": bool,
     "float of no element": lambda x: float(x[:0]),

@@ -65,9 +65,9 @@ def check_huge_views(subject: Subject, name: str) -> None:
     """Compare the results of ``CALLS[name]`` on the device with those on the CPU.
 
     Raises:
-        AssertionError: If a result differs. NotSupported: If the device lacks a dtype that the call needs, or if its tensors have no
-        storage with an address. The device may then
-            copy the elements of a view.
+        AssertionError: If a result differs.
+        NotSupported: If the device lacks a dtype that the call needs, or if its tensors have no storage with an address. The device may
+            then copy the elements of a view.
     """
     if not has_memory(torch.ones(1, device=subject.device)):
         raise NotSupported("tensors of the device have no storage with an address")

@@ -76,10 +76,10 @@ _LAST = 401
 def check_index_expressions(subject: Subject, name: str, dtype: str) -> None:
     """Read and assign the elements that an index selects, and compare the results with those on the CPU.
 
-    This is done for tensors of several layouts and, in float32, for a tensor with a long last dimension, which gets fewer kinds of values.
-    If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also called with ``accumulate=True``, to add 1 to an
-    element each time that the index selects it. If the index contains neither tensors nor lists, an int32 tensor is also assigned. With
-    other indices, the CPU rejects a tensor whose dtype differs from ``dtype``. Differences are recorded in the subject.
+    This is done for tensors of several layouts and, in float32, for a tensor with a long last dimension, to which fewer kinds of values are
+    assigned. If the index consists only of tensors and the dtype is not bool, ``index_put_`` is also called with ``accumulate=True``, to
+    add 1 to an element each time that the index selects it. If the index contains neither tensors nor lists, an int32 tensor is also
+    assigned. With other indices, the CPU rejects a tensor whose dtype differs from ``dtype``. Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

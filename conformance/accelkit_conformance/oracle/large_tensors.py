@@ -212,9 +212,9 @@ CALLS: dict[str, Callable[[Any], Any]] = {
         for name, call in _MASKED.items()
     },
 }
-"""Functions by name. Each takes a device. Most of them return a few elements of a result, which depend on elements of a tensor near or
-beyond index 2**24, or on rows or columns of a matrix near or beyond index 2**23, or they are counts or
-sums of more than 2**24 elements that have only two values. The functions from ``_MOVING`` and ``_MASKED`` return all elements."""
+"""Functions by name. Each takes a device. The functions from ``_MOVING`` and ``_MASKED`` return whole results. The others return a few
+elements. Most of these depend on elements of a tensor near or beyond index 2**24, or on rows or columns of a matrix near or beyond index
+2**23. Others are counts or sums of more than 2**24 elements that have only two values."""
 
 
 def check_large_tensors(subject: Subject, name: str) -> None:

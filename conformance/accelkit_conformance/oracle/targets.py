@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelkit_conformance.oracle.layouts import canary, narrowed_buffer, strided_buffer
+from accelkit_conformance.oracle.layouts import canary, narrowed_buffer, reversed_dimensions, strided_buffer
 from accelkit_conformance.oracle.sample_transfer import has_memory
 from accelkit_conformance.oracle.used_memory import unwritten
 
@@ -38,6 +38,11 @@ class Target:
         buffer, inside = narrowed_buffer(like.detach())
         return cls(inside, buffer[..., :2], buffer[..., -3:])
 
+    @classmethod
+    def permuted(cls, like: torch.Tensor) -> Target:
+        """Return a Target whose tensor has the values of ``like``, with its dimensions in the opposite order in memory."""
+        return cls(reversed_dimensions(like.detach().clone(memory_format=torch.contiguous_format)))
+
     def check_gaps(self) -> None:
         """Check that a call did not move the tensor, change its strides, or overwrite the memory between its elements.
 
@@ -62,20 +67,24 @@ def _place(tensor: torch.Tensor) -> tuple[int, int, tuple[int, ...]] | None:
     return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.stride()
 
 
+_IN_PLACE = {"strided in place": Target.strided, "narrowed in place": Target.narrowed, "permuted in place": Target.permuted}
+_OUT = {"strided out=": Target.strided, "narrowed out=": Target.narrowed, "permuted out=": Target.permuted}
+
+
 def targets(destination: str, first: Any, results: list[Any], device: torch.device) -> list[Target]:
     """Return the tensors into which a call writes. The list is empty for a call that returns new tensors.
 
     Args:
-        destination: A value of ``condition_rows.AXES["destination"]``, or ``narrowed out=``.
+        destination: A value of ``condition_rows.AXES["destination"]``, or a key of ``_IN_PLACE`` or ``_OUT``.
         first: The first argument of the call, into which an in-place call writes.
         results: The results of the call on the CPU.
         device: The device of the call.
     """
     if destination == "in place":
         return [Target(first)]
-    if destination == "strided in place":
-        return [Target.strided(first)]
+    if destination in _IN_PLACE:
+        return [_IN_PLACE[destination](first)]
     if "out=" not in destination:
         return []
-    make = {"strided out=": Target.strided, "narrowed out=": Target.narrowed}.get(destination, Target)
+    make = _OUT.get(destination, Target)
     return [make(torch.full(like.shape, unwritten(like.dtype), dtype=like.dtype, device=device)) for like in results]
