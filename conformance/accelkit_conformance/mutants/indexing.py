@@ -119,10 +119,10 @@ class ReadsTheBase(Broken):
 
 @mutant("layout", "views of the device")
 class ReadsTheFirstElement(Broken):
-    """``ceil``, ``abs`` and ``masked_select`` of a view with one element read the first element of the storage."""
+    """``ceil`` and ``abs`` of a view with one element read the first element of the storage."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name in ("ceil", "abs", "masked_select") and args[0].numel() == 1 and args[0].storage_offset():
+        if name in ("ceil", "abs") and args[0].numel() == 1 and args[0].storage_offset():
             return func(args[0].as_strided(args[0].shape, args[0].stride(), 0), *args[1:], **kwargs)
         return call()
 
@@ -132,13 +132,9 @@ class FillsInRowMajorOrder(Broken):
     """``masked_fill_`` and ``addcdiv_`` lose what they write into a tensor whose dimensions are in the opposite order in memory."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        import torch
-
-        if (
-            name not in ("masked_fill_.Scalar", "addcdiv_")
-            or args[0].is_contiguous()
-            or not torch._C._is_non_overlapping_and_dense(args[0])
-        ):
+        if name not in ("masked_fill_.Scalar", "addcdiv_") or args[0].is_contiguous():
+            return call()
+        if not args[0].permute(*reversed(range(args[0].ndim))).is_contiguous():
             return call()
         func(args[0].contiguous(), *args[1:], **kwargs)
         return args[0]
@@ -182,3 +178,19 @@ class NumbersHaveNoDimensions(Broken):
         if name == "_local_scalar_dense" and args[0].ndim > 1:
             raise RuntimeError("item() needs a 0-d tensor")
         return call()
+
+
+@mutant("device", "printed tensors")
+class PrintsTheFirstElement(Broken):
+    """``masked_select``, which torch uses to print a tensor, reads the first element of the storage for a view with one element."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.masked_select
+
+        def select(x: Any, mask: Any, **kwargs: Any) -> Any:
+            is_affected = x.device.type == "fake_xpu" and x.numel() == 1 and x.storage_offset()
+            return original(x.as_strided(x.shape, x.stride(), 0) if is_affected else x, mask, **kwargs)
+
+        torch.masked_select = select

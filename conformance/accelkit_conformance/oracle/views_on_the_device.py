@@ -95,7 +95,7 @@ def check_views_on_the_device(subject: Subject, overload: str) -> None:
             )
             return called(*args, **kwargs)
 
-        bases = ([base for base, _ in made], (), {})
+        bases: Any = ([base for base, _ in made], (), {})
         with subject.sample(f"{overload}, {description}", {"name": overload, "layout": description}):
             compare_forward(subject, op, bases, call, call, inputs_stay=True)
             if in_place is not None:
