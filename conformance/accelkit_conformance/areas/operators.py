@@ -325,7 +325,13 @@ def _near_limits() -> Iterator[Case]:
 def near_limits(subject: Subject, name: str, dtype: str) -> None:
     """Functions that change abruptly at certain numbers give the same results as on the CPU for these numbers and for the closest numbers
     on both sides. Examples are comparisons, ``clamp``, ``hardtanh``, ``floor``, ``histogram`` and ``searchsorted``. The numbers next to
-    zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared."""
+    zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared.
+
+    Results that are exact by definition must be equal to those on the CPU. They are the results of ``maximum``, ``sort``, ``clamp``,
+    ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, and of products
+    with powers of two. ``nextafter`` gives the neighbours in both directions. For zero, it is tested if the device declares the capability
+    ``subnormals``. ``signs_of_zeros`` compares the signs of zeros after ``neg``, ``abs``, ``copysign``, ``mul``, ``div``, ``clone``,
+    ``where`` and ``cat``."""
     from accelkit_conformance.oracle.near_limits import check_near_limits
 
     check_near_limits(subject, name, dtype)

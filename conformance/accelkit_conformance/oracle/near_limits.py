@@ -13,6 +13,7 @@ import torch.nn.functional as F  # the usual name
 from accelkit_conformance.oracle import opdb
 from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.known_differences import may_be_missing
+from accelkit_conformance.results import NotSupported
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
@@ -63,22 +64,51 @@ FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
     "margin_ranking_loss": (lambda x: F.margin_ranking_loss(x, 0 * x, torch.ones_like(x), 0.5, reduction="none"), (0.5,)),
     "where": (lambda x: (torch.where(x > 0.5, x, -x), x.masked_fill(x >= 0.5, 7.0), x.masked_select(x > 0.5)), (0.5,)),
     "logit": (lambda x: torch.logit(x, eps=0.25), (0.25, 0.75)),
-}
+    "nextafter": (
+        _with_edges(lambda x, ends: [x.nextafter(end) for end in (*ends, x, x.flip(0))], [math.inf, -math.inf]), (1.0, -1.0, 2.0, -2.0, 100.0),
+    ),
+    "nextafter_of_zero": (_with_edges(lambda x, ends: [x.nextafter(end) for end in (*ends, -x)], [1.0, -1.0]), (0.0,)),
+    "frexp": (torch.frexp, (0.0, 0.5, 1.0, -2.0)),
+    "powers_of_two": (lambda x: (x * 0.5, x * -4.0, x / 8.0, x / -0.5), (1.0, -2.0)),
+    "signs": (lambda x: (x.neg(), x.abs(), x.copysign(-x.flip(0)), x.signbit()), (0.0, 1.0, -2.0)),
+    "signs_of_zeros": (
+        _with_edges(
+            lambda x, zeros: [
+                one.signbit() for one in (
+                    zeros.neg(), zeros.abs(), zeros.clone(), zeros * 2, zeros / -2, zeros.copysign(-1), torch.ones_like(zeros).copysign(zeros),
+                    zeros.flip(0), zeros[1:], torch.cat([zeros, zeros]), torch.where(zeros == 0, zeros, 1), torch.full_like(zeros, -0.0),
+                )
+            ],
+            [0.0, -0.0],
+        ),
+        (1.0,),
+    ),
+}  # fmt: skip
 """Functions by name, each with its limits."""
+_EXACT = (
+    "maximum", "max", "sort", "clamp", "relu", "relu6", "hardtanh", "hardshrink", "threshold", "heaviside", "sign", "rounding", "where",
+    "nextafter", "nextafter_of_zero", "frexp", "powers_of_two", "signs",
+)  # fmt: skip
+"""The names of functions whose results are exact, because they are numbers that the function was given, or are close to them by definition."""
 
 
 def check_near_limits(subject: Subject, name: str, dtype: str) -> None:
     """Compare the results of ``FUNCTIONS[name]`` on the device with those on the CPU, for numbers near its limits.
 
-    Each limit is passed in a call of its own, together with the numbers at ``_DISTANCES`` on both sides. Differences are recorded in the
-    subject.
+    Each limit is passed in a call of its own, together with the numbers at ``_DISTANCES`` on both sides. The results of the functions in
+    ``_EXACT`` must be equal to those on the CPU. Differences are recorded in the subject.
+
+    Raises:
+        NotSupported: If the results of the function are subnormal, and the device does not declare the capability ``subnormals``.
     """
     function, limits = FUNCTIONS[name]
+    if name == "nextafter_of_zero" and not subject.capabilities.can("subnormals"):
+        raise NotSupported("subnormals: not declared")
     op = opdb.operators().get(name.partition("_")[0])
     for limit in limits:
         x = _around(limit, getattr(torch, dtype))
         with subject.sample(f"{name} near {limit}", {"name": name, "dtype": dtype}), may_be_missing(op, x):
-            compare_call(subject, function, (x,))
+            compare_call(subject, function, (x,), is_exact=name in _EXACT)
 
 
 def cases() -> Iterator[tuple[str, str]]:

@@ -29,6 +29,7 @@ def check_result(
     num_terms: int = 1,
     num_stages: int = 1,
     is_sensitive: bool = False,
+    is_exact: bool = False,
 ) -> None:
     """Check one leaf of a device's result.
 
@@ -40,6 +41,7 @@ def check_result(
         strides: Whether the strides must be equal.
         phase, cancels, others, num_terms, num_stages: The arguments of ``accelkit.runtime.comparison.tolerance.difference``.
         is_sensitive: Whether rounding errors may change the result grossly, as they change the eigenvectors of some matrices.
+        is_exact: Whether each element must be equal to the CPU's, or NaN where the CPU's is. A zero may have either sign.
 
     Raises:
         AssertionError: If the result is wrong. The message says what is wrong, and by how much.
@@ -51,6 +53,9 @@ def check_result(
         assert is_same, f"gave {found!r}, not {reference!r}"
         return
     check_form(found, reference, device, strides=strides)
+    if is_exact:
+        check_equal(found.detach().cpu(), reference.detach())
+        return
     exact = None if truth is None else truth.detach()
     options = {"phase": phase, "cancels": cancels, "others": others, "num_terms": num_terms, "num_stages": num_stages}
     check_values(found.detach().cpu(), reference.detach(), exact, **options)
@@ -85,6 +90,17 @@ def check_values(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tens
     """
     if wrong := difference(found, reference, truth, **options):
         raise WrongValues(wrong)
+
+
+def check_equal(found: torch.Tensor, reference: torch.Tensor) -> None:
+    """Check that the elements of two tensors on the CPU are equal, or NaN in both.
+
+    Raises:
+        WrongValues: If they are not. The message shows the first pair of elements that differ.
+    """
+    wrong = (found != reference) & ~((found != found) & (reference != reference))
+    if bool(wrong.any()):
+        raise WrongValues(f"{int(wrong.sum())} of {wrong.numel()} elements differ: {found[wrong][0].item()!r}, not {reference[wrong][0].item()!r}")
 
 
 def check_gross_errors(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> None:
