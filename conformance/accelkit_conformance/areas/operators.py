@@ -288,13 +288,14 @@ def small_results(subject: Subject, name: str, dtype: str) -> None:
 
 _MIXED = (
     "bool,int64", "bool,float32", "uint8,int8", "int32,int64", "int64,float32", "int64,float16", "bfloat16,float16", "float16,float32",
-    "bfloat16,float32", "float32,float64", "float32,complex64",
+    "bfloat16,float32", "float32,float64", "float32,complex64", "float64,complex128", "float64,complex64", "bool,uint8", "int16,int32",
+    "uint8,int64", "bfloat16,float64",
 )  # fmt: skip
 
 
 @check("training", requires=["dtype.{0}", "dtype.{1}"], over=_MIXED)
 def mixed_dtypes(subject: Subject, first: str, second: str) -> None:
-    """For two arguments of the two tested dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 38 other functions give results with the
+    """For two arguments of the two tested dtypes, ``add``, ``maximum``, ``where``, ``cat`` and 60 other functions give results with the
     same dtype and values as on the CPU. One argument is a 1-d tensor. The other is a 1-d tensor, a 0-d tensor or a Python number. Each call
     is tested with the dtypes and the arguments in both orders. Calls that the CPU rejects are left out."""
     from accelkit_conformance.oracle.type_promotion import check_type_promotion
