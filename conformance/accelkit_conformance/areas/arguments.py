@@ -125,7 +125,7 @@ def ignored_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``
     with ``beta=0``, elements that ``where``, ``index_select`` or ``nansum`` leave out, and elements that ``masked_fill``, ``copy_`` or
     ``scatter_reduce`` with ``include_self=False`` overwrite. Products whose inner dimension has length 0, with up to 70,001 columns, are 0,
-    even if ``out=`` holds NaN.
+    even if ``out=`` holds NaN. ``mul`` by 0, and ``addcmul`` and ``addcdiv`` with ``value=0``, must not ignore NaN and infinities.
     """
     from accelkit_conformance.oracle.ignored_values import check_ignored_values
 
@@ -376,8 +376,9 @@ def neutral_elements(subject: Subject, name: str) -> None:
 @check("full", requires=["dtype.complex64"], over=names_of("complex_magnitudes", "FUNCTIONS"))
 def complex_magnitudes(subject: Subject, name: str) -> None:
     """For complex64 numbers, a function gives the same results as in complex128 on the CPU, up to a relative error of 1e-5. The numbers
-    have magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. Results whose absolute values are outside
-    float32's range of normal numbers, or within a factor of 4 of its limits, are not compared.
+    are 0 and numbers of magnitudes from 1e-30 to 1e30. Most of their squares overflow or underflow in float32. For complex128 numbers of
+    magnitudes from 1e-290 to 1e290, the relative error is at most 1e-12. Results whose absolute values are outside the dtype's range of
+    normal numbers, or within a factor of 4 of its limits, are not compared. The exception is 0, for which the absolute error is used.
     """
     from accelkit_conformance.oracle.complex_magnitudes import check_magnitudes
 

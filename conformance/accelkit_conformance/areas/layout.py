@@ -120,9 +120,9 @@ def products(subject: Subject, name: str) -> None:
 
 
 def _narrow_views() -> Iterator[Case]:
-    from accelkit_conformance.oracle.narrow_views import DTYPES, accepted_calls
+    from accelkit_conformance.oracle.narrow_views import DTYPES, WIDE_DTYPES, accepted_calls
 
-    for dtype in DTYPES:
+    for dtype in (*DTYPES, *WIDE_DTYPES):
         for name in accepted_calls(dtype):
             yield "training" if name in ("fill_", "copy_") else "full", (dtype, name)
 
@@ -130,10 +130,10 @@ def _narrow_views() -> Iterator[Case]:
 @check("full", requires=["dtype.{0}"], over=_narrow_views)
 def narrow_views(subject: Subject, dtype: str, name: str) -> None:
     """A call with a contiguous view of a tensor gives the same result as on the CPU. The elements of the tensor around the view stay
-    unchanged. The view has 1 to 1,029 elements, begins at element 1, 2, 3 or 5 of the tensor, and has a dtype of one or two bytes. The
-    calls fill, change, copy, sort and count elements, take, accumulate and scatter them by index, or multiply rows of them as matrices.
-    Functions that accumulate get each index up to three times. Calls that the CPU rejects are left out. Some functions that write into the
-    view are also called with a 0-d view of a single element.
+    unchanged. The view has 1 to 1,029 elements, and begins at element 1, 2, 3 or 5 of the tensor. Its dtype has one or two bytes. The calls
+    fill, change, copy, sort and count elements, take, accumulate and scatter them by index, or multiply rows of them as matrices.
+    Functions that accumulate get each index up to three times. Calls that the CPU rejects are left out. Ten functions that write into the
+    view, such as ``zero_``, ``copy_`` and ``mul_``, are also called with a 0-d view of a single element, and with views of wider dtypes.
     """
     from accelkit_conformance.oracle.narrow_views import check_narrow_views
 
@@ -293,8 +293,9 @@ def storages(subject: Subject, name: str) -> None:
     """``resize_``, ``set_``, ``as_strided_``, assignments to ``data``, views with another dtype, and writing through views of views give
     the same values and shapes as on the CPU. The strides and offsets of some results are compared, too. ``resize_`` keeps the old
     elements. If a tensor gets other memory by ``set_`` or an assignment to ``data``, or fewer elements by ``resize_``, views that were made
-    before keep their elements. Later writes to the tensor and to its views have the same effect as on the CPU. If there is a second device,
-    all this is also true of tensors on this device while the first is current."""
+    before keep their elements. Later writes to the tensor and to its views have the same effect as on the CPU. If bytes are viewed as bool,
+    each byte other than 0 is True. If there is a second device, all this is also true of tensors on this device while the first is
+    current."""
     from accelkit_conformance.oracle.places import on_each_device
     from accelkit_conformance.oracle.storage_calls import check_storages
 

@@ -1,4 +1,4 @@
-"""Functions of complex numbers whose magnitudes are so large or so small that their squares overflow or underflow in float32."""
+"""Functions of complex numbers whose magnitudes are so large or so small that their squares overflow or underflow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ import torch
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_MAGNITUDES = (1e-30, 1e-22, 1.0, 1e22, 1e30)
+_MAGNITUDES = {torch.complex64: (1e-30, 1e-22, 1.0, 1e22, 1e30), torch.complex128: (1e-290, 1e-180, 1.0, 1e180, 1e290)}
 _DIRECTIONS = (1 + 1j, 1 - 0.25j, -0.5 + 1j, -1 - 1j, 1 + 0j, 0 - 1j)
-_TOLERANCE = 1e-5
+_TOLERANCE = {torch.complex64: 1e-5, torch.complex128: 1e-12}
 
 FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "div": lambda x: x / x.roll(1),
     "div_of_equal_magnitudes": lambda x: x / (x * (0.5 - 0.25j)),
     "div_of_a_number": lambda x: x / (2 - 1j),
+    "div_of_zero": lambda x: (x * 0) / x,
+    "mul": lambda x: x * x.roll(7),
+    "square": lambda x: x.square(),
+    "pow": lambda x: x**2,
+    "rsqrt": lambda x: x.rsqrt(),
     "reciprocal": lambda x: x.reciprocal(),
     "abs": lambda x: x.abs(),
     "angle": lambda x: x.angle(),
@@ -29,23 +34,27 @@ FUNCTIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def check_magnitudes(subject: Subject, name: str) -> None:
-    """Check a function of complex64 numbers of very different magnitudes against the same function in complex128 on the CPU.
+    """Check a function of complex64 and complex128 numbers of very different magnitudes against the same function in complex128 on the CPU.
 
-    Results whose absolute values are outside float32's range of normal numbers, or within a factor of 4 of its limits, are not compared.
-    A failure is recorded in the subject if the results are not on the device, or if the relative error of a result is greater than 1e-5.
+    Results whose absolute values are outside the dtype's range of normal numbers, or within a factor of 4 of its limits, are not compared,
+    except for zeros. A failure is recorded in the subject if the results are not on the device, or if the relative error of a result is
+    greater than 1e-5 for complex64, or 1e-12 for complex128. For zeros, the absolute error is used.
 
     Args:
         subject: The plugin under test, with its device.
         name: The name of the function in ``FUNCTIONS``.
     """
-    values = torch.tensor([size * direction for size in _MAGNITUDES for direction in _DIRECTIONS], dtype=torch.complex64)
-    with subject.sample(name, {"name": name}):
-        exact = FUNCTIONS[name](values.to(torch.complex128))
-        found = FUNCTIONS[name](values.to(subject.device))
-        subject.assert_on_device(found)
-        here = found.cpu().to(exact.dtype)
-        limits = torch.finfo(torch.float32)
-        is_compared = (exact.abs() > limits.tiny * 4) & (exact.abs() < limits.max / 4)
-        is_wrong = is_compared & ~((here - exact).abs() <= exact.abs() * _TOLERANCE)
-        wrong = [f"{values[at].item()}: {here[at].item()}, not {exact[at].item()}" for at in is_wrong.nonzero().flatten().tolist()]
-        assert not wrong, f"{name} of {wrong[0]} ({len(wrong)} of {int(is_compared.sum())} numbers)"
+    for dtype, magnitudes in _MAGNITUDES.items():
+        if subject.lacks(str(dtype).removeprefix("torch.")):
+            continue
+        values = torch.tensor([0, *(size * direction for size in magnitudes for direction in _DIRECTIONS)], dtype=dtype)
+        with subject.sample(f"{name} in {dtype}", {"name": name, "dtype": str(dtype)}):
+            exact = FUNCTIONS[name](values.to(torch.complex128))
+            found = FUNCTIONS[name](values.to(subject.device))
+            subject.assert_on_device(found)
+            here = found.cpu().to(exact.dtype)
+            limits = torch.finfo(dtype)
+            is_compared = (exact == 0) | (exact.abs() > limits.tiny * 4) & (exact.abs() < limits.max / 4)
+            is_wrong = is_compared & ~((here - exact).abs() <= torch.where(exact == 0, 1.0, exact.abs()) * _TOLERANCE[dtype])
+            wrong = [f"{values[at].item()}: {here[at].item()}, not {exact[at].item()}" for at in is_wrong.nonzero().flatten().tolist()]
+            assert not wrong, f"{name} of {wrong[0]} ({len(wrong)} of {int(is_compared.sum())} numbers)"

@@ -185,6 +185,16 @@ def _fast_transformer(device: Any) -> Any:
         return layer.to(device)(x), attention(x, x, x, need_weights=False)[0]
 
 
+def _truth_of_complex_numbers(device: Any) -> Any:
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([0, 1j, 1, -1j, -2, complex(nan, 0), complex(0, nan), complex(0, inf), complex(0, -0.0), 1e-30j] * 4).to(device)
+    y, z = x.flip(0), x.view(5, 8)
+    return (
+        x.logical_not(), x.logical_and(y), x.logical_or(y), x.logical_xor(y), x.clone().logical_or_(y), x.bool(), x == 0, x != y, x.nonzero(),
+        x.count_nonzero(), z.count_nonzero(0), z.any(1), z.all(1), x[:1].any(), x[1:5].all(), x.isnan(), x.isinf(), x.isfinite(),
+    )  # fmt: skip
+
+
 def _tangents(device: Any) -> Any:
     x = _floats(device, 4, 6)
     return torch.func.jvp(F.glu, (x,), (x * 2,)), torch.func.jvp(torch.sigmoid, (x,), (x,))
@@ -209,4 +219,5 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "weight_norm": _weight_norm,
     "fast_transformer": _fast_transformer,
     "tangents": _tangents,
+    "truth_of_complex_numbers": _truth_of_complex_numbers,
 }

@@ -1,4 +1,5 @@
-"""Calls that must ignore some of the values that they are given, such as NaN in an addend that is multiplied by ``beta=0``."""
+"""Calls that must ignore some of the values that they are given, such as NaN in an addend that is multiplied by ``beta=0``, and calls that
+must not ignore them."""
 
 from __future__ import annotations
 
@@ -121,6 +122,25 @@ def _not_chosen() -> _Calls:
     }
 
 
+def _multiplied_by_zero() -> _Calls:
+    """Return calls with a factor of 0 and another factor that is NaN or infinite. The product is NaN, which must not be ignored."""
+    special = torch.tensor([float("nan"), float("inf"), -float("inf"), 2.0])
+    x, zeros = torch.ones(4), torch.zeros(4)
+    return {
+        "mul by zeros": (lambda y, zeros: (y * zeros, zeros * y), (special, zeros)),
+        "mul by the number 0": (lambda y: (y * 0, y * 0.0, y.clone().mul_(0)), (special,)),
+        **{
+            f"{name} with value={value}, special values in tensor {place}": (
+                lambda *given, name=name, value=value: getattr(torch, name)(*given, value=value),
+                (x, *((special, x + 1) if place == 1 else (x, special) if name == "addcmul" else (x, zeros))),
+            )
+            for name in ("addcmul", "addcdiv")
+            for value in (0, 0.0)
+            for place in (1, 2)
+        },
+    }
+
+
 IGNORED: dict[str, Callable[[], _Calls]] = {
     "addend": lambda: _without_addend(torch.float32),
     "bfloat16_addend": lambda: _without_addend(torch.bfloat16),
@@ -129,6 +149,7 @@ IGNORED: dict[str, Callable[[], _Calls]] = {
     "no_terms": lambda: _without_terms(torch.float32),
     "bfloat16_no_terms": lambda: _without_terms(torch.bfloat16),
     "not_selected": _not_chosen,
+    "factor_zero": _multiplied_by_zero,
 }
 """Functions by name. Each returns calls, by description."""
 

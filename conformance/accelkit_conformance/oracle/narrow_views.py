@@ -1,4 +1,4 @@
-"""Calls that read or write views of tensors with narrow dtypes, which have one or two bytes per element.
+"""Calls that read or write views of tensors with narrow dtypes, which have one or two bytes per element, and of single elements.
 
 The first element of most views is not aligned to four bytes.
 """
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 DTYPES = ("bool", "uint8", "int8", "float16", "bfloat16", "int16")
-"""The dtypes of the views."""
+"""The dtypes of the views that all calls take."""
+WIDE_DTYPES = ("float32", "float64", "int32", "int64", "complex64")
+"""The dtypes of the views that only the calls in ``_OF_ONE_ELEMENT`` take."""
 _OFFSETS = (1, 2, 3, 5)
 _LENGTHS = (1, 2, 3, 7, 16, 67, 1029)
 _MARGIN = 16
@@ -70,9 +72,13 @@ def _matrix(view: torch.Tensor) -> torch.Tensor:
 CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "fill_": lambda view: view.fill_(1),
     "zero_": lambda view: view.zero_(),
-    "copy_": lambda view: view.copy_(torch.arange(len(view), device=view.device) % 2),
+    "copy_": lambda view: view.copy_(torch.arange(view.numel(), device=view.device).add(1).view(view.shape) % 2),
     "add_": lambda view: view.add_(view),
-    "masked_fill_": lambda view: view.masked_fill_(view == view[0], 0),
+    "sub_": lambda view: view.sub_(1),
+    "mul_": lambda view: view.mul_(2),
+    "neg_": lambda view: view.neg_(),
+    "clamp_": lambda view: view.clamp_(1, 2),
+    "masked_fill_": lambda view: view.masked_fill_(view == view.flatten()[0], 0),
     "index_fill_": lambda view: view.index_fill_(0, torch.arange(0, len(view), 2, device=view.device), 1),
     "logical_not_": lambda view: view.logical_not_(),
     "clone": lambda view: view.clone(),
@@ -113,7 +119,7 @@ CALLS: Mapping[str, Callable[[torch.Tensor], Any]] = {
     "bmm": lambda view: _matrix(view)[:, None].transpose(1, 2) @ _matrix(view)[:, None],
 }
 """The calls, by name. Each takes a contiguous view with one dimension, and returns a result. Most of the calls write into the view."""
-_OF_ONE_ELEMENT = ("fill_", "zero_", "add_", "logical_not_")
+_OF_ONE_ELEMENT = ("fill_", "zero_", "add_", "logical_not_", "copy_", "sub_", "mul_", "neg_", "clamp_", "masked_fill_")
 """The names of calls that also take a view without dimensions."""
 _OPERATORS = {
     "scatter_reduce_sum": "scatter_reduce.sum",
@@ -125,7 +131,7 @@ _OPERATORS = {
 
 def accepted_calls(dtype: str) -> list[str]:
     """Return the names of the calls that the CPU accepts for views of this dtype."""
-    return [name for name in CALLS if _is_accepted(name, getattr(torch, dtype))]
+    return [name for name in (CALLS if dtype in DTYPES else _OF_ONE_ELEMENT) if _is_accepted(name, getattr(torch, dtype))]
 
 
 def _is_accepted(name: str, dtype: torch.dtype) -> bool:

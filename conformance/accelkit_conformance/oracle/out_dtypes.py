@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
 _CPU = torch.device("cpu")
-_OPERANDS = ("float32", "int32")
+_OPERANDS = ("float32", "int32", "int64")
 _OUTS: dict[torch.dtype, tuple[str, ...]] = {
     torch.float32: ("float64", "float16", "bfloat16", "complex64"),
     torch.int32: ("int64", "int16", "uint8", "float32", "float16"),
@@ -40,13 +40,14 @@ _OUTS: dict[torch.dtype, tuple[str, ...]] = {
 _NUMBERS = {
     "float32": (0.375, -0.625, 1.0625, 2.875, 100.25, 2048.0, 2049.25, 69990.5, 70000.0, -70000.0),
     "int32": (1, 2, 7, 256, 300, 6000, 65536, 65537, 70000, 16777216, 16777217, -3, -6000, -70000),
+    "int64": (1, 2, 7, 300, 65537, 70000, 16777217, 2**31 + 5, 2**33 + 3, -3, -70000, -(2**31) - 9),
 }
 """The operands of pointwise operators, by dtype. No number is 0, because the operators include divisions."""
-_MODERATE = {"float32": (0.375, 2.875, 17.0625, 100.25), "int32": (1, 2, 17, 100)}
+_MODERATE = {"float32": (0.375, 2.875, 17.0625, 100.25), "int32": (1, 2, 17, 100), "int64": (1, 2, 17, 100)}
 """The operands, by dtype, of functions that few devices compute precisely or quickly for large arguments."""
 _OVERFLOWING = (2e38, -2e38, 1e30, 100.25, -0.625)
 _WITH_OVERFLOW = ("add", "sub", "mul", "true_divide", "div.no_rounding_mode", "square")
-_SECOND = {"float32": (0.375, 1.0625, 2.875), "int32": (1, 2, 7)}
+_SECOND = {"float32": (0.375, 1.0625, 2.875), "int32": (1, 2, 7), "int64": (1, 2, 7)}
 # Operators whose second operand is a number in _SECOND, because their results grow fast, or because the operand is a number of bits.
 _GROWING = ("pow", "ldexp", "lcm", "bitwise_left_shift", "bitwise_right_shift")
 _DELICATE = ("special.", "mvlgamma", "polygamma")
@@ -122,7 +123,8 @@ def _inputs(op: Any, dtype: str) -> Iterator[Any]:
             yield tree_map_only(torch.Tensor, lambda one: _changed(one) if one.dtype is chosen else one, given)
         elif is_changed and is_pointwise:
             keywords = sample.kwargs if op.variant_test_name else {}
-            first = torch.tensor((_MODERATE if name.startswith(_DELICATE) else _NUMBERS)[dtype], dtype=chosen)
+            is_moderate = name.startswith(_DELICATE) or (dtype == "int64" and opdb.num_arguments(op) == 1)  # such as sin
+            first = torch.tensor((_MODERATE if is_moderate else _NUMBERS)[dtype], dtype=chosen)
             second = torch.tensor(_SECOND[dtype], dtype=chosen) if name in _GROWING else first
             yield _pairs(op, first, second, keywords)
             if name in _WITH_OVERFLOW and dtype == "float32":

@@ -68,6 +68,21 @@ def _bytes(device: Any) -> Any:
     return x.view(torch.int32), wide, narrow, x.view(3, 4).view(torch.uint8), x[2:].view(2, 5)[:, 1:].view(torch.int32)
 
 
+def _bools_of_bytes(device: Any) -> Any:
+    """Use bools that are stored as bytes other than 0 and 1. Each byte other than 0 stands for True."""
+    mask = torch.tensor([0, 1, 2, 128, 255] * 7, dtype=torch.uint8).to(device).view(torch.bool)
+    numbers, other = torch.arange(35).to(device), mask.flip(0)
+    results = [
+        mask & other, mask | other, mask ^ other, ~mask, mask == other, mask != other, mask & True, mask == True, mask.logical_and(other),  # noqa: E712
+        mask.any(), mask.view(7, 5).all(1), mask.sort(stable=True)[0], mask.unique(), mask.max(),
+    ]  # fmt: skip
+    return (
+        mask.float(), mask.int(), mask.to(torch.uint8), mask + 1.5, mask * 3, mask.sum(), mask.cumsum(0), mask.count_nonzero(), mask.nonzero(),
+        numbers[mask], numbers.masked_fill(mask, -1), torch.where(mask, numbers, -numbers), torch.zeros(35, device=device).copy_(mask),
+        torch.cat([mask, other]).int(), mask.clone().float(), mask.tolist(), [one.to(torch.uint8) for one in results],
+    )  # fmt: skip
+
+
 def _complex_parts(device: Any) -> Any:
     x = torch.view_as_complex(_numbers(device).view(6, 2))
     x.real[1] = 70
@@ -141,6 +156,7 @@ STORAGES: dict[str, Callable[[Any], Any]] = {
     "data": _assigned_data,
     "t__and_others": _transposed_in_place,
     "view_as_another_dtype": _bytes,
+    "bools_of_bytes": _bools_of_bytes,
     "real_and_imaginary_parts": _complex_parts,
     "parts": _windows,
     "views_of_views": _nested_views,

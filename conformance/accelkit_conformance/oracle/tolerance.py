@@ -100,7 +100,9 @@ def check_equal(found: torch.Tensor, reference: torch.Tensor) -> None:
     """
     wrong = (found != reference) & ~((found != found) & (reference != reference))
     if bool(wrong.any()):
-        raise WrongValues(f"{int(wrong.sum())} of {wrong.numel()} elements differ: {found[wrong][0].item()!r}, not {reference[wrong][0].item()!r}")
+        raise WrongValues(
+            f"{int(wrong.sum())} of {wrong.numel()} elements differ: {found[wrong][0].item()!r}, not {reference[wrong][0].item()!r}"
+        )
 
 
 def check_gross_errors(found: torch.Tensor, reference: torch.Tensor, truth: torch.Tensor) -> None:
