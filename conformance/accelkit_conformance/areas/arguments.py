@@ -392,3 +392,22 @@ def precise_numbers(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.many_items import check_precise_numbers
 
     check_precise_numbers(subject, name)
+
+
+@check("full", requires=["dtype.float16", "dtype.float32"], over=names_of("range_of_float16", "CALLS"))
+def range_of_float16(subject: Subject, name: str) -> None:
+    """Calls in float16 give the same results as on the CPU even if a number, a 0-d float32 tensor, a product or a sum that they use is too
+    large or too small for float16. The results themselves are in its range. An example is ``x * 65536`` for small ``x``."""
+    from accelkit_conformance.oracle.range_of_float16 import check_range_of_float16
+
+    check_range_of_float16(subject, name)
+
+
+@check("full", over=["uint16", "uint32", "uint64"])
+def unsigned_integers(subject: Subject, dtype: str) -> None:
+    """Copies, conversions, comparisons, arithmetic and bitwise operators, ``where``, ``cat``, ``sum`` and indexing of unsigned integers
+    give the same results as on the CPU. The integers include the largest ones of the dtype. Calls that the CPU rejects are left out. The
+    device may raise an error for any of the calls."""
+    from accelkit_conformance.oracle.unsigned_integers import check_unsigned_integers
+
+    check_unsigned_integers(subject, dtype)

@@ -150,8 +150,7 @@ def _floats() -> Iterator[Case]:
 def _composed() -> Iterator[Case]:
     from accelkit_conformance.oracle import opdb
 
-    yield from (("full", (name,)) for name in opdb.operators())
-    yield from (("full", (name,)) for name in opdb.foreach_operators())
+    yield from (("full", (name,)) for name in (*opdb.operators(), *opdb.foreach_operators()))
 
 
 @check("full", requires=["dtype.float32"], over=_composed)
@@ -330,9 +329,9 @@ def near_limits(subject: Subject, name: str, dtype: str) -> None:
     zero are the smallest normal ones. For ``asin`` and other functions with a limited domain, only the places of NaN are compared.
 
     Results that are exact by definition must be equal to those on the CPU. They are the results of ``maximum``, ``sort``, ``clamp``,
-    ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, and of products
-    with powers of two. ``nextafter`` gives the neighbours in both directions. For zero, it is tested if the device declares the capability
-    ``subnormals``. ``signs_of_zeros`` compares the signs of zeros after ``neg``, ``abs``, ``copysign``, ``mul``, ``div``, ``clone``,
+    ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, similar
+    functions, and products with powers of two. ``nextafter`` gives the neighbours in both directions. For zero, it is tested if the device
+    declares the capability ``subnormals``. ``signs_of_zeros`` compares the signs of zeros after ``neg``, ``abs``, ``copysign``, ``mul``, ``div``, ``clone``,
     ``where`` and ``cat``."""
     from accelkit_conformance.oracle.near_limits import check_near_limits
 

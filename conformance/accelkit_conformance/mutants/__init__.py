@@ -25,6 +25,7 @@ _MODULES = (
     "draws",
     "matrices",
     "operands",
+    "scalar_operands",
     "gradients",
     "derivatives",
     "layouts",

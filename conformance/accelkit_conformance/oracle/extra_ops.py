@@ -190,8 +190,9 @@ def _truth_of_complex_numbers(device: Any) -> Any:
     x = torch.tensor([0, 1j, 1, -1j, -2, complex(nan, 0), complex(0, nan), complex(0, inf), complex(0, -0.0), 1e-30j] * 4).to(device)
     y, z = x.flip(0), x.view(5, 8)
     return (
-        x.logical_not(), x.logical_and(y), x.logical_or(y), x.logical_xor(y), x.clone().logical_or_(y), x.bool(), x == 0, x != y, x.nonzero(),
-        x.count_nonzero(), z.count_nonzero(0), z.any(1), z.all(1), x[:1].any(), x[1:5].all(), x.isnan(), x.isinf(), x.isfinite(),
+        x.logical_not(), x.logical_and(y), x.logical_or(y), x.logical_xor(y), x.clone().logical_or_(y), x.bool(), x == 0, x != y,
+        x.nonzero(), x.count_nonzero(), z.count_nonzero(0), z.any(1), z.all(1), x[:1].any(), x[1:5].all(), x.isnan(), x.isinf(),
+        x.isfinite(),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "lt": lambda x, scalar: x < scalar,
     "ge": lambda x, scalar: scalar >= x,
     "eq": torch.eq,
-    "logical_and": lambda x, scalar: torch.logical_and(x, scalar),
+    "logical_and": torch.logical_and,
     "clamp": lambda x, scalar: torch.clamp(x, min=scalar),
     "alpha": lambda x, scalar: torch.add(x, scalar, alpha=2),
     "where": lambda x, scalar: torch.where(x > 2, x, scalar),

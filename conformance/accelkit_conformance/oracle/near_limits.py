@@ -65,7 +65,8 @@ FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
     "where": (lambda x: (torch.where(x > 0.5, x, -x), x.masked_fill(x >= 0.5, 7.0), x.masked_select(x > 0.5)), (0.5,)),
     "logit": (lambda x: torch.logit(x, eps=0.25), (0.25, 0.75)),
     "nextafter": (
-        _with_edges(lambda x, ends: [x.nextafter(end) for end in (*ends, x, x.flip(0))], [math.inf, -math.inf]), (1.0, -1.0, 2.0, -2.0, 100.0),
+        _with_edges(lambda x, ends: [x.nextafter(end) for end in (*ends, x, x.flip(0))], [math.inf, -math.inf]),
+        (1.0, -1.0, 2.0, -2.0, 100.0),
     ),
     "nextafter_of_zero": (_with_edges(lambda x, ends: [x.nextafter(end) for end in (*ends, -x)], [1.0, -1.0]), (0.0,)),
     "frexp": (torch.frexp, (0.0, 0.5, 1.0, -2.0)),
@@ -75,8 +76,9 @@ FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
         _with_edges(
             lambda x, zeros: [
                 one.signbit() for one in (
-                    zeros.neg(), zeros.abs(), zeros.clone(), zeros * 2, zeros / -2, zeros.copysign(-1), torch.ones_like(zeros).copysign(zeros),
-                    zeros.flip(0), zeros[1:], torch.cat([zeros, zeros]), torch.where(zeros == 0, zeros, 1), torch.full_like(zeros, -0.0),
+                    zeros.neg(), zeros.abs(), zeros.clone(), zeros * 2, zeros / -2, zeros.copysign(-1),
+                    torch.ones_like(zeros).copysign(zeros), zeros.flip(0), zeros[1:], torch.cat([zeros, zeros]), torch.where(zeros == 0, zeros, 1),
+                    torch.full_like(zeros, -0.0),
                 )
             ],
             [0.0, -0.0],
@@ -89,7 +91,7 @@ _EXACT = (
     "maximum", "max", "sort", "clamp", "relu", "relu6", "hardtanh", "hardshrink", "threshold", "heaviside", "sign", "rounding", "where",
     "nextafter", "nextafter_of_zero", "frexp", "powers_of_two", "signs",
 )  # fmt: skip
-"""The names of functions whose results are exact, because they are numbers that the function was given, or are close to them by definition."""
+"""The names of functions whose results are exact. Most of them return numbers that they were given."""
 
 
 def check_near_limits(subject: Subject, name: str, dtype: str) -> None:

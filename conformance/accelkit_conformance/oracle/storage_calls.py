@@ -77,8 +77,9 @@ def _bools_of_bytes(device: Any) -> Any:
         mask.any(), mask.view(7, 5).all(1), mask.sort(stable=True)[0], mask.unique(), mask.max(),
     ]  # fmt: skip
     return (
-        mask.float(), mask.int(), mask.to(torch.uint8), mask + 1.5, mask * 3, mask.sum(), mask.cumsum(0), mask.count_nonzero(), mask.nonzero(),
-        numbers[mask], numbers.masked_fill(mask, -1), torch.where(mask, numbers, -numbers), torch.zeros(35, device=device).copy_(mask),
+        mask.float(), mask.int(), mask.to(torch.uint8), mask + 1.5, mask * 3, mask.sum(), mask.cumsum(0), mask.count_nonzero(),
+        mask.nonzero(), numbers[mask], numbers.masked_fill(mask, -1), torch.where(mask, numbers, -numbers),
+        torch.zeros(35, device=device).copy_(mask),
         torch.cat([mask, other]).int(), mask.clone().float(), mask.tolist(), [one.to(torch.uint8) for one in results],
     )  # fmt: skip
 

@@ -98,7 +98,7 @@ def check_equal(found: torch.Tensor, reference: torch.Tensor) -> None:
     Raises:
         WrongValues: If they are not. The message shows the first pair of elements that differ.
     """
-    wrong = (found != reference) & ~((found != found) & (reference != reference))
+    wrong = (found != reference) & ~(found.isnan() & reference.isnan())
     if bool(wrong.any()):
         raise WrongValues(
             f"{int(wrong.sum())} of {wrong.numel()} elements differ: {found[wrong][0].item()!r}, not {reference[wrong][0].item()!r}"
