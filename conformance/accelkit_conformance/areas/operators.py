@@ -331,8 +331,8 @@ def near_limits(subject: Subject, name: str, dtype: str) -> None:
     Results that are exact by definition must be equal to those on the CPU. They are the results of ``maximum``, ``sort``, ``clamp``,
     ``relu``, ``hardshrink``, ``threshold``, ``sign``, ``floor``, ``where``, ``nextafter``, ``frexp``, ``neg``, ``copysign``, similar
     functions, and products with powers of two. ``nextafter`` gives the neighbours in both directions. For zero, it is tested if the device
-    declares the capability ``subnormals``. ``signs_of_zeros`` compares the signs of zeros after ``neg``, ``abs``, ``copysign``, ``mul``, ``div``, ``clone``,
-    ``where`` and ``cat``."""
+    declares the capability ``subnormals``. ``signs_of_zeros`` compares the signs of zeros after ``neg``, ``abs``, ``copysign``, ``mul``,
+    ``div``, ``clone``, ``where`` and ``cat``."""
     from accelkit_conformance.oracle.near_limits import check_near_limits
 
     check_near_limits(subject, name, dtype)

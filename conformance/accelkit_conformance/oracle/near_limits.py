@@ -77,7 +77,8 @@ FUNCTIONS: Mapping[str, tuple[_Function, Sequence[float]]] = {
             lambda x, zeros: [
                 one.signbit() for one in (
                     zeros.neg(), zeros.abs(), zeros.clone(), zeros * 2, zeros / -2, zeros.copysign(-1),
-                    torch.ones_like(zeros).copysign(zeros), zeros.flip(0), zeros[1:], torch.cat([zeros, zeros]), torch.where(zeros == 0, zeros, 1),
+                    torch.ones_like(zeros).copysign(zeros), zeros.flip(0), zeros[1:], torch.cat([zeros, zeros]),
+                    torch.where(zeros == 0, zeros, 1),
                     torch.full_like(zeros, -0.0),
                 )
             ],
