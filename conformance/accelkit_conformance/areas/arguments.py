@@ -120,6 +120,28 @@ def attention(subject: Subject, size: str, dtype: str) -> None:
     check_attention(subject, size, dtype)
 
 
+def _attention_sizes() -> Iterator[Case]:
+    from accelkit_conformance.oracle.attention_combinations import SIZES
+
+    yield from (("full", (size, dtype)) for size, (*_, dtypes) in SIZES.items() for dtype in dtypes)
+
+
+@check("full", requires=["dtype.{1}", "dtype.bool"], over=_attention_sizes)
+def attention_combinations(subject: Subject, size: str, dtype: str) -> None:
+    """``scaled_dot_product_attention`` gives the same results and gradients as on the CPU for combinations of options. Any two values of
+    two options are combined, except those whose result is not defined. There are 192, 361 or 1,040 keys and 1 to 192 queries. The head
+    dimension is one of six numbers from 16 to 256. The call is causal, has no mask, or has a mask for padding, a window or several
+    documents, a random mask per head, or a mask that closes all keys to some queries. Each mask is boolean, or is added to the scores, with
+    -inf, the lowest number of the dtype or -10,000 at closed keys. Keys and values have two heads, like the queries, or one. All arguments
+    are contiguous, one is permuted, all begin at an odd offset, or keys and values are expanded. In some calls, the scores are scaled, or
+    all near 120 or -120, or one query contains NaN. The batch has two entries or none. Gradients are computed for about half of the calls,
+    in some of them also with respect to the mask, and in others inside ``save_on_cpu``.
+    """
+    from accelkit_conformance.oracle.attention_combinations import check_combinations
+
+    check_combinations(subject, size, dtype)
+
+
 @check("full", requires=["dtype.float32"], over=names_of("ignored_values", "IGNORED"))
 def ignored_values(subject: Subject, name: str) -> None:
     """Functions give the same results as on the CPU even if numbers that they must ignore are NaN. Examples are the addend of ``addmm``

@@ -20,6 +20,7 @@ _MODULES = (
     "shapes",
     "argument_values",
     "indexing",
+    "attention",
     "many_items",
     "reductions",
     "draws",

@@ -1,0 +1,68 @@
+"""Faults in attention and in recurrent modules that only some combinations of options or sizes show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.broken import Broken
+
+
+def _change_attention(change: Callable[..., Any]) -> None:
+    """Replace ``scaled_dot_product_attention`` on the device.
+
+    ``change`` takes the original function, the query, the key, the value, the mask and the other keyword arguments.
+    """
+    from torch.nn import functional
+
+    original = functional.scaled_dot_product_attention
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if query.device.type != "fake_xpu" or args:
+            return original(query, key, value, attn_mask, *args, **kwargs)
+        return change(original, query, key, value, attn_mask, **kwargs)
+
+    functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
+
+
+@mutant("arguments", "attention")
+class MasksGroupsOfHeads(Broken):
+    """If keys and values have fewer heads than queries, attention uses the mask of the first head for all heads."""
+
+    def install(self) -> None:
+        def change(original: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+            is_hit = mask is not None and mask.dim() == 4 and key.shape[1] != query.shape[1]
+            return original(query, key, value, mask[:, :1] if is_hit else mask, **kwargs)
+
+        _change_attention(change)
+
+
+@mutant("arguments", "attention")
+class OverflowsInTheFirstBlock(Broken):
+    """Attention multiplies scores by log2(e). A mask with the lowest number of the dtype then overflows, and a query is NaN if this mask
+    closes its first 64 keys."""
+
+    def install(self) -> None:
+        import torch
+
+        def change(original: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+            result = original(query, key, value, mask, **kwargs)
+            if mask is None or mask.dtype is torch.bool or mask.shape[-1] < 64:
+                return result
+            is_closed = (mask.detach()[..., :64] == torch.finfo(mask.dtype).min).all(-1, keepdim=True)
+            return result.masked_fill(is_closed, float("nan"))
+
+        _change_attention(change)
+
+
+@mutant("arguments", "attention")
+class ReadsExpandedValues(Broken):
+    """Attention with an expanded key of more than 32 rows reads the key as if its storage had a row for each head."""
+
+    def install(self) -> None:
+        def change(original: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+            is_hit = key.dim() == 4 and key.shape[2] > 32 and key.stride(1) == 0 and key.shape[1] > 1
+            return original(query, key.roll(1, 2) if is_hit else key, value, mask, **kwargs)
+
+        _change_attention(change)
