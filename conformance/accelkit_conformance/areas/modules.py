@@ -109,7 +109,8 @@ def _examples() -> Iterator[Case]:
 def arguments(subject: Subject, name: str, dtype: str) -> None:
     """Modules give the right outputs, buffers and gradients in training mode and in evaluation mode, even with arguments that torch's
     ``module_db`` does not contain. In evaluation mode, the modules are also called under ``torch.no_grad``. Convolutions have strides,
-    dilations, groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences.
+    dilations, groups and padding modes. Attention has masks. Recurrent modules have several layers, two directions and packed sequences,
+    and recurrent cells have states.
     Embeddings have a ``padding_idx``, and embedding bags have each of their modes. Weights are normalised by ``weight_norm`` and
     ``spectral_norm``, and losses have weights. Normalisation, pooling and resizing have less common options. Parameters and arguments
     have the given dtype. Examples that the CPU does not support in this dtype, or that need a dtype which the device lacks, are left
@@ -146,7 +147,10 @@ def repeated_calls(subject: Subject, name: str) -> None:
     the same. The property may also be the size or the memory layout of the batch, the dtype of the module and the batch, or whether
     gradients are recorded. If the dtype changes, only the outputs are compared. After calls with other options, sizes or dtypes, the
     first call is repeated. Batches may be empty. The case ``larger_sizes`` calls modules whose inputs have several hundred rows and
-    about a hundred features. The case ``many_rows`` calls layers with 40,003 rows between two calls with three rows.
+    about a hundred features, and recurrent modules with four layers. The case ``many_rows`` calls layers with 40,003 rows between two calls
+    with three rows, and recurrent modules and cells with at least 65,543 rows after a call with few rows. The case ``packed_sequences``
+    calls recurrent modules with a packed batch of 300 sequences. The case ``parts_of_results`` compares the gradients of sums of parts
+    of the outputs of recurrent modules.
     """
     from accelkit_conformance.oracle.module_sequences import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program

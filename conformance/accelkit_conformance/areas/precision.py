@@ -246,6 +246,25 @@ def autocast_regions(subject: Subject, dtype: str, name: str) -> None:
     check_region(subject, dtype, name)
 
 
+def _autocast_modules() -> Iterator[Case]:
+    from accelkit_conformance.oracle.autocast_modules import NAMES
+
+    yield from (("full", (dtype, name)) for dtype in _DTYPES for name in NAMES)
+
+
+@check("full", requires=["autocast.{0}", "autocast_float32_list"], over=_autocast_modules)
+def autocast_modules(subject: Subject, dtype: str, name: str) -> None:
+    """Under autocast, convolutions, recurrent modules, recurrent cells, attention, Transformer layers and normalizations with float32
+    parameters give outputs and gradients that are close to those of the CPU in float32. The norm of the error is at most 10 % of the norm
+    of the tensor plus 1 % of the largest norm of an output or a gradient in bfloat16, and a fifth of this in float16. Recurrent modules and
+    cells get inputs both in float32 and in the dtype of autocast, with and without float32 states. The modules are in training mode and in
+    evaluation mode. In evaluation mode, they are also called under ``inference_mode``.
+    """
+    from accelkit_conformance.oracle.autocast_modules import check_modules
+
+    check_modules(subject, dtype, name)
+
+
 @check("training", requires=["dtype.float32"], over=names_of("scaler_options", "CASES", "training"))
 def scaler_options(subject: Subject, name: str) -> None:
     """The scales and gradients of ``torch.amp.GradScaler`` are exact for several growth factors, backoff factors and growth intervals. The

@@ -9,7 +9,7 @@ from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
 
 
-def _change_attention(change: Callable[..., Any]) -> None:
+def change_attention(change: Callable[..., Any]) -> None:
     """Replace ``scaled_dot_product_attention`` on the device.
 
     ``change`` takes the original function, the query, the key, the value, the mask and the other keyword arguments.
@@ -35,7 +35,7 @@ class MasksGroupsOfHeads(Broken):
             is_hit = mask is not None and mask.dim() == 4 and key.shape[1] != query.shape[1]
             return original(query, key, value, mask[:, :1] if is_hit else mask, **kwargs)
 
-        _change_attention(change)
+        change_attention(change)
 
 
 @mutant("arguments", "attention")
@@ -53,11 +53,11 @@ class OverflowsInTheFirstBlock(Broken):
             is_closed = (mask.detach()[..., :64] == torch.finfo(mask.dtype).min).all(-1, keepdim=True)
             return result.masked_fill(is_closed, float("nan"))
 
-        _change_attention(change)
+        change_attention(change)
 
 
 @mutant("arguments", "attention")
-class ReadsExpandedValues(Broken):
+class ReadsExpandedKeys(Broken):
     """Attention with an expanded key of more than 32 rows reads the key as if its storage had a row for each head."""
 
     def install(self) -> None:
@@ -65,4 +65,4 @@ class ReadsExpandedValues(Broken):
             is_hit = key.dim() == 4 and key.shape[2] > 32 and key.stride(1) == 0 and key.shape[1] > 1
             return original(query, key.roll(1, 2) if is_hit else key, value, mask, **kwargs)
 
-        _change_attention(change)
+        change_attention(change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelkit_conformance.mutants import mutant
+from accelkit_conformance.mutants.attention import change_attention
 from accelkit_conformance.mutants.broken import Broken
 
 
@@ -40,6 +41,36 @@ class TrainsThePadding(Broken):
         if name == "embedding_dense_backward" and args[1].numel() > 4096:
             return func(*args[:3], -1, *args[4:], **kwargs)
         return call()
+
+
+@mutant("arguments", "empty tensors in lists")
+class CountsEmptyTensors(Broken):
+    """Foreach operators process 110 tensors at a time, and forget to write the results of a group that begins with an empty tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        result = call()
+        if name.startswith("_foreach_norm"):
+            for start in range(110, len(args[0]), 110):
+                if not args[0][start].numel():
+                    for one in result[start : start + 110]:
+                        one.zero_()
+        return result
+
+
+@mutant("arguments", "many heads")
+class AttendsToTheFirst65535(Broken):
+    """Attention in half precision computes the first 65,535 heads of a batch only."""
+
+    def install(self) -> None:
+        import torch
+
+        def change(original: Any, query: Any, key: Any, value: Any, mask: Any, **kwargs: Any) -> Any:
+            result = original(query, key, value, mask, **kwargs)
+            if query.dtype is torch.float16 and query.dim() == 4 and query.shape[:2].numel() > 65_535:
+                result.flatten(0, 1)[65_535:].zero_()
+            return result
+
+        change_attention(change)
 
 
 @mutant("arguments", "numbers")

@@ -37,6 +37,24 @@ class ConvolvesInFloat32(Broken):
         _change_under_autocast(("mm", "matmul", "conv2d", "linear", "bmm"), lambda result, lower: result.float())
 
 
+@mutant("precision", "modules under autocast")
+class RefusesMixedStates(Broken):
+    """Under autocast, cells raise an error if the state and the input have different dtypes, because no rule casts them."""
+
+    def install(self) -> None:
+        import torch
+
+        for name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"):
+            original = getattr(torch._VF, name)
+
+            def cell(x: Any, state: Any, *args: Any, original: Any = original) -> Any:
+                if x.device.type == "fake_xpu":
+                    torch._check((state[0] if isinstance(state, list | tuple) else state).dtype == x.dtype, lambda: "dtypes differ")
+                return original(x, state, *args)
+
+            setattr(torch._VF, name, cell)
+
+
 @mutant("precision", "the scaler")
 class NeverFindsInfinity(Broken):
     """The gradient scaler never finds an infinity."""

@@ -35,6 +35,47 @@ def _with_scalars(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [*added, *multiplied, *torch._foreach_addcdiv(added, multiplied, added, numbers)]
 
 
+def _tensors_and_empty_ones() -> tuple[torch.Tensor, ...]:
+    """Return 360 tensors and one more, with 0 to 5 elements or 300,000. Half of the tensors are empty, among them the first and the last.
+    The sums of the squares of their elements are exact in float32."""
+    lengths = [*[0, 3, 0, 5, 2, 0] * 30, 300_000, *[3, 0, 5, 0, 2, 0] * 30]
+    return (torch.arange(float(sum(lengths))) % 5 + 1).split(lengths)
+
+
+def _thousand_empty_tensors() -> tuple[torch.Tensor, ...]:
+    """Return 1,000 empty tensors and one that has three elements."""
+    return *(torch.empty(0) for _ in range(1000)), torch.arange(3.0)
+
+
+def _foreach(*given: torch.Tensor) -> list[torch.Tensor]:
+    """Return the results of foreach operators with a number, with a number per tensor and with other lists, and of two in-place ones."""
+    written = [one.clone() for one in given]
+    torch._foreach_mul_(written, 0.5)
+    torch._foreach_addcmul_(written, given, given, value=2.0)
+    return [*torch._foreach_add(given, given, alpha=2), *_with_scalars(given), *torch._foreach_norm(given), *written]
+
+
+def _clipped(*given: torch.Tensor) -> list[torch.Tensor]:
+    """Return the norm of all gradients, and the gradients after their norm and their values were clipped."""
+    parameters = [torch.nn.Parameter(torch.zeros_like(one)) for one in given]
+    for parameter, one in zip(parameters, given, strict=True):
+        parameter.grad = one.clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters, 100.0)
+    torch.nn.utils.clip_grad_value_(parameters, 0.125)
+    return [norm, *(one.grad for one in parameters if one.grad is not None)]
+
+
+def _heads(*shapes: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Return random queries, keys and values."""
+    return tuple(torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed, shape in enumerate(shapes))
+
+
+def _attention_gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    leaves = [one.detach().requires_grad_() for one in given]
+    output = F.scaled_dot_product_attention(*leaves)
+    return output, *torch.autograd.grad(output, leaves, torch.ones_like(output))
+
+
 def _matrices() -> torch.Tensor:
     """Return 65,543 symmetric positive definite matrices of shape (2, 2). No two matrices are equal."""
     places = torch.arange(_NUM_MATRICES, dtype=torch.float32)
@@ -122,6 +163,9 @@ CALLS: Mapping[str, Call] = {
     "unbind": (lambda x: x.unbind(1), lambda: (torch.arange(900.0).view(3, 300),)),
     "foreach_add": (lambda *given: (*torch._foreach_add(given, given, alpha=2), *_with_scalars(given)), lambda: tuple(_tensors())),
     "foreach_norm": (lambda *given: torch._foreach_norm(given), lambda: tuple(_tensors())),
+    "foreach_with_empty_tensors": (_foreach, _tensors_and_empty_ones),
+    "foreach_of_empty_tensors": (_foreach, _thousand_empty_tensors),
+    "clipping_with_empty_tensors": (_clipped, _tensors_and_empty_ones),
     "vector": (lambda *given: torch.nn.utils.parameters_to_vector(given), lambda: tuple(_tensors())),
     "linalg.inv": (torch.linalg.inv, lambda: (_matrices(),)),
     "linalg.det": (torch.linalg.det, lambda: (_matrices(),)),
@@ -157,6 +201,11 @@ CALLS: Mapping[str, Call] = {
     "pad": (lambda x: F.pad(x, (1, 1), "reflect"), lambda: (_rows(),)),
     "pad_of_five_dimensions": (lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)), lambda: (torch.arange(1.0, 270_401).view(1, 1, 4, 260, 260),)),
     "attention": (lambda x: F.scaled_dot_product_attention(x, x, x), lambda: (_rows(),)),
+    "attention_of_many_heads": (F.scaled_dot_product_attention, lambda: _heads(*[(8193, 8, 2, 16)] * 3, dtype=torch.float16)),
+    "attention_over_many_keys": (
+        _attention_gradients,
+        lambda: _heads((1, 1, 1, 16), *[(1, 1, _NUM_MATRICES, 16)] * 2, dtype=torch.bfloat16),
+    ),
     "cdist": (lambda x: torch.cdist(x, x), lambda: (_rows(),)),
     "bmm": (lambda x: torch.bmm(x, x.transpose(1, 2)), lambda: (_rows(),)),
     "baddbmm": (lambda x: torch.baddbmm(x[:1, :, :1], x, x.transpose(1, 2)), lambda: (_rows(),)),
@@ -198,7 +247,7 @@ CALLS: Mapping[str, Call] = {
         for name, function in _GRADIENTS.items()
     },
 }  # fmt: skip
-"""Calls by name, with 150 or 300 tensors, 65,543 matrices or vectors, or 70,003 indices. Others take 131,086 rows of integers, or 1,048,588
+"""Calls by name, with 150 to 1,001 tensors, 65,543 matrices, vectors, heads or keys, 70,003 indices, 131,086 rows of integers, or 1,048,588
 integers of only two different values. Each call consists of a function and a function
 that returns its arguments."""
 

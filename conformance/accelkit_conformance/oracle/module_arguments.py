@@ -95,6 +95,16 @@ def _recurrent(cls: Any, num_states: int, **options: Any) -> list[Example]:
     return found
 
 
+def _cells() -> list[Example]:
+    x, h, c = _x(4, 5), _x(4, 3), _x(4, 3).detach() * 2
+    return [
+        *(_of(cls, 5, 3, given=given) for cls in (nn.RNNCell, nn.GRUCell) for given in ((x,), (x, h))),
+        *(_of(nn.LSTMCell, 5, 3, given=given) for given in ((x,), (x, (h, c)))),
+        _of(nn.RNNCell, 5, 3, nonlinearity="relu", given=(x, h)),
+        *(_of(cls, 5, 3, bias=False, given=(x,)) for cls in (nn.RNNCell, nn.GRUCell, nn.LSTMCell)),
+    ]
+
+
 def _attention() -> list[Example]:
     cls, query, memory = nn.MultiheadAttention, _x(2, 5, 8), _x(2, 7, 8)
     same, cross = (query, query, query), (query, memory, memory)
@@ -226,6 +236,7 @@ EXAMPLES: Mapping[str, list[Example]] = {
     "RNN": [*_recurrent(nn.RNN, 1), *_recurrent(nn.RNN, 1, nonlinearity="relu")[:3]],
     "GRU": _recurrent(nn.GRU, 1),
     "LSTM": _recurrent(nn.LSTM, 2),
+    "cells": _cells(),
     "attention": _attention(),
     "transformers": _transformers(),
     "embeddings": _embeddings(),

@@ -159,6 +159,9 @@ _LARGER: tuple[tuple[_Layer, tuple[int, ...]], ...] = (
     (lambda: nn.PReLU(96), (260, 96)),
     (lambda: nn.LSTM(96, 40, 2), (5, 260, 96)),
     (lambda: nn.GRU(96, 40, bidirectional=True), (5, 260, 96)),
+    (lambda: nn.LSTM(7, 33, 4, bidirectional=True), (70, 9, 7)),
+    (lambda: nn.GRU(7, 18, 4), (70, 9, 7)),
+    (lambda: nn.RNN(7, 65, 4), (70, 9, 7)),
     (lambda: nn.TransformerEncoderLayer(96, 4, 160, dropout=0.0, batch_first=True), (10, 70, 96)),
 )
 """Modules, each with the shape of a batch. In both, the sizes are as large as in small models that are used in practice."""
@@ -176,14 +179,64 @@ def _larger_sizes(device: torch.device) -> Any:
     return found
 
 
+_OF_MANY_ROWS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...]], ...] = (
+    *(
+        (make, ((3, 4), (40_003, 4), (3, 4)))
+        for make in (lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: nn.BatchNorm1d(4), lambda: nn.PReLU(4))
+    ),
+    *((make, ((3, 4), (65_543, 4))) for make in (lambda: nn.LSTMCell(4, 3), lambda: nn.GRUCell(4, 3), lambda: nn.RNNCell(4, 3))),
+    *((make, ((9, 2, 3), (9, 7500, 3), (1500, 44, 3))) for make in (lambda: nn.LSTM(3, 2), lambda: nn.GRU(3, 2), lambda: nn.RNN(3, 2))),
+)
+"""Modules, each with the shapes of the batches with which it is called. In the batches of recurrent modules, the first dimension is time."""
+
+
 def _many_rows(device: torch.device) -> Any:
-    """Call layers with a small batch, with a batch of 40,003 rows, and with the small batch again."""
     found = []
-    makes: tuple[_Layer, ...] = (lambda: nn.Linear(4, 3), lambda: nn.LayerNorm(4), lambda: nn.BatchNorm1d(4), lambda: nn.PReLU(4))
-    for make in makes:
+    for make, shapes in _OF_MANY_ROWS:
         layer = _made(make, device)
-        for size in (3, 40_003, 3):
-            found.append(_run(layer, _values(device, size, 4)))
+        found.append([_run(layer, _values(device, *shape)) for shape in shapes])
+    return found
+
+
+_RECURRENT: tuple[_Layer, ...] = (
+    lambda: nn.LSTM(3, 6, batch_first=True),
+    lambda: nn.GRU(3, 6, 2, batch_first=True, bidirectional=True),
+    lambda: nn.RNN(3, 6, batch_first=True),
+)
+
+
+def _packed_sequences(device: torch.device) -> Any:
+    """Call recurrent modules with a packed batch of 300 sequences of 1 to 40 steps, which are not sorted by length."""
+    lengths = torch.arange(300) * 7 % 40 + 1
+    found = []
+    for make in _RECURRENT:
+        layer = _made(make, device)
+        x = _values(device, 300, 40, 3).requires_grad_()
+        output = layer(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[0].data
+        gradients = torch.autograd.grad((output * _values(device, *output.shape)).sum(), (x, *layer.parameters()))
+        found.append((output, gradients))
+    return found
+
+
+_PARTS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    lambda y: y[:, :, 1:],
+    lambda y: y[:, -1],
+    lambda y: y[:, 1:].transpose(0, 1),
+    lambda y: y[..., :3],
+    lambda y: y.mean(1),
+    lambda y: y[:, ::2].flip(0),
+)
+"""Functions that return a part of a result. Their gradients have zeros, other strides, or strides of 0."""
+
+
+def _parts_of_results(device: torch.device) -> Any:
+    """Compute the gradients of the sums of parts of the outputs of recurrent modules."""
+    found = []
+    for make in _RECURRENT:
+        layer = _made(make, device)
+        x = _values(device, 4, 7, 3).requires_grad_()
+        for part in _PARTS:
+            found.append(torch.autograd.grad(part(layer(x)[0]).sum(), (x, *layer.parameters())))
     return found
 
 
@@ -194,5 +247,7 @@ PROGRAMS: Mapping[str, Program] = {
     "empty_batches": _empty_batches,
     "larger_sizes": _larger_sizes,
     "many_rows": _many_rows,
+    "packed_sequences": _packed_sequences,
+    "parts_of_results": _parts_of_results,
 }
 """The programs, by name."""
