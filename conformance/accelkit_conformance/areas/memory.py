@@ -199,6 +199,12 @@ def _operators() -> Iterator[Case]:
             yield "training" if name in SMOKE else "full", (name,)
 
 
+def _modules() -> Iterator[Case]:
+    from accelkit_conformance.oracle import opdb
+
+    yield from (("full", (name,)) for name in opdb.modules())
+
+
 @check("training", requires=["memory_statistics", "dtype.float32"], over=_operators)
 def operators_leave_nothing(subject: Subject, name: str) -> None:
     """An operator runs forward and backward three times, and the results of each run are freed before the next run. The number of allocated
@@ -207,6 +213,16 @@ def operators_leave_nothing(subject: Subject, name: str) -> None:
     from accelkit_conformance.oracle.freed_memory import check_operator
 
     check_operator(subject, name)
+
+
+@check("full", requires=["memory_statistics", "dtype.float32"], over=_modules)
+def modules_leave_nothing(subject: Subject, name: str) -> None:
+    """A module runs forward and backward four times in training mode, with one of the inputs in torch's ``module_db``, and the results of
+    each run are freed before the next run. The number of allocated bytes is not larger after the fourth run than after the second run. If
+    the first run raises an error, the check passes, because the tests of modules report it."""
+    from accelkit_conformance.oracle.freed_memory import check_module
+
+    check_module(subject, name)
 
 
 @check("training", requires=["memory_statistics"], over=["matmul", "cat", "view", "add", "select", "layer_norm", "hook"])
@@ -283,7 +299,7 @@ def storages(subject: Subject) -> None:
 @check("full", seconds=240.0, over=["numbers", "shapes", "nothing"])
 def host_memory_does_not_grow(subject: Subject, name: str) -> None:
     """Operators are called in rounds. In each round, either Python numbers that are passed to functions such as ``clip``, ``pow`` and
-    ``full`` are new, or the lengths of the tensors that a linear layer, a convolution and a few other operators get (forward and backward)
+    ``full`` are new, or the lengths of the tensors that a linear layer, a convolution, attention and a few other operators get (forward and backward)
     are new, or nothing is new. In the last case, each round makes four of about 25 calls, in turn: ``unique``, ``nonzero``, ``sort``,
     ``multinomial`` and other operators, recurrent and other modules (forward and backward), copies, ``empty_cache``, events, streams and
     pinned memory. After 500 rounds, 1,000 more rounds increase the resident memory of the process by less than 48 MiB. The same is true of

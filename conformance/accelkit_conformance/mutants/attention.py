@@ -1,4 +1,4 @@
-"""Faults in attention and in recurrent modules that only some combinations of options or sizes show."""
+"""Faults in attention and in recurrent modules that show only with some combinations of options or sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from accelkit_conformance.mutants import mutant
 from accelkit_conformance.mutants.broken import Broken
+from accelkit_conformance.mutants.derivatives import _Functions
 
 
 def change_attention(change: Callable[..., Any]) -> None:
@@ -66,3 +67,47 @@ class ReadsExpandedKeys(Broken):
             return original(query, key.roll(1, 2) if is_hit else key, value, mask, **kwargs)
 
         change_attention(change)
+
+
+@mutant("modules", "large recurrent batches")
+class CountsRowsOfLSTMIn16Bits(_Functions):
+    """An LSTM returns zeros for all steps after the step in which it has processed 65,536 rows."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        result = call()
+        if name == "lstm" and result[0].dim() == 3 and result[0].shape[:2].numel() > 1 << 16:
+            result[0].detach().flatten(0, 1)[1 << 16 :].zero_()
+        return result
+
+
+@mutant("modules", "large recurrent batches")
+class PacksTheFirst256(_Functions):
+    """A GRU returns zeros for the first step of all sequences of a packed batch after the first 256."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        result = call()
+        if name == "gru" and result[0].dim() == 2 and int(args[1][0]) > 256:
+            result[0].detach()[256 : int(args[1][0])].zero_()
+        return result
+
+
+@mutant("modules", "gradients of slices")
+class ExpectsDenseGradients(_Functions):
+    """The backward pass of an RNN uses half of an output gradient whose last element is 0."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        result = call()
+        if name == "rnn_tanh" and result[0].requires_grad:
+            result[0].register_hook(lambda gradient: gradient / 2 if float(gradient.flatten()[-1]) == 0 else gradient)
+        return result
+
+
+@mutant("memory", "leaks of modules")
+class KeepsStatesOfLSTM(_Functions):
+    """Each call to an LSTM keeps a copy of its cell state."""
+
+    def change(self, name: str, call: Any, args: Any) -> Any:
+        result = call()
+        if name == "lstm":
+            self.__dict__.setdefault("kept", []).append(result[2].detach().clone())
+        return result

@@ -43,6 +43,34 @@ class IgnoresFoundInfinity(Broken):
         return func(*args, **{**kwargs, "found_inf": None}) if name.startswith("_fused_") else call()
 
 
+@mutant("optimizers", "rates on the CPU")
+class DoublesRatesOnTheCPU(Broken):
+    """Fused optimizers double a learning rate that is a tensor on the CPU."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        rate = kwargs.get("lr")
+        if name.startswith("_fused_") and getattr(getattr(rate, "device", None), "type", "") == "cpu":
+            return func(*args, **{**kwargs, "lr": rate * 2})
+        return call()
+
+
+@mutant("optimizers", "the default device")
+class RefusesTheDefaultDevice(Broken):
+    """Creating an optimizer raises an error if the device is the default device."""
+
+    def install(self) -> None:
+        import torch
+
+        original = torch.optim.Optimizer.__init__
+
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            if torch.get_default_device().type == "fake_xpu":
+                raise RuntimeError("optimizers cannot be created under a default device")
+            original(self, *args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign]
+
+
 @mutant("optimizers", "empty tensors")
 class StopsAtEmpty(Broken):
     """``_foreach_add_`` and ``_foreach_addcdiv_`` change none of the tensors in a list of three or more if the last one is empty."""

@@ -9,10 +9,11 @@ import torch
 
 from accelkit_conformance.late_errors import raises
 from accelkit_conformance.oracle import opdb
-from accelkit_conformance.oracle.lacking_dtypes import possible_samples
+from accelkit_conformance.oracle.lacking_dtypes import lacking_dtypes, possible_samples
+from accelkit_conformance.oracle.module_compare import run_module
 from accelkit_conformance.oracle.op_compare import place
 from accelkit_conformance.oracle.places import run_at
-from accelkit_conformance.oracle.sample_transfer import tensors
+from accelkit_conformance.oracle.sample_transfer import tensors, to_device
 from accelkit_conformance.profiles.operators import CORE
 from accelkit_conformance.results import NotSupported
 
@@ -60,6 +61,48 @@ def check_operator(subject: Subject, name: str) -> None:
         if name in CORE:
             raise
         return  # tests of operators report the error
+    _check_repeated(subject, call, first)
+
+
+def check_module(subject: Subject, name: str) -> None:
+    """Check that four runs of a module, each with forward and backward passes, do not leave more and more memory allocated.
+
+    Args:
+        subject: The plugin under test, with its device.
+        name: The name of the module in torch's ``module_db``.
+
+    Raises:
+        AssertionError: If more memory is allocated after the fourth run than after the second. The first run may leave garbage, which is
+            freed later. If it fails, this function returns, because other tests report the error.
+    """
+    info = opdb.modules()[name]
+    ((_, sample),) = opdb.module_inputs(info, 1, training=True)
+    arguments, forward = sample.constructor_input, sample.forward_input
+    if forward is None:
+        return
+    given = (forward.args, forward.kwargs)
+
+    def make() -> torch.nn.Module:
+        made: torch.nn.Module = info.module_cls(*arguments.args, **arguments.kwargs)
+        return made
+
+    subject.needs(*lacking_dtypes(subject, lambda: (list(make().state_dict().values()), run_module(make(), given, name))))
+    module = make().to(subject.device)
+
+    def call() -> float:
+        run_module(module, to_device(given, subject.device), name)
+        subject.synchronize()
+        return subject.allocated()
+
+    try:
+        call()
+    except Exception:
+        return
+    _check_repeated(subject, call, call())
+
+
+def _check_repeated(subject: Subject, call: Callable[[], float], first: float) -> None:
+    """Check that ``call``, which returns the number of allocated bytes, does not return more than ``first`` after two more calls."""
     call()
     if call() > first:
         left = subject.allocated_after(first) - first  # collecting garbage is slow

@@ -98,7 +98,7 @@ def _call_with_shapes(subject: Subject) -> Callable[[int], None]:
     def call(number: int) -> None:
         x = torch.ones(1, number + 1, 6, device=subject.device)
         y = norm(linear(x) + convolution(x.transpose(1, 2)).transpose(1, 2))
-        y = torch.cat([y.softmax(-1), x], 1)
+        y = torch.cat([y.softmax(-1), torch.nn.functional.scaled_dot_product_attention(y[:, :1], y, y), x], 1)
         y = y.sum(1) + (x[0].t() @ x[0]).sum()
         torch.autograd.grad(y.sum(), parameters)
 

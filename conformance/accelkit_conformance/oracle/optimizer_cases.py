@@ -39,8 +39,10 @@ def ways(subject: Subject, info: Any) -> list[dict[str, bool]]:
 
 def all_ways(subject: Subject, info: Any) -> list[dict[str, Any]]:
     """Return the options with which the optimizer is tested, such as ``foreach=True``: one dictionary for each test. Some dictionaries
-    contain a learning rate that is a tensor on the device."""
-    found: list[dict[str, Any]] = [{"foreach": False} if "foreach" in info.supported_impls else {}, *ways(subject, info)]
+    contain a learning rate that is a tensor, on the device or on the CPU."""
+    loop: dict[str, Any] = {"foreach": False} if "foreach" in info.supported_impls else {}
+    found = [loop, *ways(subject, info)]
+    found += [{**one, "lr": torch.tensor(RATE)} for one in found if "foreach" not in one or one == {"foreach": False}]
     if subject.lacks("bool"):
         return found  # if the learning rate is a tensor, torch compares it with 0
     if has_option(info, "capturable"):
@@ -93,7 +95,9 @@ def compare_steps(
     require_dtypes(subject, lambda: (expected or train)(_CPU, torch.float32, plain))
     truth, reference = ((expected or train)(_CPU, dtype, plain) for dtype in (torch.float64, torch.float32))
     for way in ways:
-        text = ", ".join(f"{key}={'a tensor' if isinstance(value, torch.Tensor) else value}" for key, value in way.items())
+        text = ", ".join(
+            f"{key}={f'a tensor on {value.device}' if isinstance(value, torch.Tensor) else value}" for key, value in way.items()
+        )
         with subject.sample(f"{name}({text}){case}", {"kwargs": way, "case": case}):
             for mine, theirs, true in zip(train(subject.device, torch.float32, way), reference, truth, strict=True):
                 more = {"num_stages": 32, "num_terms": 1024} if name == "Muon" or way.get("capturable") else {}

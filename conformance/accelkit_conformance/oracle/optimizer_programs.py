@@ -220,7 +220,45 @@ def _steps_in(device: torch.device, dtypes: tuple[torch.dtype, ...]) -> Any:
     return found
 
 
+def _trained(make: Callable[..., torch.optim.Optimizer]) -> list[torch.Tensor]:
+    """Return the parameters of a model after four training steps, all of whose tensors are on the default device. After the third step, the
+    state is loaded into a new optimizer."""
+    layer = torch.nn.Linear(4, 3)
+    x = torch.linspace(-1, 2, 20).view(5, 4)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).view(parameter.shape))
+    optimizer = make(layer.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for step in range(4):
+        if step == 3:
+            state = copy.deepcopy(optimizer.state_dict())
+            optimizer = make(layer.parameters(), lr=0.05)
+            optimizer.load_state_dict(state)
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(layer(x), torch.full((5, 3), 3.0)).backward()
+        clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+    return list(layer.parameters())
+
+
+def _default_device(device: torch.device) -> Any:
+    found = []
+    optim = torch.optim
+    for make in (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.Rprop, optim.Adadelta, optim.NAdam, optim.RAdam):
+        with device:
+            found.append(_trained(make))
+        torch.set_default_device(device)
+        try:
+            found.append(_trained(make))
+        finally:
+            torch.set_default_device(None)
+    return found
+
+
 PROGRAMS: Mapping[str, Program] = {
+    "default_device": _default_device,
     "norms": _norms,
     "norms_in_bfloat16": _norms_in_bfloat16,
     "special_norms": _special_norms,
