@@ -240,10 +240,10 @@ def _without_closure() -> Iterator[Case]:
 @check("training", requires=["dtype.float32"], over=_without_closure)
 def parameter_groups(subject: Subject, name: str) -> None:
     """Six steps give the same parameters as on the CPU, in each implementation that torch supports for the device. ``capturable``, and a
-    tensor on the device or on the CPU as the learning rate, are tested too where torch supports them. There are several groups, which differ in the learning rate and,
-    if the optimizer has these options, in the weight decay, momentum, ``maximize`` and ``amsgrad``. The step counts of the parameters
-    differ. All learning rates change after step 2, a group is added after step 3, and the state is loaded into a new optimizer after step
-    4."""
+    tensor on the device or on the CPU as the learning rate, are tested too where torch supports them. There are several groups, which
+    differ in the learning rate and, if the optimizer has these options, in the weight decay, momentum, ``maximize`` and ``amsgrad``. The
+    step counts of the parameters differ. All learning rates change after step 2, a group is added after step 3, and the state is loaded
+    into a new optimizer after step 4."""
     from accelkit_conformance.oracle.optimizer_cases import check_groups
 
     check_groups(subject, name)
@@ -280,8 +280,8 @@ def scaled_steps(subject: Subject, name: str) -> None:
 @check("training", requires=["dtype.float32"], over=names_of("optimizer_programs", "PROGRAMS", "training"))
 def programs(subject: Subject, name: str) -> None:
     """Programs with optimizers give the same results as on the CPU. They clip gradients with several norms and limits, set gradients to
-    zero in place, average models, and take steps with schedulers, with hooks and with several dtypes, including complex dtypes. They train small models
-    after ``set_default_device(device)`` and inside ``with device:``."""
+    zero in place, average models, and take steps with schedulers, with hooks and with several dtypes, including complex dtypes. They
+    train small models after ``set_default_device(device)`` and inside ``with device:``."""
     from accelkit_conformance.oracle.optimizer_programs import PROGRAMS
     from accelkit_conformance.oracle.programs import compare_program
 

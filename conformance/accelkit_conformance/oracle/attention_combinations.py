@@ -1,11 +1,11 @@
-"""Calls to ``scaled_dot_product_attention`` with combinations of options, at sizes and head dimensions for which devices have fast kernels."""
+"""Calls to ``scaled_dot_product_attention`` with combinations of options. Devices have fast kernels for their sizes and head dimensions."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # the usual name
@@ -60,8 +60,8 @@ def _is_allowed(row: Mapping[str, str]) -> bool:
 
 
 def check_combinations(subject: Subject, size: str, dtype: str) -> None:
-    """Compare attention, and in some calls its gradients, with the CPU, for a pairwise covering array of the options in ``AXES``. Differences
-    are recorded in the subject.
+    """Compare attention, and in some calls its gradients, with the CPU, for a pairwise covering array of the options in ``AXES``.
+    Differences are recorded in the subject.
 
     Args:
         subject: The plugin under test, with its device.

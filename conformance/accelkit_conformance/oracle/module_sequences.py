@@ -187,7 +187,7 @@ _OF_MANY_ROWS: tuple[tuple[_Layer, tuple[tuple[int, ...], ...]], ...] = (
     *((make, ((3, 4), (65_543, 4))) for make in (lambda: nn.LSTMCell(4, 3), lambda: nn.GRUCell(4, 3), lambda: nn.RNNCell(4, 3))),
     *((make, ((9, 2, 3), (9, 7500, 3), (1500, 44, 3))) for make in (lambda: nn.LSTM(3, 2), lambda: nn.GRU(3, 2), lambda: nn.RNN(3, 2))),
 )
-"""Modules, each with the shapes of the batches with which it is called. In the batches of recurrent modules, the first dimension is time."""
+"""Modules, each with the shapes of the batches with which it is called. The first dimension of a recurrent module's batch is time."""
 
 
 def _many_rows(device: torch.device) -> Any:
