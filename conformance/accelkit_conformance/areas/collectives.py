@@ -249,18 +249,21 @@ def waits_for_queued_work(subject: Subject, size: str) -> None:
 
 @check("distributed", requires=["process_group"], over=_KINDS, is_distributed=True)
 def every_kind_of_tensor(subject: Subject, size: str, collective: str) -> None:
-    """A call with contiguous float32 tensors gives the right result if the reduction is SUM or the collective does not reduce. Any other
-    call gives the right result or raises an error. Tensors that are only inputs stay unchanged, and nothing outside the tensors is
-    written. The calls combine these settings: dtype, length (up to 65,537 elements), offset and stride in a storage, reduction, root,
-    group, and whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. Averages
-    may have a relative error of 1 %, and all other results are exact. Except with PRODUCT, the values of int64, int32, float64 and
-    float32 tensors have more digits than a dtype of half the size can hold. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of
-    different lengths, one of which is empty. The parts in ``all_to_all`` also have different lengths, unless the backend is gloo. The
-    case ``send`` calls ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root
-    to the next rank of the group. If one of these functions rejects a strided tensor, the rank calls it again with a contiguous tensor.
-    In the case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With
-    gloo, no tensor is strided. Dtypes that the device lacks are left out.
-    """
+    """A call with contiguous tensors gives the right result if the collective does not reduce and the dtype is not complex64, or if the
+    dtype is float32 and the reduction is SUM. Any other call gives the right result or raises an error. Tensors that are only inputs stay
+    unchanged, and nothing outside the tensors is written. The calls combine these settings: dtype, length of the first dimension (up to
+    65,537), number of dimensions, layout of the tensors that are only inputs, layout of the other tensors, reduction, root, group, and
+    whether the call is asynchronous. For any two settings, every valid pair of values occurs in at least one call. The layouts are
+    contiguous, with an offset, every second element of a storage, and dimensions in the opposite order in memory. The numbers are negative,
+    zero and positive. Averages may have an error of 1 % plus 0.01, and all other results are exact. Except with PRODUCT, the values of
+    int64, int32, float64 and float32 tensors have more digits than a dtype of half the size can hold. A sum of bool tensors is true where
+    any of them is true. ``all_to_all_uneven`` is ``all_to_all_single`` with parts of different lengths. In some calls, one part of
+    each rank is empty. In the others, the first rank sends only empty parts, and the last rank receives only empty parts. The parts in
+    ``all_to_all`` have the same lengths, unless the backend is gloo, with which all parts are equally long. The case ``send`` calls
+    ``send`` and ``recv``, or ``isend`` and ``irecv`` if the call is asynchronous, to transfer a tensor from the root to the next rank of
+    the group. If one of these functions rejects a tensor that is not contiguous, the rank calls it again with a contiguous tensor. In the
+    case ``batch_isend_irecv``, each rank sends a contiguous tensor to the next rank. Both cases skip groups of one rank. With gloo, all
+    tensors are contiguous. Dtypes that the device lacks are left out."""
     from accelkit_conformance.oracle.collective_cases import check_every_case
 
     check_every_case(subject, collective)
@@ -276,10 +279,11 @@ def _programs() -> Iterator[Case]:
 def programs(subject: Subject, size: str, name: str) -> None:
     """Collectives that only move data keep every bit of infinities, negative zero and the smallest numbers, and NaN stays NaN. Sums of
     infinities and NaN follow IEEE 754. Results are also right when the input of a gathering collective is a part of its output, when
-    tensors have several dimensions, when asynchronous calls are awaited in reverse order, and when consecutive calls differ in size,
-    dtype or reduction. Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a
-    group. Wrong arguments raise an error, and the next ``all_reduce`` is right. ``torch.distributed.nn`` computes the right gradients.
-    """
+    tensors have several dimensions, when asynchronous calls are awaited in reverse order, and when consecutive calls differ in size, dtype
+    or reduction. Several ``all_reduce``, ``all_gather_into_tensor`` or ``reduce_scatter_tensor`` calls that are coalesced into one give the
+    right results, in the group of all ranks and in groups of one rank, or raise an error. ``PREMUL_SUM`` gives the sum times its factor, or
+    raises an error. Python objects can be gathered, scattered, broadcast and sent. ``group_src`` and ``group_dst`` are ranks within a
+    group. Wrong arguments raise an error, and the next ``all_reduce`` is right. ``torch.distributed.nn`` computes the right gradients."""
     from accelkit_conformance.oracle.collective_programs import CASES
 
     CASES[name](subject)
@@ -302,3 +306,50 @@ def barrier(subject: Subject, size: str) -> None:
     times: list[Any] = [None] * int(size)
     dist.all_gather_object(times, (came, left))
     assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one entered it"
+
+
+def _first_calls() -> Iterator[Case]:
+    from accelkit_conformance.oracle.collective_groups import CASES
+
+    yield from (("full", (size, name)) for size in SIZES for name in CASES)
+
+
+@check("full", requires=["process_group", "numbered_devices"], over=_first_calls, is_distributed=True)
+def group_of_a_device(subject: Subject, size: str, name: str) -> None:
+    """If ``init_process_group`` is called with ``device_id``, ``all_reduce`` and ``all_gather_object`` give the right results after other
+    calls. In the three cases, these calls are a barrier; ``send`` and ``recv`` in a new group of the first and the last rank; and a barrier
+    and ``broadcast`` on ranks that use the devices in the opposite order. The results of these calls are right, too. If the device is the
+    CPU, nothing is tested."""
+    from accelkit_conformance.oracle.collective_groups import check_group_of_device
+
+    check_group_of_device(subject, name)
+
+
+@check("full", requires=["process_group"], over=SIZES, is_distributed=True)
+def groups_are_freed(subject: Subject, size: str) -> None:
+    """Creating, using and destroying 30 groups of all ranks, one after another, adds fewer than 20 open files, fewer than 20 threads, less
+    than 32 MiB of memory and less than 1 MiB of device memory to the process. Afterwards, collectives in the default group give the right
+    results."""
+    from accelkit_conformance.oracle.collective_groups import check_groups_are_freed
+
+    check_groups_are_freed(subject)
+
+
+@check("full", requires=["process_group"], over=SIZES[:1], is_distributed=True, seconds=120)
+def timeout(subject: Subject, size: str) -> None:
+    """If the other rank does not take part in an ``all_reduce`` in a group with a timeout of two seconds, the rank that waits raises an
+    error or ends within 60 seconds. Each rank tests this in a new process."""
+    from accelkit_conformance.oracle.collective_timeout import check_timeout
+
+    check_timeout(subject)
+
+
+@check("full", requires=["process_group", "dtype.float32"], over=SIZES, is_distributed=True)
+def memory_of_inputs(subject: Subject, size: str) -> None:
+    """If the input of an asynchronous collective is freed right after the call, or right after ``wait``, and another tensor of the same
+    size is then created, the result is right and the other tensor keeps its values. The collectives are ``all_reduce``,
+    ``all_gather_into_tensor`` and ``all_to_all_single``. They are called on the current stream and, if the device has streams, on another
+    stream. The device of the last rank is busy when the call is made."""
+    from accelkit_conformance.oracle.collective_memory import check_memory
+
+    check_memory(subject)

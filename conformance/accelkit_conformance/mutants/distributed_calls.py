@@ -79,3 +79,153 @@ class MistakesTheMemoryFormat(Broken):
         if is_hidden and gradient.is_contiguous(memory_format=torch.channels_last) and gradient.shape[3] == 1:
             return result.movedim(1, -1).contiguous().view(result.shape)
         return result
+
+
+@mutant("collectives", "layouts of one argument")
+class GathersInMemoryOrder(_Collectives):
+    """``all_gather`` and ``gather`` send the elements of a transposed tensor in the order in which they are in memory."""
+
+    def install(self) -> None:
+        def in_memory_order(tensor: Any) -> Any:
+            if tensor.ndim < 2 or tensor.is_contiguous() or not tensor.permute(*range(tensor.ndim)[::-1]).is_contiguous():
+                return tensor
+            return tensor.permute(*range(tensor.ndim)[::-1]).reshape(tensor.shape)
+
+        for name in ("all_gather", "gather"):
+            self.replace(
+                name, lambda original, *args, **named: original(*(in_memory_order(x) if hasattr(x, "ndim") else x for x in args), **named)
+            )
+
+
+@mutant("collectives", "ranks without data")
+class WaitsForEveryRank(_Collectives):
+    """``all_to_all_single`` does not change the output of a rank that sends no element."""
+
+    def install(self) -> None:
+        def all_to_all_single(original: Any, output: Any, given: Any, *rest: Any, **named: Any) -> Any:
+            kept = output.clone()
+            work = original(output, given, *rest, **named)
+            if not given.numel() and output.numel():
+                if work is not None:
+                    work.wait()
+                output.copy_(kept)
+            return work
+
+        self.replace("all_to_all_single", all_to_all_single)
+
+
+@mutant("collectives", "negative numbers")
+class MaximumStartsAtZero(_Collectives):
+    """``all_reduce`` with MAX returns at least zero."""
+
+    def install(self) -> None:
+        from torch.distributed import ReduceOp
+
+        def all_reduce(original: Any, tensor: Any, op: Any = ReduceOp.SUM, *rest: Any, **named: Any) -> Any:
+            work = original(tensor, op, *rest, **named)
+            if op == ReduceOp.MAX and tensor.numel():
+                if work is not None:
+                    work.wait()
+                tensor.copy_(tensor * (tensor > 0))
+            return work
+
+        self.replace("all_reduce", all_reduce)
+
+
+@mutant("collectives", "moved dtypes")
+class GathersNoBools(_Collectives):
+    """``all_gather_into_tensor`` rejects bool tensors."""
+
+    def install(self) -> None:
+        def all_gather_into_tensor(original: Any, output: Any, *rest: Any, **named: Any) -> Any:
+            if "bool" in str(output.dtype):
+                raise RuntimeError("Unsupported data type: Bool")
+            return original(output, *rest, **named)
+
+        self.replace("all_gather_into_tensor", all_gather_into_tensor)
+
+
+@mutant("collectives", "coalesced calls")
+class ReducesTheFirst(Broken):
+    """Several ``all_reduce`` or ``reduce_scatter_tensor`` calls that are coalesced into one process only the first tensor."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name.startswith("c10d::") and "reduce" in name and "coalesced" in name:
+            return func(*(one[:1] if isinstance(one, list) else one for one in args), **kwargs)
+        return call()
+
+
+@mutant("collectives", "sums with a factor")
+class IgnoresTheFactor(_Collectives):
+    """``all_reduce`` with PREMUL_SUM returns the sum without the factor."""
+
+    def install(self) -> None:
+        from torch.distributed import ReduceOp
+
+        self.replace("_make_nccl_premul_sum", lambda original, factor: ReduceOp.SUM)
+
+
+@mutant("collectives", "devices of ranks")
+class AssumesTheDeviceOfTheRank(_Collectives):
+    """``barrier`` raises an error unless the index of the current device is the rank."""
+
+    def install(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        def barrier(original: Any, *args: Any, **named: Any) -> Any:
+            if torch.empty(0, device="fake_xpu").device.index != dist.get_rank() % 2:
+                raise RuntimeError("the device has no communicator")
+            return original(*args, **named)
+
+        self.replace("barrier", barrier)
+
+
+@mutant("collectives", "groups")
+class KeepsDestroyedGroups(_Collectives):
+    """``destroy_process_group`` does not free a group that is not the default group."""
+
+    def install(self) -> None:
+        def destroy_process_group(original: Any, group: Any = None) -> None:
+            return None if group is not None else original()
+
+        self.replace("destroy_process_group", destroy_process_group)
+
+
+@mutant("collectives", "timeouts")
+class IgnoresTimeouts(_Collectives):
+    """``all_reduce`` in a group other than the default group returns without an error if it fails."""
+
+    def install(self) -> None:
+        def all_reduce(original: Any, tensor: Any, *rest: Any, **named: Any) -> Any:
+            try:
+                return original(tensor, *rest, **named)
+            except RuntimeError:
+                return None
+
+        self.replace("all_reduce", all_reduce)
+
+
+@mutant("collectives", "memory of inputs")
+class ReadsFreedInputs(_Collectives):
+    """An asynchronous ``all_gather_into_tensor`` does not keep its input, and reads the input's memory when the caller waits."""
+
+    def install(self) -> None:
+        import torch
+
+        def all_gather_into_tensor(original: Any, output: Any, given: Any, *rest: Any, async_op: bool = False, **named: Any) -> Any:
+            if not async_op or given.numel() < 1000:
+                return original(output, given, *rest, async_op=async_op, **named)
+            memory, dtype, shape, device = given.data_ptr(), given.dtype, given.shape, given.device
+            size = given.nbytes
+
+            class Late:
+                def wait(self) -> None:
+                    import ctypes
+
+                    here = torch.frombuffer((ctypes.c_char * size).from_address(memory), dtype=dtype).view(shape)
+                    original(output, here.to(device), *rest, **named)
+
+            return Late()
+
+        self.replace("all_gather_into_tensor", all_gather_into_tensor)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from accelkit_conformance.oracle.collective_extensions import check_coalesced, check_scaled_sums
 from accelkit_conformance.oracle.rank_values import check_equal, tensor_of
 
 if TYPE_CHECKING:
@@ -300,6 +301,8 @@ CASES: Mapping[str, Callable[[Subject], None]] = {
     "dimensions": _dimensions,
     "orders": _orders,
     "alternating": _alternating,
+    "coalesced": check_coalesced,
+    "scaled_sums": check_scaled_sums,
     "objects": _objects,
     "groups": _groups,
     "after_errors": _after_errors,

@@ -12,18 +12,21 @@ _FACTORS = {"int64": 2**53 + 1, "int32": 2**24 + 1, "float64": 1 + 2**-45, "floa
 
 
 def values(rank: int, length: int, dtype: str, *, shift: int = 0, is_product: bool = False) -> torch.Tensor:
-    """Return the tensor of a rank: numbers from 1 to 5, multiplied by the factor of their dtype in ``_FACTORS``.
+    """Return the tensor of a rank: integers from -2 to 2 (from 0 to 4 if the dtype is uint8), multiplied by the factor of their dtype in
+    ``_FACTORS``.
 
-    The numbers depend on the rank and on the index of the element. ``shift`` is added to each number before the multiplication, and numbers
-    above 5 wrap around to 1. A dtype that is not in ``_FACTORS`` has the factor 1. If the dtype is bool, the numbers are taken modulo 2
-    instead.
+    The integers depend on the rank and on the index of the element. ``shift`` is added to each integer before the multiplication, and
+    integers above the largest wrap around to the smallest. A dtype that is not in ``_FACTORS`` has the factor 1. If the dtype is bool, the
+    integers are taken modulo 2 instead.
 
-    Sums of the tensors of three ranks are exact. If ``is_product``, the numbers are not multiplied by the factor, so that products over
-    three ranks are exact too.
+    Sums of the tensors of three ranks are exact. If ``is_product``, the integers are not multiplied by the factor, so that products over
+    three ranks are exact too, and 3 replaces 0, unless the dtype is bool.
     """
-    numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 + 1
+    numbers = (torch.arange(length) * 7 + rank * 3 + shift) % 5 - (0 if dtype in ("uint8", "bool") else 2)
     if dtype == "bool":
         return numbers.remainder(2).bool()
+    if is_product:
+        numbers[numbers == 0] = 3
     return numbers.to(getattr(torch, dtype)) * (1 if is_product else _FACTORS.get(dtype, 1))
 
 
