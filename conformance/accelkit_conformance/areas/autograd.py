@@ -227,9 +227,11 @@ def backward_on_another_device(subject: Subject) -> None:
 
 
 def _derivatives() -> Iterator[Case]:
-    from accelkit_conformance.oracle.derivatives import FUNCTIONS, KINDS
+    from accelkit_conformance.oracle.derivatives import FUNCTIONS, KINDS, has_derivative
 
-    yield from (("training", (name, kind)) for name in FUNCTIONS for kind in KINDS)
+    for name in FUNCTIONS:
+        for kind in filter(lambda kind: has_derivative(name, kind), KINDS):
+            yield "full" if kind in ("partly_vectorized", "jacobian") else "training", (name, kind)
 
 
 @check("training", requires=["dtype.float32"], over=_derivatives)
@@ -237,9 +239,11 @@ def derivatives(subject: Subject, name: str, kind: str) -> None:
     """The derivatives of a function match those that the CPU computes in double precision. The test ``second`` compares the gradients of
     the function, and the gradients of these gradients with respect to the inputs and the output gradient. The test ``forward_mode``
     compares the results of ``torch.func.jvp``. The test ``vectorized`` applies ``torch.vmap`` to the function, and also to the gradient
-    that ``torch.func.grad`` gives for a scalar loss. The loss is computed from the function's result. Derivatives that torch cannot
-    compute on the CPU are left out.
-    """
+    that ``torch.func.grad`` gives for a scalar loss. The loss is computed from the function's result. The test ``partly_vectorized``
+    applies ``torch.vmap`` with inputs that are stacked along the last dimension, and with ``in_dims=None`` for each input in turn. The test
+    ``jacobian`` compares the Jacobians that ``torch.func.jacrev`` gives for the first five elements of the result, and the result of
+    ``torch.func.jvp`` for the gradients of a loss. ``torch.func.jvp`` of LSTM and GRU is not tested. Derivatives that torch cannot compute
+    on the CPU are left out."""
     from accelkit_conformance.oracle.derivatives import check_derivatives
 
     check_derivatives(subject, name, kind)
@@ -331,3 +335,25 @@ def checkpointing_on_another_device(subject: Subject, way: str) -> None:
     from accelkit_conformance.oracle.autograd_contexts import check_checkpointing_on_another_device
 
     check_checkpointing_on_another_device(subject, way)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("differentiable", "COMMON", "full"))
+def leaf_layouts(subject: Subject, name: str) -> None:
+    """After two backward passes, the gradients of leaves are twice the gradients that the CPU computes, whatever the memory layout of the
+    leaves: contiguous, expanded from one element, transposed, channels_last, strided, with an offset, or with gaps between rows. No
+    gradient is an expanded tensor. If a leaf is dense in memory, its gradient has the same strides as the leaf in all dimensions whose
+    length is not 1."""
+    from accelkit_conformance.oracle.leaf_gradients import check_leaf_layouts
+
+    check_leaf_layouts(subject, name)
+
+
+@check("full", requires=["dtype.float32"], over=names_of("custom_operators", "PROGRAMS", "full"))
+def custom_operators(subject: Subject, name: str) -> None:
+    """Operators that are defined with ``torch.library`` give the same results, gradients and values of ``requires_grad`` as on the CPU. The
+    operators have a formula for gradients, save tensors in ``setup_context``, change an argument in place, have a rule for
+    ``torch.vmap``, have a kernel of their own for the device type, or are compositions of other operators."""
+    from accelkit_conformance.oracle.custom_operators import PROGRAMS
+    from accelkit_conformance.oracle.programs import compare_program
+
+    compare_program(subject, name, PROGRAMS[name])

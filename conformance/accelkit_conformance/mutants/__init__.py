@@ -29,6 +29,7 @@ _MODULES = (
     "scalar_operands",
     "gradients",
     "derivatives",
+    "function_transforms",
     "layouts",
     "memory",
     "random",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import torch
 import torch.distributed as dist
 
 from accelkit.runtime.process_group import backend_of

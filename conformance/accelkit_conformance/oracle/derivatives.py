@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Shapes = tuple[tuple[int, ...], ...]
 _PAIR: Shapes = ((3, 4), (3, 4))
 _IMAGE: Shapes = ((2, 3, 5, 6),)
+_FUSED = ("lstm", "lstm_cell", "gru", "gru_cell")
+"""Functions without forward-mode derivatives: torch 2.13 has none for the fused cells that it uses on most devices (pytorch#174355)."""
 _STAGES = 8
 """The number of operators whose errors add up in a derivative. It is chosen for second derivatives, which need the most operators."""
 
@@ -32,6 +34,12 @@ def _classes(x: torch.Tensor) -> torch.Tensor:
 
 def _positive(x: torch.Tensor) -> torch.Tensor:
     return x @ x.mT + 4 * torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
+
+
+def _recurrent(num_states: int, num_gates: int) -> Shapes:
+    """Return the shapes of the inputs of a recurrent layer: three steps of two sequences, the states, the weights and the biases."""
+    rows = 4 * num_gates
+    return ((3, 2, 3), *((1, 2, 4),) * num_states, (rows, 3), (rows, 4), (rows,), (rows,))
 
 
 FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
@@ -81,6 +89,13 @@ FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
     "cholesky": (lambda x: torch.linalg.cholesky(_positive(x)), ((3, 4),)),
     "logdet": (lambda x: torch.logdet(_positive(x)), ((3, 4),)),
     "flip": (lambda x: (x.flip(0) * x.roll(1, 1)).tril(), ((3, 4),)),
+    "lstm": (lambda x, h, c, *w: torch.lstm(x, (h, c), w, True, 1, 0.0, False, False, False)[0], _recurrent(2, 4)),
+    "gru": (lambda x, h, *w: torch.gru(x, h, w, True, 1, 0.0, False, False, False)[0], _recurrent(1, 3)),
+    "rnn": (lambda x, h, *w: torch.rnn_tanh(x, h, w, True, 1, 0.0, False, False, False)[0], _recurrent(1, 1)),
+    "lstm_cell": (lambda x, h, c, *w: torch.lstm_cell(x[0], (h[0], c[0]), *w)[0], _recurrent(2, 4)),
+    "gru_cell": (lambda x, h, *w: torch.gru_cell(x[0], h[0], *w), _recurrent(1, 3)),
+    "solve": (lambda x, y: torch.linalg.solve(_positive(x), y), ((3, 4), (3, 2))),
+    "eigenvalues": (lambda x: torch.linalg.eigvalsh(_positive(x) + torch.arange(3.0, dtype=x.dtype).to(x.device).diag()), ((3, 4),)),
     "complex": (lambda x, y: torch.view_as_real(torch.complex(x, y).square().exp()), _PAIR),
 }
 """Differentiable functions, by name, each with the shapes of its inputs."""
@@ -112,11 +127,46 @@ def _vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) ->
     return [torch.vmap(function)(*several), torch.vmap(torch.func.grad(loss))(*several)]
 
 
+def _partly_vectorized(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the stacked results of ``torch.vmap`` with two sets of inputs.
+
+    The first call stacks all inputs along their last dimension. In each of the other calls, one of the inputs is the same in both sets.
+    """
+    results = [torch.vmap(function, in_dims=-1)(*(torch.stack([one, one.flip(-1)], -1) for one in given))]
+    several = [torch.stack([one, one.flip(-1)]) for one in given]
+    for fixed in range(len(given) if len(given) > 1 else 0):
+        inputs = [one if number == fixed else stacked for number, (one, stacked) in enumerate(zip(given, several, strict=True))]
+        places = tuple(None if number == fixed else 0 for number in range(len(given)))
+        results.append(torch.vmap(function, in_dims=places)(*inputs))
+    return results
+
+
+def _jacobian(function: Function, name: str, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return Jacobians of the first five elements of a function's result, and the product of a loss's Hessian with a random direction.
+
+    The product is left out for the functions in ``_FUSED``.
+    """
+    numbers = tuple(range(len(given)))
+    jacobians = torch.func.jacrev(lambda *inputs: function(*inputs).flatten()[:5], argnums=numbers)(*given)
+    if name in _FUSED:
+        return list(jacobians)
+    loss = lambda *inputs: (function(*inputs) * 0.3).sin().sum()  # noqa: E731
+    _, product = torch.func.jvp(torch.func.grad(loss, argnums=numbers), tuple(given), tuple(cotangents(list(given), name)))
+    return [*jacobians, *product]
+
+
 KINDS: Mapping[str, Callable[[Function, str, Sequence[torch.Tensor]], list[torch.Tensor]]] = {
     "second": _second,
     "forward_mode": _forward_mode,
     "vectorized": _vectorized,
+    "partly_vectorized": _partly_vectorized,
+    "jacobian": _jacobian,
 }
+
+
+def has_derivative(name: str, kind: str) -> bool:
+    """Return whether torch has the derivative on all devices that support ``FUNCTIONS[name]``."""
+    return kind != "forward_mode" or name not in _FUSED
 
 
 def check_derivatives(subject: Subject, name: str, kind: str) -> None:

@@ -49,7 +49,12 @@ def _assigned_data(device: Any) -> Any:
     x, y = _numbers(device), torch.zeros(2, 3, device=device)
     y.data = x.view(3, 4).t()
     y.data[0] = 50
-    return x, y, y.stride()
+    z = torch.zeros(10, device=device)
+    view = z.view(2, 5)
+    z.data = z.data + 1  # the view keeps the old storage
+    kept = view.clone()
+    view.add_(5)
+    return x, y, y.stride(), z, kept, view
 
 
 def _transposed_in_place(device: Any) -> Any:
