@@ -147,12 +147,13 @@ def _programs() -> Iterator[Case]:
 @check("distributed", requires=["process_group", "dtype.float32"], over=_programs, is_distributed=True)
 def programs(subject: Subject, size: str, name: str) -> None:
     """Sharded models with less common options, and operators on DTensors, give the same results and gradients as one process. The options
-    are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed
-    precision, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` computes the norm over the gradients of
-    the whole model, not only over one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all ranks
-    skip the step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also
-    gives the same results and gradients as one process. The DTensors include some that are divided unevenly.
-    """
+    are ``reshard_after_forward=False``, frozen parameters, meshes with a dimension over which parameters are replicated, mixed precision,
+    factors by which gradients are divided, with a reduction in float32, bfloat16 or float16, deterministic algorithms, parameters that are
+    offloaded to the CPU, and gradients that are accumulated before they are reduced. ``clip_grad_norm_`` computes the norm over the
+    gradients of the whole model, not only over one rank's shards. If a rank's shard of the gradients overflows, the gradient scalers of all
+    ranks skip the step and halve their scale. Training continues from a saved state of the model and the optimizer. Tensor parallelism also
+    gives the same results and gradients as one process. The DTensors include some that are divided unevenly. The operators include a
+    conversion to bfloat16, ``topk`` and ``sort``."""
     from accelkit_conformance.oracle.fsdp_programs import CASES
 
     CASES[name](subject)

@@ -229,3 +229,47 @@ class ReadsFreedInputs(_Collectives):
             return Late()
 
         self.replace("all_gather_into_tensor", all_gather_into_tensor)
+
+
+@mutant("ddp", "dtypes of batch statistics")
+class NormalisesNoHalves(Broken):
+    """SyncBatchNorm rejects inputs in float16."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch
+
+        if name == "batch_norm_stats" and args[0].dtype is torch.float16:
+            raise RuntimeError("batch_norm_stats is not implemented for Half")
+        return call()
+
+
+@mutant("ddp", "ranks without samples")
+class NeedsSamples(Broken):
+    """In the backward pass of SyncBatchNorm, the sums of a rank with samples are doubled if another rank has none."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        if name == "batch_norm_backward_elemt" and not bool((args[-1] > 0).all()):
+            return func(*args[:5], args[5] * 2, *args[6:], **kwargs)
+        return call()
+
+
+@mutant("fsdp", "divide factors")
+class DividesByTheWorldSize(Broken):
+    """FSDP ignores ``set_gradient_divide_factor``."""
+
+    def install(self) -> None:
+        from torch.distributed.fsdp import FSDPModule
+
+        FSDPModule.set_gradient_divide_factor = lambda self, factor: None  # type: ignore[method-assign]
+
+
+@mutant("fsdp", "operators on DTensors")
+class SortsUpwards(Broken):
+    """``topk`` returns the smallest elements in the first rank's process."""
+
+    def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
+        import torch.distributed as dist
+
+        if name != "topk" or not dist.is_initialized() or dist.get_rank():
+            return call()
+        return func(*args[:3], False, **kwargs)

@@ -100,7 +100,7 @@ class GradientsAreContiguous(_Functions):
 
 @mutant("layout", "convolutions of one pixel")
 class SwapsChannelsForOnePixel(Broken):
-    """The weight gradient of a convolution has its channels in the wrong order if the images have one pixel and the weight is not contiguous."""
+    """If images have one pixel, the weight gradient of a convolution with a strided weight has its channels in the wrong order."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
         result = call()

@@ -88,8 +88,8 @@ CASES: Mapping[str, Callable[[Subject], None]] = {
 }
 """The calls with which a group that was initialised with a device starts, by name.
 
-``new_group(backend="gloo")`` is left out: if the default group was initialised with a device, torch 2.13 looks for the backend of this device
-in the new group (pytorch#162237).
+``new_group(backend="gloo")`` is left out: if the default group was initialised with a device, torch 2.13 looks for the backend of this
+device in the new group (pytorch#162237).
 """
 
 

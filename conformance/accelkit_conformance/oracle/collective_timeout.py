@@ -3,6 +3,7 @@ waiting rank, so each rank makes the calls in a new process, which runs this mod
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -37,9 +38,9 @@ def check_timeout(subject: Subject) -> None:
     try:
         found = ask(__name__, request, limit)
     except AssertionError as error:
-        is_called = Path(folder[0], "called").exists()
-        assert subject.rank == 0 and is_called and "did not end" not in str(error), str(error)
-        found = {}
+        if subject.rank or not Path(folder[0], "called").exists() or "did not end" in str(error):
+            raise
+        found = {}  # the backend ended the process
     finally:
         Path(folder[0], f"done-{subject.rank}").touch()
     assert not found.get("is_late"), f"rank 0 waited more than {_SECONDS} s for a rank that does not take part"
@@ -81,11 +82,9 @@ def main() -> None:
         return answer({})
     Path(folder, "called").touch()
     start, result = time.monotonic(), ""
-    try:
+    with contextlib.suppress(Exception):
         dist.all_reduce(x, group=group)
         result = str(x.tolist())
-    except Exception:
-        pass
     answer({"is_late": time.monotonic() - start > _SECONDS, "result": result})
     sys.stdout.flush()
     os._exit(0)  # the group may wait for the other rank while it is destroyed

@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -55,7 +55,7 @@ class _Training:
                 f"{name} has a gradient in the FSDP model or in the single-process model, but not in both"
             )
             if theirs.grad is not None:
-                found = ours.grad.full_tensor().cpu()
+                found = ours.grad.to(self.device).full_tensor().cpu()  # an offloaded gradient is on the CPU
                 atol = tolerance * float(theirs.grad.abs().max()) + 1e-7
                 torch.testing.assert_close(found, theirs.grad, rtol=tolerance, atol=atol)
 
@@ -73,7 +73,8 @@ def _steps(subject: Subject, *, tolerance: float = 1e-4, **options: Any) -> None
         for optimizer in optimizers:
             optimizer.step()
     for ours, theirs in zip(training.model.parameters(), training.single.parameters(), strict=True):
-        torch.testing.assert_close(ours.detach().full_tensor().cpu(), theirs.detach(), rtol=tolerance, atol=tolerance)
+        whole = ours.detach().to(subject.device).full_tensor().cpu()
+        torch.testing.assert_close(whole, theirs.detach(), rtol=tolerance, atol=tolerance)
 
 
 def _mixed_precision(subject: Subject) -> None:
@@ -85,6 +86,35 @@ def _mixed_precision(subject: Subject) -> None:
     training.backward(1)
     training.check(0.05)
     assert all(one.dtype == torch.float32 and one.grad.dtype == torch.float32 for one in training.model.parameters())
+
+
+def _divide_factor(subject: Subject) -> None:
+    """Check that the gradients are the sum over the ranks, divided by a factor that ``set_gradient_divide_factor`` sets."""
+    n = subject.world_size
+    for dtype, tolerance in ((None, 1e-4), (torch.bfloat16, 0.05), (torch.float16, 0.01)):
+        if dtype is not None and subject.lacks(str(dtype).removeprefix("torch.")):
+            continue
+        for factor in (1.0, 2.0, 3.0):
+            training = _Training(subject, mp_policy=MixedPrecisionPolicy(reduce_dtype=dtype))
+            for layer in (training.model[0], training.model[2], training.model[4], training.model):
+                layer.set_gradient_divide_factor(factor)
+                layer.set_force_sum_reduction_for_comms(True)  # torch otherwise calls PREMUL_SUM, which few backends have
+            training.backward(0)
+            for parameter in training.single.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(n / factor)
+            training.check(tolerance)
+
+
+def _deterministic(subject: Subject) -> None:
+    """Train on two meshes with deterministic algorithms, which fill new memory with NaN."""
+    was = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        _steps(subject)
+        _replicated(subject)
+    finally:
+        torch.use_deterministic_algorithms(was[0], warn_only=was[1])
 
 
 def _accumulated(subject: Subject) -> None:
@@ -181,6 +211,8 @@ def _tensors(subject: Subject) -> None:
         ("sum", lambda a, b: (a * b).sum()), ("mean", lambda a, b: (a + b).mean(0)), ("amax", lambda a, b: a.amax(1)),
         ("softmax", lambda a, b: a.softmax(1) * b), ("softmax of columns", lambda a, b: a.softmax(0)), ("matmul", lambda a, b: a @ b.t()),
         ("var", lambda a, b: a.var(1)), ("cat", lambda a, b: torch.cat([a, b], 1)), ("norm", lambda a, b: torch.linalg.vector_norm(a)),
+        ("bfloat16", lambda a, b: a.to(torch.bfloat16).float() * b), ("topk", lambda a, b: a.topk(2, 1).values),
+        ("columns of topk", lambda a, b: a.topk(2, 0).values), ("sort", lambda a, b: a.sort(1).values),
         ("transposed", lambda a, b: a.t().contiguous() @ b), ("layer_norm", lambda a, b: nn.functional.layer_norm(a, (7,))),
     )  # fmt: skip
     for name, function in functions:
@@ -226,6 +258,9 @@ CASES: Mapping[str, Callable[[Subject], None]] = {
     "frozen_parameters": lambda subject: _steps(subject, freeze=True),
     "replicated": _replicated,
     "mixed_precision": _mixed_precision,
+    "divide_factor": _divide_factor,
+    "deterministic": _deterministic,
+    "offloaded": lambda subject: _steps(subject, offload_policy=CPUOffloadPolicy(pin_memory=False)),
     "accumulated": _accumulated,
     "clipped": _clipped,
     "scaled": _scaled,
