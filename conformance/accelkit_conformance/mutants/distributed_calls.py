@@ -187,7 +187,8 @@ class KeepsDestroyedGroups(_Collectives):
 
     def install(self) -> None:
         def destroy_process_group(original: Any, group: Any = None) -> None:
-            return None if group is not None else original()
+            if group is None:
+                original()
 
         self.replace("destroy_process_group", destroy_process_group)
 
@@ -248,7 +249,9 @@ class NeedsSamples(Broken):
     """In the backward pass of SyncBatchNorm, the sums of a rank with samples are doubled if another rank has none."""
 
     def fault(self, name: str, call: Any, args: Any, kwargs: Any, func: Any) -> Any:
-        if name == "batch_norm_backward_elemt" and not bool((args[-1] > 0).all()):
+        import torch.distributed as dist
+
+        if name == "batch_norm_backward_elemt" and len(args[-1]) < dist.get_world_size():
             return func(*args[:5], args[5] * 2, *args[6:], **kwargs)
         return call()
 
