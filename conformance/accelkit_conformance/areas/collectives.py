@@ -116,20 +116,9 @@ def reduce_scatter(subject: Subject, size: str) -> None:
 def all_to_all(subject: Subject, size: str) -> None:
     """Part i of rank j's input becomes part j of rank i's output. The inputs are a tensor with equal parts, a tensor with uneven parts, and
     a list of tensors."""
-    import torch
-    import torch.distributed as dist
+    from accelkit_conformance.oracle.all_to_all import check_all_to_all
 
-    n, rank = int(size), subject.rank
-    out = torch.empty(n, device=subject.device)
-    dist.all_to_all_single(out, torch.tensor([10.0 * rank + part for part in range(n)], device=subject.device))
-    check_equal(subject, out, *[10 * source + rank for source in range(n)])
-    given = torch.full((sum(range(1, n + 1)),), float(rank), device=subject.device)  # part i has i + 1 elements
-    out = torch.empty(n * (rank + 1), device=subject.device)
-    dist.all_to_all_single(out, given, [rank + 1] * n, [part + 1 for part in range(n)])
-    check_equal(subject, out, *[source for source in range(n) for _ in range(rank + 1)])
-    parts = [torch.empty(1, device=subject.device) for _ in range(n)]
-    dist.all_to_all(parts, [tensor_of(subject, 10 * rank + part) for part in range(n)])
-    check_equal(subject, torch.cat(parts), *[10 * source + rank for source in range(n)])
+    check_all_to_all(subject)
 
 
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
@@ -292,20 +281,9 @@ def programs(subject: Subject, size: str, name: str) -> None:
 @check("distributed", requires=["process_group"], over=SIZES, is_distributed=True)
 def barrier(subject: Subject, size: str) -> None:
     """No rank leaves a barrier before the last rank has entered it."""
-    import time
+    from accelkit_conformance.oracle.collective_groups import check_barrier
 
-    import torch.distributed as dist
-
-    dist.barrier()
-    came = time.time()
-    if subject.rank == int(size) - 1:
-        time.sleep(0.2)
-        came = time.time()
-    dist.barrier()
-    left = time.time()
-    times: list[Any] = [None] * int(size)
-    dist.all_gather_object(times, (came, left))
-    assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one entered it"
+    check_barrier(subject)
 
 
 def _first_calls() -> Iterator[Case]:

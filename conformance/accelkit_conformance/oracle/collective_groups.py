@@ -1,4 +1,5 @@
-"""Process groups that are initialised with a device, and groups that are created and destroyed one after another."""
+"""Process groups that are initialised with a device, groups that are created and destroyed one after another, and
+barriers."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import contextlib
 import datetime
 import gc
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -145,3 +147,17 @@ def check_groups_are_freed(subject: Subject) -> None:
     for (what, limit), was, now in zip(limits.items(), before, counts(), strict=True):
         assert now - was < limit, f"{_NUM_GROUPS} groups that were destroyed leave {now - was:g} more {what}"
     _check_sum(subject)
+
+
+def check_barrier(subject: Subject) -> None:
+    """Check that no rank leaves a barrier before the last rank has entered it."""
+    dist.barrier()
+    came = time.time()
+    if subject.rank == subject.world_size - 1:
+        time.sleep(0.2)
+        came = time.time()
+    dist.barrier()
+    left = time.time()
+    times: list[Any] = [None] * subject.world_size
+    dist.all_gather_object(times, (came, left))
+    assert min(one[1] for one in times) >= max(one[0] for one in times) - 0.02, "a rank left the barrier before the last one entered it"
