@@ -16,7 +16,7 @@ import accelkit
 from accelkit.selection import resolve
 from accelkit_conformance import generated_selftest
 from accelkit_conformance.mutants.generated import Generated
-from accelkit_conformance.oracle import collective_cases, conditions, recorded_calls
+from accelkit_conformance.oracle import collective_axes, conditions, recorded_calls
 from accelkit_conformance.oracle.condition_rows import AXES, rows
 from accelkit_conformance.oracle.conditions import ConditionedCall
 from accelkit_conformance.oracle.layouts import all_arranged
@@ -42,15 +42,17 @@ def test_every_pair_of_values_is_in_a_row(sizes):
 
 def test_every_defined_pair_is_in_a_case_of_the_collectives():
     """Undefined reductions were once replaced after pairing, so that BAND was never tested with a strided tensor."""
-    cases = collective_cases.cases()
-    axes = collective_cases.AXES
+    cases = collective_axes.cases()
+    axes = collective_axes.AXES
     for one, other in itertools.combinations(axes, 2):
         pairs = set(itertools.product(axes[one], axes[other]))
         if (one, other) == ("dtype", "reduction"):
-            undefined = {pair for pair in pairs if not collective_cases._is_defined(*pair)}
+            undefined = {pair for pair in pairs if not collective_axes._is_defined(*pair)}
             assert ("int64", "AVG") in undefined
             assert ("bool", "BAND") not in undefined
             pairs -= undefined
+        if (one, other) == ("length", "dimensions"):
+            pairs.remove(("65537", "4"))  # it would have too many elements
         assert {(case[one], case[other]) for case in cases} == pairs
 
 
