@@ -103,20 +103,20 @@ def some_inputs_require_grad(subject: Subject, name: str) -> None:
         check_function(subject, f"{name}, inputs {wanted}", function, random_inputs(*shapes), wanted=wanted)
 
 
-@check("full", requires=["dtype.float32"], over=names_of("many_planes", "FUNCTIONS"))
+@check("full", requires=["dtype.float32"], over=names_of("image_functions", "FUNCTIONS"))
 def many_planes(subject: Subject, name: str, dimension: str) -> None:
     """The results and gradients of a function of images, volumes or rows are the same as on the CPU if there are 65,543 images, channels,
     rows or places, or if 65,792 elements lie behind the dimension that is padded."""
-    from accelkit_conformance.oracle.many_planes import check_many_planes
+    from accelkit_conformance.oracle.image_functions import check_many_planes
 
     check_many_planes(subject, name, dimension)
 
 
-@check("full", requires=["dtype.float32"], over=names_of("many_planes", "CHANNELS"))
+@check("full", requires=["dtype.float32"], over=names_of("image_functions", "CHANNELS"))
 def many_channels(subject: Subject, name: str) -> None:
     """The results and gradients of a function of images are the same as on the CPU for images with 8, 64, 257, 512 and 1025 channels. The
     images are contiguous, in channels_last, or some channels of larger images in channels_last."""
-    from accelkit_conformance.oracle.many_planes import check_many_channels
+    from accelkit_conformance.oracle.image_functions import check_many_channels
 
     check_many_channels(subject, name)
 

@@ -236,7 +236,7 @@ def preserved_strides(subject: Subject, name: str, dtype: str) -> None:
                     assert torch.equal(found.cpu(), expected), "the values differ from those on the CPU"
 
 
-@check("training", requires=["dtype.float32"], over=names_of("differentiable", "IMAGES", "training"))
+@check("training", requires=["dtype.float32"], over=names_of("image_functions", "IMAGES", "training"))
 def memory_formats(subject: Subject, name: str) -> None:
     """Results and gradients have the same values as on the CPU in these cases: all inputs are in channels_last; all inputs are in
     channels_last, and their first elements are not the first ones in their storages; all inputs are some channels of larger tensors in
@@ -244,7 +244,8 @@ def memory_formats(subject: Subject, name: str) -> None:
     first input is contiguous, and the others are in channels_last. If all inputs are in channels_last, the output gradient is also tested
     expanded from a single number, except for normalizations.
     """
-    from accelkit_conformance.oracle.differentiable import IMAGES, OUTPUT_GRADIENTS, check_function, random_inputs
+    from accelkit_conformance.oracle.differentiable import OUTPUT_GRADIENTS, check_function, random_inputs
+    from accelkit_conformance.oracle.image_functions import IMAGES
     from accelkit_conformance.oracle.layouts import MIXED_LAYOUTS, all_arranged
 
     function, shapes = IMAGES[name]

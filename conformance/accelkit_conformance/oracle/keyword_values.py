@@ -17,6 +17,7 @@ from accelkit_conformance.oracle.compared_calls import compare_call
 from accelkit_conformance.oracle.differentiable import OUTPUT_GRADIENTS, check_function, random_inputs
 from accelkit_conformance.oracle.function_keywords import FUNCTIONS, Call, product
 from accelkit_conformance.oracle.layouts import all_arranged, channels_last, strided
+from accelkit_conformance.oracle.number_arguments import FUNCTIONS_OF_NUMBERS
 from accelkit_conformance.oracle.sample_transfer import tensors
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ def _resampling() -> Iterator[Call]:
     )
     yield from product(F.interpolate, x, scale_factor=factors, mode=["nearest", "nearest-exact"], recompute_scale_factor=recomputed)
     for length in (2, 5, 20):
-        x, sizes = random_inputs((1, 2, length)), [2, 3, 5, 7, 10, 11, 20, 27]
-        yield from product(F.interpolate, x, size=sizes, mode=["linear"], align_corners=[True, False])
-        yield from product(F.interpolate, x, size=sizes, mode=["nearest", "nearest-exact", "area"])
+        x, targets = random_inputs((1, 2, length)), [2, 3, 5, 7, 10, 11, 20, 27]
+        yield from product(F.interpolate, x, size=targets, mode=["linear"], align_corners=[True, False])
+        yield from product(F.interpolate, x, size=targets, mode=["nearest", "nearest-exact", "area"])
     x = random_inputs((1, 2, 1, 3, 4))
     yield from product(F.interpolate, x, size=[(1, 1, 1), (3, 3, 4), (2, 5, 1)], mode=["trilinear"], align_corners=[True, False])
 
@@ -204,6 +205,7 @@ KEYWORDS: Mapping[str, Callable[[], Iterator[Call]]] = {
     "losses": _losses,
     "selection": _selection,
     **FUNCTIONS,
+    **FUNCTIONS_OF_NUMBERS,
 }
 """Functions by name. Each yields calls."""
 

@@ -1,24 +1,61 @@
-"""Functions of images, volumes and rows, of which there are more than 65,535 or which have more than 65,535 elements behind a dimension."""
+"""Functions of images and volumes, also of more than 65,535 images, channels or rows, and of images with many channels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # the usual name
 
-from accelkit_conformance.oracle.differentiable import LENGTH, check_function, random_inputs
+from accelkit_conformance.oracle.differentiable import LENGTH, Function, check_function, random_inputs
 from accelkit_conformance.oracle.layouts import arranged
 
 if TYPE_CHECKING:
     from accelkit_conformance.subject import Subject
 
-_Function = Callable[..., torch.Tensor]
-_Shapes = tuple[tuple[int, ...], ...]
+Shapes = tuple[tuple[int, ...], ...]
 _SIZES = {1: (3,), 2: (2, 3), 3: (2, 2, 3)}
 
-_OF_PLANES: Mapping[str, tuple[_Function, int]] = {
+IMAGES: Mapping[str, tuple[Function, Shapes]] = {
+    "conv2d": (F.conv2d, ((2, 3, 6, 5), (4, 3, 3, 2))),
+    "conv2d_one_channel": (F.conv2d, ((2, 1, 6, 5), (4, 1, 3, 2))),
+    "conv2d_depthwise": (lambda x, w: F.conv2d(x, w, groups=4), ((2, 4, 6, 5), (4, 1, 3, 2))),
+    "conv2d_one_image": (F.conv2d, ((1, 3, 6, 5), (4, 3, 3, 2))),
+    "conv_transpose2d": (F.conv_transpose2d, ((2, 3, 6, 5), (3, 4, 3, 2))),
+    "conv_transpose2d_one_channel": (F.conv_transpose2d, ((2, 1, 6, 5), (1, 4, 3, 2))),
+    "conv2d_one_by_one": (F.conv2d, ((2, 8, 4, 5), (8, 8, 1, 1))),
+    "conv2d_of_a_pixel": (lambda x, w: F.conv2d(x, w, padding=1), ((4, 8, 1, 1), (6, 8, 3, 3))),
+    "conv2d_of_a_row": (lambda x, w: F.conv2d(x, w, padding=1), ((2, 3, 1, 6), (4, 3, 3, 3))),
+    "conv_transpose2d_one_by_one": (F.conv_transpose2d, ((2, 8, 4, 5), (8, 4, 1, 1))),
+    "conv3d_of_a_voxel": (lambda x, w: F.conv3d(x, w, padding=1), ((2, 4, 1, 1, 1), (4, 4, 3, 3, 3))),
+    "conv3d": (F.conv3d, ((2, 3, 4, 5, 4), (4, 3, 2, 2, 2))),
+    "add": (torch.add, ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "mul": (torch.mul, ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "mul_one_channel": (torch.mul, ((2, 1, 4, 5), (2, 1, 4, 5))),
+    "broadcast": (torch.mul, ((2, 3, 4, 5), (2, 3, 1, 1))),
+    "cat": (lambda x, y: torch.cat([x, y], 1), ((2, 3, 4, 5), (2, 2, 4, 5))),
+    "stack": (lambda x, y: torch.stack([x, y]), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "where": (lambda x, y: torch.where(x > 0, x, y), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "addcmul": (torch.addcmul, ((2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 4, 5))),
+    "group_norm": (lambda x, y: F.group_norm(x * y, 2), ((2, 4, 4, 5), (2, 4, 4, 5))),
+    "batch_norm": (lambda x, y: F.batch_norm(x + y, None, None, training=True), ((2, 3, 4, 5), (2, 3, 4, 5))),
+    "max_pool2d": (lambda x, y: F.max_pool2d(x, 2) * y, ((2, 3, 4, 6), (2, 3, 2, 3))),
+    "max_pool2d_of_one_image": (lambda x: F.max_pool2d(x, 2), ((1, 8, 4, 6),)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 2), ((2, 8, 4, 4, 6),)),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 2), ((2, 8, 4, 6),)),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x, 2), ((2, 8, 4, 4, 6),)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, 3), ((2, 8, 6, 7),)),
+    "adaptive_max_pool2d": (lambda x: F.adaptive_max_pool2d(x, 3), ((2, 8, 6, 7),)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=2.0), ((2, 8, 3, 4),)),
+    "replicate": (lambda x: F.pad(x, (1, 2, 1, 1), mode="replicate"), ((2, 8, 3, 4),)),
+    "interpolate": (lambda x, y: F.interpolate(x, size=(7, 5), mode="bilinear") * y, ((2, 3, 4, 5), (2, 3, 7, 5))),
+    "pixel_shuffle": (lambda x, y: F.pixel_shuffle(x, 2) * y, ((2, 4, 3, 3), (2, 1, 6, 6))),
+    "flatten": (lambda x, w: x.flatten(1) @ w.flatten(1).t(), ((2, 3, 4, 5), (6, 3, 4, 5))),
+}
+"""Functions of images and volumes, each with the shapes of its inputs."""
+
+_OF_PLANES: Mapping[str, tuple[Function, int]] = {
     **{
         f"{mode}_pad{ndim}d": (lambda x, mode=mode, ndim=ndim: F.pad(x, (1, 1) * ndim, mode=mode), ndim)
         for mode in ("constant", "reflect", "replicate", "circular") for ndim in (1, 2, 3)
@@ -42,7 +79,7 @@ _OF_PLANES: Mapping[str, tuple[_Function, int]] = {
 }  # fmt: skip
 """Functions by name, each with the number of dimensions of a plane. The planes are independent of each other."""
 
-_OTHERS: Mapping[str, tuple[_Function, _Shapes]] = {
+_OTHERS: Mapping[str, tuple[Function, Shapes]] = {
     "layer_norm": (lambda x, w, b: F.layer_norm(x, (2, 4), w, b), ((LENGTH, 2, 4), (2, 4), (2, 4))),
     "layer_norm_without_weight": (lambda x, b: F.layer_norm(x, (8,), None, b), ((LENGTH, 8), (8,))),
     "layer_norm_without_bias": (lambda x, w: F.layer_norm(x, (2, 4), w), ((LENGTH, 2, 4), (2, 4))),
@@ -77,14 +114,14 @@ _OTHERS: Mapping[str, tuple[_Function, _Shapes]] = {
     },
 }  # fmt: skip
 
-FUNCTIONS: Mapping[str, tuple[_Function, _Shapes]] = {
+FUNCTIONS: Mapping[str, tuple[Function, Shapes]] = {
     **{f"{name},images": (function, ((LENGTH, 1, *_SIZES[ndim]),)) for name, (function, ndim) in _OF_PLANES.items()},
     **{f"{name},channels": (function, ((1, LENGTH, *_SIZES[ndim]),)) for name, (function, ndim) in _OF_PLANES.items()},
     **{f"{name},rows": case for name, case in _OTHERS.items()},
 }
 """Functions by name and long dimension, each with the shapes of its inputs."""
 
-CHANNELS: Mapping[str, tuple[_Function, int]] = {
+CHANNELS: Mapping[str, tuple[Function, int]] = {
     name: case for name, case in _OF_PLANES.items() if case[1] == 2 and "unfold" not in name
 } | {
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), 2),
