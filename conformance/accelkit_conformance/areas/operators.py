@@ -114,8 +114,8 @@ def inplace(subject: Subject, name: str) -> None:
 def out(subject: Subject, name: str, dtype: str) -> None:
     """With ``out=``, the result is written into the given tensor, which is then returned. Before the call, this tensor holds NaN (or
     another number if its dtype has no NaN), or it is empty. If it is empty, the call resizes it. If the CPU refuses to write a
-    floating-point result into an int64 tensor, the device refuses it too; operators for which torch skips its own test of ``out=`` are left
-    out."""
+    floating-point result into an int64 tensor, the device must refuse it too. This is not tested for operators for which torch skips its
+    own test of ``out=``. Calls that the CPU does not implement are not made."""
     from accelkit_conformance.oracle.out_tensors import check_out_tensors
 
     check_out_tensors(subject, name, dtype)
@@ -192,11 +192,11 @@ def forward_overloads() -> Iterator[Case]:
 
 @check("full", requires=["dtype.float32"], over=forward_overloads, seconds=180)
 def conditions(subject: Subject, overload: str) -> None:
-    """A call to the overload gives the same results as on the CPU under various conditions: with several sizes, with NaN and infinities,
-    with ``out=``, in place, in each gradient mode, on another device, thread or stream, and after an error. Every pair of conditions that
-    can be combined occurs in at least one call. If the device has streams and pinned memory, another call runs on a new stream on which
-    copies that write the arguments are still queued. Each condition also occurs in bfloat16 and in float16, if both the device and the call
-    support these dtypes.
+    """A call to the overload gives the same results as on the CPU under various conditions: with several sizes, with NaN of both signs and
+    infinities, with runs of neighbouring elements that are -inf, with ``out=``, in place, in each gradient mode, on another device, thread
+    or stream, and after an error. Every pair of conditions that can be combined occurs in at least one call. If the device has streams and
+    pinned memory, another call runs on a new stream on which copies that write the arguments are still queued. Each condition also occurs
+    in bfloat16 and in float16, if both the device and the call support these dtypes.
     """
     from accelkit_conformance.oracle.condition_rows import rows
     from accelkit_conformance.oracle.conditions import check_under_conditions

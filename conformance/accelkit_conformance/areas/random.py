@@ -206,7 +206,7 @@ def bounds(subject: Subject, dtype: str) -> None:
 @check("full", requires=["dtype.float32"], over=names_of("ends_of_intervals", "INTERVALS"))
 def ends_of_intervals(subject: Subject, name: str) -> None:
     """All numbers of large draws are in their interval. ``rand``, ``uniform_``, ``randint`` and ``random_`` do not draw the upper end of
-    their range. ``exponential_`` and ``log_normal_`` draw numbers greater than 0, and ``geometric_`` draws numbers of at least 1.
+    their range. ``exponential_`` and ``log_normal_`` draw numbers greater than 0, and ``geometric_`` draws no negative numbers.
     ``normal_``, ``cauchy_`` and these three draw finite numbers. ``bernoulli`` draws only 0 for probabilities of 0, and only 1 for
     probabilities of 1. ``multinomial`` draws no category without weight. In float32, the draws have 4,194,304 to 67,108,864 numbers, as
     many as the device draws in 0.4 seconds. In float64, if the device has it, a draw has 4,194,304 numbers. ``multinomial`` draws a quarter

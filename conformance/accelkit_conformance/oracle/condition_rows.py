@@ -30,9 +30,9 @@ AXES: dict[str, tuple[str, ...]] = {
 The values, apart from the recorded values:
 
 - ``special``: some elements of each tensor are NaN, inf or -inf.
-- ``infinities``: one, two or three neighbouring elements of each row of the first tensor are -inf, and every third row is all -inf. In
-calls
-  that compute gradients, and if the first tensor is small or has no floating-point numbers, these are the same values as ``special``.
+- ``infinities``: one, two or three neighbouring elements of each row of the first tensor are -inf, and every third row is all -inf. The
+  values are the same as ``special`` in calls that compute gradients or means, and if the first tensor is small or has no floating-point
+  numbers.
 - ``all NaN``: all elements of all tensors are NaN.
 
 The sizes, apart from the recorded size:

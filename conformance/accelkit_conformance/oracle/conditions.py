@@ -237,7 +237,9 @@ class ConditionedCall:
         if given is None:
             return None
         if dtype != AXES["dtype"][0]:
-            given = tree_map_only(torch.Tensor, lambda one: one.to(getattr(torch, dtype)) if one.dtype is torch.float32 else one, given)
+            given = tree_map_only(
+                torch.Tensor, lambda one: _converted(one, getattr(torch, dtype)) if one.dtype is torch.float32 else one, given
+            )
         try:
             plain = flat(self.func(*given[0], **given[1]))
         except Exception:
@@ -245,6 +247,11 @@ class ConditionedCall:
         truth = truth_of(self.func, (given[0][0], given[0][1:], given[1]), plain)
         terms = (length or self._variations.length(size) or 1) if size in ("edge", "many rows", "most rows", "long rows") else 1
         return given, plain, truth, terms**2 if SEQUENTIAL.search(self._name) else terms
+
+
+def _converted(one: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return the tensor in another dtype. No NaN has its sign bit set, because a device may lose the sign when it converts the NaN."""
+    return one.to(dtype).masked_fill(one.isnan(), float("nan"))
 
 
 def check_under_conditions(subject: Subject, overload: str, combinations: list[dict[str, str]]) -> None:

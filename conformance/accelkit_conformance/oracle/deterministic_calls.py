@@ -34,7 +34,7 @@ _KEYS: dict[str, Callable[[torch.device], Any]] = {
 }
 """Indices into a tensor of shape (5, 4, 6). No index names an element twice."""
 _SINGLE = ("no indices", "a mask without True", "one element", "one 0-d index")
-"""Indices that select no row, or a part of the tensor that has no rows."""
+"""Indices whose selection has no rows and columns. Only single values and whole results are assigned to it."""
 
 _OTHERS: dict[str, Call] = {
     "one value at repeated indices": lambda x: x.index_put((_repeated(x),), x.new_tensor(7)),

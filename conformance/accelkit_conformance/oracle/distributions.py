@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ROWS = 4000
 _NUM_DRAWS = 20_000
-_MOST_ERRORS = 6.0
+MOST_ERRORS = 6.0
 """The largest permitted deviation of a mean, in standard errors. A correct mean exceeds it once in 500 million tests."""
 
 _THRESHOLD = 1e-6
@@ -47,7 +47,7 @@ TENSOR_PARAMETERS: dict[str, tuple[list[float], Callable[[_Parameters], torch.Te
     "normal_means": ([-5, 0, 3, 100], lambda p: torch.normal(p, 2.0), lambda p: (p, torch.full_like(p, 4))),
     "normal_deviations": ([0.1, 1, 3, 20], lambda p: torch.normal(1.0, p), lambda p: (torch.ones_like(p), p**2)),
     "poisson_of_high_rates": ([1e3, 1e4, 1e5, 1e6], torch.poisson, lambda p: (p, p)),
-    "poisson_of_huge_rates": ([1e7, 1e8, 3e9, 1e10], torch.poisson, lambda p: (p, p)),
+    "poisson_of_huge_rates": ([1e7, 1e8, 3e9, 4e9], torch.poisson, lambda p: (p, p)),
     "binomial_of_high_counts": ([1e3, 1e4, 1e5, 1e6], lambda p: torch.binomial(p, torch.full_like(p, 0.3)), lambda p: (p * 0.3, p * 0.21)),
     "binomial_of_rare_events": (
         [1e-4, 1e-3, 0.999, 0.9999],
@@ -115,7 +115,7 @@ def check_tensor_parameters(subject: Subject, name: str) -> None:
 
 
 def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, error: float = 0.0) -> None:
-    """Check that the mean of random numbers is within ``_MOST_ERRORS`` standard errors of the expected mean.
+    """Check that the mean of random numbers is within ``MOST_ERRORS`` standard errors of the expected mean.
 
     Args:
         what: The description of the numbers in the error message, such as the name of the sampler.
@@ -125,9 +125,9 @@ def check_mean(what: str, drawn: torch.Tensor, mean: float, variance: float, err
         error: A deviation that is permitted in addition, such as the rounding error of the dtype.
 
     Raises:
-        AssertionError: If the deviation is more than ``_MOST_ERRORS`` standard errors plus ``error``.
+        AssertionError: If the deviation is more than ``MOST_ERRORS`` standard errors plus ``error``.
     """
-    found, bound = float(drawn.double().mean()), _MOST_ERRORS * math.sqrt(variance / drawn.numel()) + error
+    found, bound = float(drawn.double().mean()), MOST_ERRORS * math.sqrt(variance / drawn.numel()) + error
     assert abs(found - mean) <= bound, f"{what} has the mean {found:.6g}, not {mean:.6g}"
 
 
@@ -189,12 +189,9 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
         if (name == "dropout" and subject.lacks("bool")) or (name == "multinomial" and subject.lacks("int64")):
             continue
         with subject.sample(f"{name} of {dtype}", {"name": name, "dtype": dtype}):
-            try:
-                drawn = draw(torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device))
-            except NotImplementedError:  # tests of operators report this
+            drawn = _drawn(subject, name, draw, getattr(torch, dtype))
+            if drawn is None:
                 continue
-            subject.assert_on_device(drawn)
-            assert drawn.dtype == getattr(torch, dtype), f"{name} drew numbers of {drawn.dtype}"
             values = drawn.cpu().double()
             assert bool(values.isfinite().all()), f"{name} drew numbers that are not finite"
             eps = torch.finfo(drawn.dtype).eps if is_float else 0.0
@@ -207,6 +204,18 @@ def check_dtype_of_samplers(subject: Subject, dtype: str) -> None:
         check_mean("random_()", values, largest / 2, largest * (largest + 2) / 12)
 
 
+def _drawn(subject: Subject, name: str, draw: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype) -> torch.Tensor | None:
+    """Draw 20,000 numbers on the device, and check their device and dtype. Return None if the sampler is not implemented for the dtype,
+    which tests of operators report."""
+    try:
+        drawn = draw(torch.zeros(_NUM_DRAWS, dtype=dtype, device=subject.device))
+    except NotImplementedError:
+        return None
+    subject.assert_on_device(drawn)
+    assert drawn.dtype == dtype, f"{name} drew numbers of {drawn.dtype}"
+    return drawn
+
+
 def _check_complex_samplers(subject: Subject, dtype: str) -> None:
     """Check the mean and the variance of the real and the imaginary parts of random complex numbers, and their correlation.
 
@@ -215,19 +224,16 @@ def _check_complex_samplers(subject: Subject, dtype: str) -> None:
     """
     for name, (draw, mean, variance) in _COMPLEX_SAMPLERS.items():
         with subject.sample(f"{name} of {dtype}", {"name": name, "dtype": dtype}):
-            try:
-                drawn = draw(torch.zeros(_NUM_DRAWS, dtype=getattr(torch, dtype), device=subject.device))
-            except NotImplementedError:  # tests of operators report this
+            drawn = _drawn(subject, name, draw, getattr(torch, dtype))
+            if drawn is None:
                 continue
-            subject.assert_on_device(drawn)
-            assert drawn.dtype == getattr(torch, dtype), f"{name} drew numbers of {drawn.dtype}"
             parts = torch.view_as_real(drawn.cpu()).double().unbind(1)
             for part, values, expected in zip(("real", "imaginary"), parts, (complex(mean).real, complex(mean).imag), strict=True):
                 check_mean(f"the {part} part of {name}", values, expected, variance)
                 found = float(values.var())
                 assert 0.9 < found / variance < 1.1, f"the {part} part of {name} has the variance {found:.4g}, not {variance:.4g}"
             correlation = float(torch.corrcoef(torch.stack(parts))[0, 1])
-            assert abs(correlation) < _MOST_ERRORS / math.sqrt(_NUM_DRAWS), f"the parts of {name} are correlated: {correlation:.4f}"
+            assert abs(correlation) < MOST_ERRORS / math.sqrt(_NUM_DRAWS), f"the parts of {name} are correlated: {correlation:.4f}"
 
 
 _RANGES = ((-(2**40), 2**40), (0, 2**25), (-(2**62), 2**62), (2**40, 2**40 + 8), (-(2**31), 2**31), (0, 2**33))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from accelkit_conformance.oracle.distributions import check_mean
+from accelkit_conformance.oracle.distributions import MOST_ERRORS, check_mean
 from accelkit_conformance.oracle.lacking_dtypes import require_dtypes
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def check_permutations(subject: Subject) -> None:
         assert torch.equal(one.sort()[0], torch.arange(length, dtype=dtype)), f"randperm({length}) of {dtype} is not a permutation"
         for what, second in {"the order of the numbers": torch.arange(length), "the next permutation": other}.items():
             correlation = float(torch.corrcoef(torch.stack([one.double(), second.double()]))[0, 1])
-            assert abs(correlation) < 6 / math.sqrt(length), f"a permutation of {dtype} is correlated with {what}: {correlation:.4f}"
+            assert abs(correlation) < MOST_ERRORS / math.sqrt(length), (
+                f"a permutation of {dtype} is correlated with {what}: {correlation:.4f}"
+            )
         neighbours = float(((one[1:].long() - one[:-1].long()).abs() == 1).sum())
         assert neighbours < 30, f"{neighbours:.0f} neighbours in a permutation of {length} numbers differ by 1; 2 are expected"
 
@@ -107,10 +109,12 @@ def _check_short_permutations(name: str, draw: Callable[[int], torch.Tensor]) ->
         num_neighbours += int((drawn.diff().abs() == 1).sum())
     expected, freedom = number / size, (size - 1) ** 2
     chi_squared = float(((counts - expected) ** 2 / expected).sum()) * (size - 1) / size
-    bound = freedom + 6 * math.sqrt(2 * freedom)
+    bound = freedom + MOST_ERRORS * math.sqrt(2 * freedom)
     assert chi_squared < bound, f"the chi-squared statistic of the places in {name} is {chi_squared:.0f}, more than {bound:.0f}"
     due = number * 2 * (size - 1) / size
-    assert abs(num_neighbours - due) < 6 * math.sqrt(due), f"{num_neighbours} neighbours in {name} differ by 1; {due:.0f} are expected"
+    assert abs(num_neighbours - due) < MOST_ERRORS * math.sqrt(due), (
+        f"{num_neighbours} neighbours in {name} differ by 1; {due:.0f} are expected"
+    )
 
 
 def _hashes(numbers: torch.Tensor, width: int) -> torch.Tensor:

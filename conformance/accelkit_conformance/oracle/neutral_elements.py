@@ -37,7 +37,7 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "median": lambda x, *dim: x.median(*dim),
     "min.reduction_with_dim": lambda x, *dim: x.min(*dim),
     "nanmedian": lambda x, *dim: x.nanmedian(*dim),
-    "prod": lambda x, *dim: x.sign().prod(*dim),
+    "prod": lambda x, *dim: _signs(x).prod(*dim),
 }
 _ALONG_A_DIMENSION: dict[str, Callable[..., Any]] = {
     "argsort": lambda x, dim: x.argsort(dim, descending=True),
@@ -48,13 +48,13 @@ _ALONG_A_DIMENSION: dict[str, Callable[..., Any]] = {
     "kthvalue": lambda x, dim: x.kthvalue((x.shape[dim] + 1) // 2, dim),
     "log_softmax": lambda x, dim: x.log_softmax(dim),
     "logsumexp": lambda x, dim: x.logsumexp(dim),
-    "mode": lambda x, dim: x.sign().mode(dim).values,
+    "mode": lambda x, dim: _signs(x).mode(dim).values,
     "nn.functional.adaptive_max_pool1d": lambda x, dim: F.adaptive_max_pool1d(x.movedim(dim, -1), 1),
     "nn.functional.max_pool1d": lambda x, dim: F.max_pool1d(x.movedim(dim, -1), 3, padding=1),
     "nn.functional.max_pool2d": lambda x, dim: F.max_pool2d(x.movedim(dim, -1)[None], (1, 3), padding=(0, 1)),
     "scatter_reduce.amax": lambda x, dim: _scatter_reduced(x, dim, "amax"),
     "scatter_reduce.amin": lambda x, dim: _scatter_reduced(x, dim, "amin"),
-    "scatter_reduce.prod": lambda x, dim: _scatter_reduced(x.sign(), dim, "prod"),
+    "scatter_reduce.prod": lambda x, dim: _scatter_reduced(_signs(x), dim, "prod"),
     "softmax": lambda x, dim: x.softmax(dim),
     "sort": lambda x, dim: x.sort(dim),
     "topk": lambda x, dim: [x.topk(min(3, x.shape[dim]), dim, largest=largest) for largest in (True, False)],
@@ -62,6 +62,11 @@ _ALONG_A_DIMENSION: dict[str, Callable[..., Any]] = {
 CALLS = {**_WHOLE, **_ALONG_A_DIMENSION}
 """Calls, by the names of their operators in torch's ``op_db``. Each takes a tensor and a dimension. Those in ``_WHOLE`` can also be called
 without a dimension."""
+
+
+def _signs(x: torch.Tensor) -> torch.Tensor:
+    """Return 1 or -1 for each element, and 0 for NaN, whose sign is not defined."""
+    return (x.nan_to_num(0.0) if x.is_floating_point() else x).sign()
 
 
 def _index_reduced(x: torch.Tensor, dim: int, how: str) -> torch.Tensor:

@@ -13,21 +13,21 @@ from torch import nn
 from accelkit_conformance.oracle.programs import Program, made, random_values
 
 
-def _mixed_norms(device: torch.device) -> Any:
-    found = []
-    makers: tuple[Callable[[], nn.Module], ...] = (
-        lambda: nn.BatchNorm2d(3),
-        lambda: nn.BatchNorm2d(3, affine=False),
-        lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True),
-    )
-    for dtype, make in itertools.product((torch.bfloat16, torch.float16), makers):
-        layer = made(make, device)
-        x = (random_values(device, 4, 3, 5, 2) * 4 + 1).to(dtype).requires_grad_()
-        y = layer(x)
-        (y.float() * random_values(device, 5, 2)).sum().backward()
-        layer.eval()
-        found.append((y, x.grad, [one.grad for one in layer.parameters()], list(layer.buffers()), layer(x)))
-    return found
+def _in_low_precision(make: Callable[[], nn.Module]) -> Program:
+    """Return a program that calls a normalization with float32 parameters on batches in bfloat16 and float16."""
+
+    def program(device: torch.device) -> Any:
+        found = []
+        for dtype in (torch.bfloat16, torch.float16):
+            layer = made(make, device)
+            x = (random_values(device, 4, 3, 5, 2) * 4 + 1).to(dtype).requires_grad_()
+            y = layer(x)
+            (y.float() * random_values(device, 5, 2)).sum().backward()
+            layer.eval()
+            found.append((y, x.grad, [one.grad for one in layer.parameters()], list(layer.buffers()), layer(x)))
+        return found
+
+    return program
 
 
 def _ctc_losses(device: torch.device) -> Any:
@@ -62,7 +62,9 @@ def _empty_batches(device: torch.device) -> Any:
 
 
 UNUSUAL_BATCHES: Mapping[str, Program] = {
-    "mixed_norms": _mixed_norms,
+    "mixed_batch_norm": _in_low_precision(lambda: nn.BatchNorm2d(3)),
+    "mixed_batch_norm_without_weights": _in_low_precision(lambda: nn.BatchNorm2d(3, affine=False)),
+    "mixed_instance_norm": _in_low_precision(lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True)),
     "ctc_losses": _ctc_losses,
     "empty_batches": _empty_batches,
 }
